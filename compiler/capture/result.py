@@ -1,0 +1,84 @@
+"""What capture hands to the rest of the compiler: one CaptureResult per frame, with at most one graph in it."""
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from types import CodeType
+from typing import Any, Callable
+
+import torch.fx
+
+from ..guards.guard import Guard
+from ..guards.source import Source
+
+__all__ = ["GraphInput", "CapturedGraph", "GraphBreak", "CaptureResult", "SkipFrame"]
+
+
+@dataclass
+class GraphInput:
+    """One placeholder of a captured graph, in order."""
+    name: str                       # placeholder name in the fx graph
+    source: Source | None           # where the entry loads it; None for values that the entry computes
+    kind: str                       # "tensor" | "int" (a size symbol's value) | "float"
+    static: bool = False            # a parameter or buffer reached by a watched path: the entry may keep it
+    spec: Any = None                # TensorSpec for tensors
+
+
+@dataclass
+class CapturedGraph:
+    """A torch-level graph. `graph_module(*inputs)` returns a tuple; every node has meta:
+    val     the TraceTensor(s) or SymInt(s) that stand for its value
+    stack   list of (file, line, col, end_line, end_col, function) with the user's innermost frame last
+    module  dotted path of the nn.Module whose forward ran the node, "" at the root
+    """
+    graph_module: torch.fx.GraphModule
+    inputs: list[GraphInput]
+    env: Any                        # symbolic.ShapeEnv: the symbols, their hints and the predicates guarded on
+    name: str = "graph"
+    example_inputs: list = field(default_factory=list)   # the real values of this first call, same order as inputs
+
+
+@dataclass
+class GraphBreak:
+    """Why a graph ended before the function did."""
+    kind: str                       # short machine name: "data_dependent_branch", "item", "print", "c_call", ...
+    reason: str                     # one sentence for the user
+    file: str
+    line: int
+    col: int | None = None
+    end_line: int | None = None
+    end_col: int | None = None
+    code: str = ""                  # the source line
+    function: str = ""
+    call_chain: list = field(default_factory=list)       # [(function, file, line), ...] outermost first
+    remedy: str = ""                # what to write instead, concretely
+
+
+@dataclass
+class CaptureResult:
+    """Everything needed to build an Entry for one frame.
+
+    `source` is Python text that defines `def entry(__fn, <parameters of the frame>)`: it calls `graph_0(...)` (put into
+    `namespace` by the pipeline once the graph is compiled), replays the effects, and returns the frame's value or
+    calls `break_k`/`resume_k` functions that are in `namespace` already.
+    """
+    code: CodeType
+    guards: list[Guard]
+    source: str
+    namespace: dict[str, Any]
+    graph: CapturedGraph | None = None
+    breaks: list[GraphBreak] = field(default_factory=list)
+    inlined: list = field(default_factory=list)          # code objects that were inlined (guarded by CODE guards)
+    effects: list[str] = field(default_factory=list)     # plain words: "print", "global counter", ...
+    needs_hook: bool = False        # runs native calls whose frames are to be compiled as well
+    stats: dict = field(default_factory=dict)            # instructions, seconds, ...
+
+
+class SkipFrame(Exception):
+    """This frame is not worth or not able to be captured: run it as it is. `reason` is shown in the report unless
+    `quiet` (nothing to compile: no tensor work at all)."""
+    def __init__(self, reason: str, quiet: bool = False, breaks: list | None = None):
+        super().__init__(reason)
+        self.reason, self.quiet, self.breaks = reason, quiet, breaks or []
+
+
+CompileGraph = Callable[[CapturedGraph], Callable[..., tuple]]

@@ -1,0 +1,36 @@
+"""Errors that users see. Each message names the argument, what was expected and what to write."""
+from __future__ import annotations
+
+__all__ = ["TCompileError", "OptionError", "BackendError", "FullGraphError", "ToolchainError", "InternalError", "VerifyError"]
+
+
+class TCompileError(Exception):
+    """Base of all errors that tcompile raises on purpose."""
+
+
+class OptionError(TCompileError, ValueError):
+    """An unknown or ill-typed option, mode or backend."""
+
+
+class BackendError(TCompileError, RuntimeError):
+    """A backend raised, or returned something that cannot be called."""
+
+
+class FullGraphError(TCompileError, RuntimeError):
+    """fullgraph=True met a graph break. `breaks` holds the GraphBreak that ended the graph."""
+
+    def __init__(self, message: str, breaks: list | None = None):
+        super().__init__(message)
+        self.breaks = breaks or []
+
+
+class ToolchainError(TCompileError, RuntimeError):
+    """No C++ compiler, or it failed. The compiled function falls back to eager kernels, visibly."""
+
+
+class VerifyError(TCompileError, AssertionError):
+    """A stage's output broke its own rules (TCOMPILE_VERIFY=1)."""
+
+
+class InternalError(TCompileError, RuntimeError):
+    """A bug of tcompile's own. Users get the eager result and a note in the report; tests fail."""

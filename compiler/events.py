@@ -1,0 +1,88 @@
+"""The event stream: every stage says what it does here, once. Reports, logs and progress lines are listeners.
+
+`stage(name)` times a stage of the pipeline; `emit(kind, **facts)` states a fact. Listeners are per thread of work (a
+context variable), so that two threads that compile at once do not mix their reports; `subscribe` adds one for all.
+
+Kinds and their facts (what listeners may rely on):
+  stage         name, phase "begin"|"end", seconds (end), frame
+  capture_begin frame (qualified name), file, line            capture_end  result (CaptureResult)
+  graph         graph (CapturedGraph), frame                  aten         graph_module, name
+  break         brk (GraphBreak)                              skip         frame, reason
+  recompile     frame, failures (list of GuardFailure)        limit        frame, limit
+  kernel        name, kernel (ir.Kernel), source, language, bytes, flops, origins, choices
+  schedule      kernels, extern (list of op names), memory (dict)
+  fallback      what, reason, count                           an eager kernel call, a skipped frame, a missing extension
+  cache         key, hit, reason, what                        autotune     kernel, trials
+  compile_c     seconds, flags, unit                          entry        frame, entry
+  progress      text, done, total
+  error         where, error
+"""
+from __future__ import annotations
+
+import contextvars
+import time
+from contextlib import contextmanager
+from typing import Any, Callable, Iterator
+
+__all__ = ["emit", "stage", "listen", "subscribe", "unsubscribe", "Event"]
+
+
+class Event:
+    __slots__ = ("kind", "time", "facts")
+
+    def __init__(self, kind: str, facts: dict[str, Any]):
+        self.kind, self.time, self.facts = kind, time.perf_counter(), facts
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self.facts[name]
+        except KeyError:
+            raise AttributeError(f"event {self.kind!r} has no fact {name!r}; it has {sorted(self.facts)}") from None
+
+    def __repr__(self) -> str:
+        return f"<event {self.kind} {self.facts}>"
+
+
+Listener = Callable[[Event], None]
+_local: contextvars.ContextVar[tuple[Listener, ...]] = contextvars.ContextVar("tcompile_listeners", default=())
+_global: list[Listener] = []
+
+
+def emit(kind: str, **facts: Any) -> None:
+    """State a fact. Costs one check where nobody listens."""
+    local = _local.get()
+    if local or _global:
+        e = Event(kind, facts)
+        for f in (*local, *_global):
+            f(e)
+
+
+@contextmanager
+def stage(name: str, **facts: Any) -> Iterator[None]:
+    """Time one stage; nests. The end is said also when the stage raises."""
+    emit("stage", name=name, phase="begin", seconds=0.0, **facts)
+    t0 = time.perf_counter()
+    try:
+        yield
+    finally:
+        emit("stage", name=name, phase="end", seconds=time.perf_counter() - t0, **facts)
+
+
+@contextmanager
+def listen(f: Listener) -> Iterator[None]:
+    """Hear the events of this context for the length of a with-block."""
+    token = _local.set((*_local.get(), f))
+    try:
+        yield
+    finally:
+        _local.reset(token)
+
+
+def subscribe(f: Listener) -> Listener:
+    _global.append(f)
+    return f
+
+
+def unsubscribe(f: Listener) -> None:
+    if f in _global:
+        _global.remove(f)

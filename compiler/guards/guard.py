@@ -1,0 +1,77 @@
+"""Guards: what a compiled entry relied on, as data.
+
+capture writes `Guard`s, the guard compiler turns them into one program (C, or pure Python where the extension is not
+built), and the report and the recompile reasons read them. `kind` says what is checked of the value at `source`:
+
+kind            expected
+ID              the object itself (identity); used for None, True, False, modules, classes, functions
+TYPE            the exact type
+EQUALS          an immutable constant: same type and equal (NaN equals NaN, 0.0 differs from -0.0)
+LEN             int: len(value), of a list, tuple, dict, set, str, ...
+DICT_KEYS       tuple of keys, in order
+HASATTR         (name, bool): whether the attribute exists, instance and class alike
+TENSOR          TensorSpec
+INT_SYMBOL      Expr symbol: the value is an int (not bool) and binds this size symbol
+FLOAT           any float; the value is passed into the graph
+PREDICATE       boolean Expr over the size symbols that TENSOR and INT_SYMBOL guards bound; source may be None
+ALIAS           Source: both sources give the same object
+NO_ALIAS        tuple of Sources: the objects are all different
+NO_OVERLAP      tuple of Sources: the tensors' memory does not overlap (needed where one of them is mutated)
+STATE           GlobalState field dict: {"grad_mode": True, ...}; source is None
+CODE            the code object of the function at source
+WEAK_ID         a weak reference: identity, without keeping the object alive (module instances, user objects)
+"""
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from .source import Source
+
+__all__ = ["Guard", "TensorSpec", "GuardFailure", "KINDS", "STATE_FIELDS"]
+
+KINDS = ("ID", "TYPE", "EQUALS", "LEN", "DICT_KEYS", "HASATTR", "TENSOR", "INT_SYMBOL", "FLOAT", "PREDICATE", "ALIAS",
+         "NO_ALIAS", "NO_OVERLAP", "STATE", "CODE", "WEAK_ID")
+
+# What STATE guards may hold; `compiler/guards/state.py` reads the present values.
+STATE_FIELDS = ("grad_mode", "inference_mode", "autocast", "deterministic", "default_dtype", "default_device",
+                "torch_function", "functorch", "num_threads", "matmul_precision", "anomaly")
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """What a TENSOR guard fixes. `shape` and `stride` hold ints, size expressions (a bare symbol is bound by this
+    guard; any other expression is checked) or None for "not relied on"."""
+    type: type                       # exact Python class: torch.Tensor, torch.nn.Parameter, ...
+    dtype: Any                       # torch.dtype
+    device: Any                      # torch.device
+    requires_grad: bool
+    shape: tuple
+    stride: tuple
+    layout: Any = None               # torch.layout; None stands for strided
+    storage_offset: Any = None       # usually not relied on
+    is_conj: bool = False
+    is_neg: bool = False
+    data_ptr: int | None = None      # relied on only where a plan baked the address in
+
+
+@dataclass(frozen=True)
+class Guard:
+    source: Source | None
+    kind: str
+    expected: Any
+    file: str | None = None          # the user's line that made capture rely on this
+    line: int | None = None
+    why: str = ""                    # one short phrase: "branch on x.shape[0]", "attribute read"
+
+
+@dataclass
+class GuardFailure:
+    """The first guard of an entry that did not hold: the reason of a recompile."""
+    guard: Guard
+    got: Any                         # short, plain and printable: never keeps a tensor alive
+    detail: str = ""                 # for TENSOR: which part differs, e.g. "dtype", "shape[0]"
+    expected_text: str = ""
+    got_text: str = ""
+    suggestion: str = ""
+    extra: dict = field(default_factory=dict)

@@ -1,0 +1,145 @@
+"""Sources: how a value that capture saw is reached from a frame.
+
+A Source is provenance. It is a path that starts at the frame (a local, a closure cell, a global, ...) and takes
+attribute and item steps. The same Source reloads the value in emitted Python code (`code()`) and names it in a guard
+and in messages (`name()`); the guard compiler turns it into steps of the C guard program. Sources are immutable and
+hash-consed, so `is` compares them.
+"""
+from __future__ import annotations
+
+from typing import Any, Hashable
+
+__all__ = ["Source", "local", "closure", "glob", "builtin", "function", "attr", "item", "dict_value", "type_of",
+           "cell", "const", "default", "kwdefault", "size", "stride", "storage_offset", "tensor_grad"]
+
+_table: dict[tuple, "Source"] = {}
+
+
+class Source:
+    """One step of a path.
+
+    kind      base   key
+    local     None   (index, name)   the frame's parameter slot `index` (co_varnames order, *args and **kwargs last)
+    closure   None   (index, name)   contents of the function's closure cell `index`
+    global    None   name            func.__globals__[name]
+    builtin   None   name            builtins.<name>
+    function  None   None            the function object of the frame
+    const     None   object          an object that the entry itself holds (a module, a class, a torch function)
+    attr      src    name            getattr(base, name)
+    item      src    key             base[key], key a constant
+    dict      src    key             base[key] where base is exactly a dict (keys may be any hashable constant)
+    type      src    None            type(base)
+    cell      src    None            base.cell_contents
+    default   src    index           base.__defaults__[index]
+    kwdefault src    name            base.__kwdefaults__[name]
+    size      src    dim             base.shape[dim]     base is a tensor
+    stride    src    dim             base.stride(dim)
+    offset    src    None            base.storage_offset()
+    """
+
+    __slots__ = ("kind", "base", "key", "_hash", "__weakref__")
+
+    def __repr__(self) -> str:
+        return f"<Source {self.name()}>"
+
+    @property
+    def root(self) -> "Source":
+        s = self
+        while s.base is not None:
+            s = s.base
+        return s
+
+    def path(self) -> list["Source"]:
+        """The steps from the root to this source, root first."""
+        out, s = [], self
+        while s is not None:
+            out.append(s)
+            s = s.base
+        return out[::-1]
+
+    def name(self) -> str:
+        """The way a user would write it: `self.layers[0].weight`, `x.shape[1]`."""
+        k = self.kind
+        if k in ("local", "closure"):
+            return self.key[1]
+        if k in ("global", "builtin"):
+            return self.key
+        if k == "function":
+            return "<this function>"
+        if k == "const":
+            return getattr(self.key, "__qualname__", None) or getattr(self.key, "__name__", None) or f"<{type(self.key).__name__}>"
+        b = self.base.name()
+        if k == "attr":
+            return f"{b}.{self.key}"
+        if k in ("item", "dict"):
+            return f"{b}[{self.key!r}]"
+        return {"type": f"type({b})", "cell": f"{b}.cell_contents", "default": f"{b}.__defaults__[{self.key}]",
+                "kwdefault": f"{b}.__kwdefaults__[{self.key!r}]", "size": f"{b}.shape[{self.key}]",
+                "stride": f"{b}.stride({self.key})", "offset": f"{b}.storage_offset()"}[k]
+
+    def code(self, fn: str = "__fn", consts: dict[str, Any] | None = None) -> str:
+        """A Python expression that reloads the value inside an entry function, whose parameters carry the frame's own
+        names and whose first parameter `fn` is the function object. `consts` collects the objects that the expression
+        needs as globals of the entry."""
+        k = self.kind
+        if k == "local":
+            return self.key[1] if self.key[1].isidentifier() else f"_arg{self.key[0]}"
+        if k == "closure":
+            return f"{fn}.__closure__[{self.key[0]}].cell_contents"
+        if k == "global":
+            return f"{fn}.__globals__[{self.key!r}]"
+        if k == "builtin":
+            return f"__builtins__[{self.key!r}]"
+        if k == "function":
+            return fn
+        if k == "const":
+            name = f"_const_{id(self.key):x}"
+            if consts is not None:
+                consts[name] = self.key
+            return name
+        b = self.base.code(fn, consts)
+        if k == "attr":
+            return f"{b}.{self.key}" if self.key.isidentifier() else f"getattr({b}, {self.key!r})"
+        if k in ("item", "dict"):
+            key = self.key
+            if isinstance(key, (str, int, bool, type(None), bytes)):
+                return f"{b}[{key!r}]"
+            name = f"_key_{id(key):x}"
+            if consts is not None:
+                consts[name] = key
+            return f"{b}[{name}]"
+        return {"type": f"type({b})", "cell": f"{b}.cell_contents", "default": f"{b}.__defaults__[{self.key}]",
+                "kwdefault": f"{b}.__kwdefaults__[{self.key!r}]", "size": f"{b}.shape[{self.key}]",
+                "stride": f"{b}.stride({self.key})", "offset": f"{b}.storage_offset()"}[k]
+
+
+def _make(kind: str, base: Source | None, key: Any) -> Source:
+    # const objects and float/bool keys are told apart by identity and type: 1, 1.0 and True are equal keys in Python
+    tag: Hashable = id(key) if kind == "const" else (type(key), key)
+    k = (kind, id(base) if base is not None else None, tag)
+    s = _table.get(k)
+    if s is None:
+        s = object.__new__(Source)
+        s.kind, s.base, s.key = kind, base, key
+        s._hash = hash(k)
+        _table[k] = s
+    return s
+
+
+def local(index: int, name: str) -> Source: return _make("local", None, (index, name))
+def closure(index: int, name: str) -> Source: return _make("closure", None, (index, name))
+def glob(name: str) -> Source: return _make("global", None, name)
+def builtin(name: str) -> Source: return _make("builtin", None, name)
+def function() -> Source: return _make("function", None, None)
+def const(obj: Any) -> Source: return _make("const", None, obj)
+def attr(base: Source, name: str) -> Source: return _make("attr", base, name)
+def item(base: Source, key: Any) -> Source: return _make("item", base, key)
+def dict_value(base: Source, key: Any) -> Source: return _make("dict", base, key)
+def type_of(base: Source) -> Source: return _make("type", base, None)
+def cell(base: Source) -> Source: return _make("cell", base, None)
+def default(base: Source, index: int) -> Source: return _make("default", base, index)
+def kwdefault(base: Source, name: str) -> Source: return _make("kwdefault", base, name)
+def size(base: Source, dim: int) -> Source: return _make("size", base, dim)
+def stride(base: Source, dim: int) -> Source: return _make("stride", base, dim)
+def storage_offset(base: Source) -> Source: return _make("offset", base, None)
+def tensor_grad(base: Source) -> Source: return _make("attr", base, "grad")

@@ -1,0 +1,223 @@
+"""The loop IR: what lowering makes, fusion groups, and code generation prints. The whole of it on one screen:
+
+    Buffer  = name, dtype, shape, stride                     memory; scope "global" (a tensor) or "local" (one thread's scratch)
+    Value   = hash-consed expression node: op, dtype, args, attr
+              load    attr=(buffer, index)                   element at a flat index (Expr over axis and size symbols)
+              const   attr=python number
+              index   attr=Expr                              an index expression as an int64 value
+              param   attr=name                              a scalar argument of the kernel (a float or int input)
+              acc     attr=accumulator name                  the result of an earlier stage's reduction
+              cast    args=(x,)                              conversion to dtype, as eager converts
+              <prim>  args=...                               an element-wise primitive, see PRIMS
+              indirect: a load whose index holds a symbol from `indirect_symbol(value)` reads where `value` says
+    Axis    = symbol, size                                   0 <= symbol < size
+    Acc     = name, op, dtype, value                         op in REDUCE_OPS; argmax/argmin give int64 (first on ties; NaN wins)
+    Store   = buffer, index, value, mode                     mode "set" | "add" (atomic when parallel over a shared index)
+    Stage   = axes, accs, stores                             one pass over `axes` (may be empty) inside the kernel's outer axes
+    Kernel  = name, outer axes, stages, ...                  for outer in parallel: for each stage in order: for axes: ...
+
+    LoopNest = axes, reduce_axes, value, buffer, index       what lowering makes of one operator, before fusion
+
+A value of an inner stage may use the outer axes, its own stage's axes, `acc` values of earlier stages, and loads of
+local buffers that earlier stages stored (local buffers are indexed by the stage's axes alone).
+"""
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Iterable
+
+import torch
+
+from ..symbolic.expr import Expr
+
+__all__ = ["Buffer", "Value", "Axis", "Acc", "Store", "Stage", "Kernel", "LoopNest", "PRIMS", "REDUCE_OPS",
+           "load", "const", "index", "param", "acc", "cast", "prim", "indirect_symbol", "walk"]
+
+# name -> number of arguments. Semantics are those of the aten operator of the same name, on operands already promoted
+# and cast; comparisons and logical_* give bool; div is true division (floats), div_trunc and div_floor integer or float.
+PRIMS: dict[str, int] = {
+    **dict.fromkeys(("neg", "abs", "sign", "reciprocal", "sqrt", "rsqrt", "exp", "exp2", "expm1", "log", "log2", "log10",
+                     "log1p", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh", "asinh", "acosh",
+                     "atanh", "erf", "erfc", "lgamma", "sigmoid", "floor", "ceil", "round", "trunc", "frac", "relu", "isnan",
+                     "isinf", "signbit", "logical_not", "bitwise_not", "square"), 1),
+    **dict.fromkeys(("add", "sub", "mul", "div", "div_trunc", "div_floor", "fmod", "remainder", "pow", "atan2", "hypot",
+                     "maximum", "minimum", "fmax", "fmin", "copysign", "nextafter", "eq", "ne", "lt", "le", "gt", "ge",
+                     "logical_and", "logical_or", "logical_xor", "bitwise_and", "bitwise_or", "bitwise_xor",
+                     "bitwise_left_shift", "bitwise_right_shift"), 2),
+    "where": 3,      # where(cond, a, b)
+    "fma": 3,        # only from patterns that are exact
+    "masked": 3,     # masked(cond, a, b): like where, but `a` (its loads above all) is evaluated only where cond holds
+}
+REDUCE_OPS = ("sum", "prod", "max", "min", "any", "all", "argmax", "argmin", "welford_mean", "welford_m2", "xor_sum")
+
+
+@dataclass(eq=False)
+class Buffer:
+    name: str
+    dtype: torch.dtype
+    shape: tuple                     # ints or Exprs
+    stride: tuple
+    scope: str = "global"            # "global" | "local"
+    device: Any = None
+    kind: str = "temp"               # "input" | "output" | "temp" | "constant"
+    origin: str = ""                 # the aten node that made it
+
+    def __repr__(self) -> str:
+        dims = ", ".join(map(str, self.shape))
+        return f"{self.name}: {str(self.dtype).removeprefix('torch.')}[{dims}]"
+
+
+_values: dict[tuple, "Value"] = {}
+
+
+class Value:
+    """A hash-consed node. Compare with `is`. Graphs can be thousands of nodes deep: traverse with `walk`, never by
+    recursion."""
+    __slots__ = ("op", "dtype", "args", "attr", "id", "__weakref__")
+    _count = 0
+
+    def __repr__(self) -> str:
+        a = ", ".join([repr(self.attr)] * (self.attr is not None) + [f"%{x.id}" for x in self.args])
+        return f"%{self.id} = {self.op}.{str(self.dtype).removeprefix('torch.')}({a})"
+
+
+def make(op: str, dtype: torch.dtype, args: tuple = (), attr: Any = None) -> Value:
+    k = (op, dtype, tuple(a.id for a in args), _attr_key(attr))
+    v = _values.get(k)
+    if v is None:
+        v = object.__new__(Value)
+        v.op, v.dtype, v.args, v.attr = op, dtype, args, attr
+        Value._count += 1
+        v.id = Value._count
+        _values[k] = v
+    return v
+
+
+def _attr_key(attr: Any):
+    if isinstance(attr, float):
+        return ("float", attr.hex() if attr == attr else "nan")
+    if isinstance(attr, tuple):
+        return tuple(id(a) if isinstance(a, Buffer) else _attr_key(a) for a in attr)
+    return (type(attr), attr)
+
+
+def clear() -> None:
+    """Forget all nodes; called between graphs so that memory does not grow (live Values stay valid)."""
+    _values.clear()
+
+
+def load(buffer: Buffer, idx: Expr) -> Value: return make("load", buffer.dtype, (), (buffer, idx))
+def const(x: bool | int | float, dtype: torch.dtype) -> Value: return make("const", dtype, (), x)
+def index(e: Expr, dtype: torch.dtype = torch.int64) -> Value: return make("index", dtype, (), e)
+def param(name: str, dtype: torch.dtype) -> Value: return make("param", dtype, (), name)
+def acc(name: str, dtype: torch.dtype) -> Value: return make("acc", dtype, (), name)
+def cast(x: Value, dtype: torch.dtype) -> Value: return x if x.dtype == dtype else make("cast", dtype, (x,))
+
+
+_BOOL_RESULT = {"isnan", "isinf", "signbit", "logical_not", "eq", "ne", "lt", "le", "gt", "ge", "logical_and", "logical_or", "logical_xor"}
+
+
+def prim(op: str, *args: Value) -> Value:
+    """An element-wise primitive; operands must have one dtype already (where/masked: the last two)."""
+    if PRIMS.get(op) != len(args):
+        raise ValueError(f"loop IR: primitive {op!r} takes {PRIMS.get(op)} operands, got {len(args)}")
+    return make(op, torch.bool if op in _BOOL_RESULT else args[-1].dtype, args)
+
+
+_indirect: dict[str, Value] = {}
+
+
+def indirect_symbol(value: Value) -> Expr:
+    """A symbol for use inside an index expression whose run-time value is `value` (int64, already wrapped and bounds
+    checked). `indirect_values()[symbol.name]` gives the value back. A load depends on the values behind its index."""
+    from ..symbolic.expr import symbol
+    name = f"ind{value.id}"
+    _indirect[name] = value
+    return symbol(name)
+
+
+def indirect_values() -> dict[str, Value]:
+    return _indirect
+
+
+@dataclass(frozen=True)
+class Axis:
+    symbol: Expr
+    size: Any                        # int or Expr over size symbols
+
+
+@dataclass
+class Acc:
+    name: str
+    op: str
+    dtype: torch.dtype
+    value: Value
+
+
+@dataclass
+class Store:
+    buffer: Buffer
+    index: Expr
+    value: Value
+    mode: str = "set"
+
+
+@dataclass
+class Stage:
+    axes: tuple[Axis, ...]
+    accs: list[Acc] = field(default_factory=list)
+    stores: list[Store] = field(default_factory=list)
+
+
+@dataclass
+class Kernel:
+    """One function of generated code. Parameters are `inputs`, then `outputs` (each a global Buffer), then `sizes`
+    (size symbols), then `params` (scalars), always in this order."""
+    name: str
+    outer: tuple[Axis, ...]
+    stages: list[Stage]
+    inputs: list[Buffer] = field(default_factory=list)
+    outputs: list[Buffer] = field(default_factory=list)
+    locals: list[Buffer] = field(default_factory=list)
+    sizes: list[Expr] = field(default_factory=list)
+    params: list[tuple[str, torch.dtype]] = field(default_factory=list)
+    origins: list[str] = field(default_factory=list)     # aten node names, for the report
+    lines: list[tuple] = field(default_factory=list)     # (file, line) of the user's code
+    fused_because: list[str] = field(default_factory=list)
+    hints: dict = field(default_factory=dict)            # size symbol name -> hint, for scheduling decisions
+
+
+@dataclass
+class LoopNest:
+    """What lowering makes of one operator: for axes: [for reduce_axes:] buffer[index] = value."""
+    buffer: Buffer
+    axes: tuple[Axis, ...]
+    index: Expr
+    value: Value
+    reduce_axes: tuple[Axis, ...] = ()
+    reduce_op: str | None = None
+    mode: str = "set"
+    origins: tuple[str, ...] = ()
+    lines: tuple = ()
+
+
+def walk(roots: Iterable[Value]) -> list[Value]:
+    """All values that `roots` reach (through arguments and through indirect indices), operands first, without recursion."""
+    seen: set[int] = set()
+    out: list[Value] = []
+    stack = [(r, False) for r in reversed(list(roots))]
+    while stack:
+        v, done = stack.pop()
+        if done:
+            out.append(v)
+            continue
+        if v.id in seen:
+            continue
+        seen.add(v.id)
+        stack.append((v, True))
+        deps = list(v.args)
+        if v.op in ("load", "index"):
+            e = v.attr[1] if v.op == "load" else v.attr
+            deps += [_indirect[n] for n in e.symbol_names() if n in _indirect]
+        stack.extend((d, False) for d in deps if d.id not in seen)
+    return out
