@@ -1,0 +1,195 @@
+"""Every option, mode and environment variable of tcompile, in one table.
+
+`OPTIONS` says of each option its type, default, meaning and environment variable. `config.<name>` reads and sets the
+process-wide default (`tcompile.config.recompile_limit = 16`); an `Options` object is one call's view of them: the defaults,
+then the mode, then what the caller gave. Names follow torch._dynamo.config and torch._inductor.config where those have one.
+"""
+from __future__ import annotations
+
+import difflib
+import os
+import sys
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from types import ModuleType
+from typing import Any, Iterator
+
+from .errors import OptionError
+
+__all__ = ["MODES", "OPTIONS", "Option", "Options", "defaults", "patch"]
+
+
+@dataclass(frozen=True)
+class Option:
+    name: str
+    type: Any                      # a type, or a tuple of allowed values
+    default: Any
+    doc: str
+    env: str | None = None
+    affects_code: bool = True      # part of every cache key
+
+
+def _o(name: str, type_: Any, default: Any, doc: str, env: str | None = None, affects_code: bool = True) -> Option:
+    return Option(name, type_, default, doc, env, affects_code)
+
+
+OPTIONS: dict[str, Option] = {o.name: o for o in (
+    _o("recompile_limit", int, 8, "entries per function; past it the function runs eager, and the report says so", "TCOMPILE_RECOMPILE_LIMIT", False),
+    _o("suppress_errors", bool, True, "an internal error gives the eager result and a note; False raises it (tests)", "TCOMPILE_SUPPRESS_ERRORS", False),
+    _o("verify", bool, False, "check every stage's output against the stage's own rules", "TCOMPILE_VERIFY", False),
+    _o("verbose", bool, False, "longer messages: the compiler's own frames in tracebacks", "TCOMPILE_VERBOSE", False),
+    _o("debug", bool, False, "write every stage's output below debug_dir", "TCOMPILE_DEBUG", False),
+    _o("debug_dir", str, "tcompile_debug", "where debug writes", "TCOMPILE_DEBUG_DIR", False),
+    _o("print_guards", bool, False, "log the guards of each new entry", None, False),
+    _o("cache", bool, True, "use the disk cache of compiled kernels", "TCOMPILE_CACHE", False),
+    _o("cache_dir", str, "", "folder of the disk cache; empty: the user's cache folder", "TCOMPILE_CACHE_DIR", False),
+    _o("cache_size_limit_mb", int, 1024, "the disk cache drops the oldest files past this size", None, False),
+    _o("cxx", str, "", "C++ compiler; empty: $CXX, then g++, then clang++", "TCOMPILE_CXX"),
+    _o("threads", int, 0, "threads of a CPU kernel; 0: torch.get_num_threads()", "TCOMPILE_THREADS"),
+    _o("simd", ("auto", "avx512", "avx2", "none"), "auto", "vector instructions of CPU kernels", "TCOMPILE_SIMD"),
+    _o("compile_workers", int, 0, "processes that compile kernels; 0: one per core", "TCOMPILE_COMPILE_WORKERS", False),
+    _o("disable_fusion", bool, False, "one kernel per operator", "TCOMPILE_DISABLE_FUSION"),
+    _o("max_fusion_size", int, 4096, "most operators in one kernel", None),
+    _o("epilogue_fusion", bool, True, "fuse what follows a matrix product's epilogue into one kernel", None),
+    _o("pattern_matcher", bool, True, "rewrite known patterns (attention, ...) to library kernels", None),
+    _o("disabled_passes", str, "", "names of graph passes to leave out, separated by commas", None),
+    _o("emulate_precision", bool, False, "round after every operator as eager does", None),
+    _o("fallback_random", bool, True, "random operators call eager's kernels, so that seeds give eager's numbers", None),
+    _o("freezing", bool, False, "inference: treat parameters as constants", None),
+    _o("max_autotune", bool, False, "search kernel variants by measuring them", None),
+    _o("autotune_seconds", float, 2.0, "most seconds of search per kernel", "TCOMPILE_AUTOTUNE_SECONDS", False),
+    _o("cudagraphs", bool, False, "replay the graph's kernels as one CUDA graph (GPU only)", None),
+    _o("output_pool_mb", int, 0, "keep freed output memory for later calls, at most this much; 0: off", None),
+)}
+
+# What each mode sets. On the CPU there are no CUDA graphs: reduce-overhead is default there, and max-autotune searches.
+MODES: dict[str, dict[str, Any]] = {
+    "default": {},
+    "reduce-overhead": {"cudagraphs": True},
+    "max-autotune": {"max_autotune": True, "cudagraphs": True},
+    "max-autotune-no-cudagraphs": {"max_autotune": True},
+}
+
+
+def check(name: str, value: Any) -> Any:
+    """`value` as option `name` wants it, or an OptionError that says what to write."""
+    opt = OPTIONS.get(name)
+    if opt is None:
+        near = difflib.get_close_matches(name, OPTIONS, 1, 0.5)
+        hint = f" Did you mean {near[0]!r}?" if near else f" Known options: {', '.join(OPTIONS)}."
+        raise OptionError(f"unknown option {name!r}.{hint}")
+    if isinstance(opt.type, tuple):
+        if value not in opt.type:
+            raise OptionError(f"option {name!r} is one of {', '.join(map(repr, opt.type))}, got {value!r}")
+        return value
+    if opt.type is bool and isinstance(value, str) and value.lower() in ("0", "1", "true", "false", "on", "off"):
+        return value.lower() in ("1", "true", "on")
+    if opt.type in (int, float) and isinstance(value, str):
+        try:
+            return opt.type(value)
+        except ValueError:
+            raise OptionError(f"option {name!r} is {_article(opt.type)}, got {value!r}") from None
+    if opt.type is float and type(value) is int:
+        return float(value)
+    if type(value) is not opt.type:
+        raise OptionError(f"option {name!r} is {_article(opt.type)}, for example {opt.default!r}; got {value!r}")
+    return value
+
+
+def _article(t: type) -> str:
+    return {"int": "a whole number", "float": "a number", "bool": "True or False", "str": "a string"}[t.__name__]
+
+
+def _initial() -> dict[str, Any]:
+    out = {}
+    for o in OPTIONS.values():
+        raw = os.environ.get(o.env) if o.env else None
+        out[o.name] = o.default if raw is None else check(o.name, raw)
+    return out
+
+
+_values: dict[str, Any] = _initial()
+
+
+def defaults() -> dict[str, Any]:
+    """The process-wide defaults at this moment."""
+    return dict(_values)
+
+
+@contextmanager
+def patch(**changes: Any) -> Iterator[None]:
+    """Set defaults for the length of a with-block: `with config.patch(disable_fusion=True): ...`"""
+    new = {k: check(k, v) for k, v in changes.items()}
+    old = {k: _values[k] for k in new}
+    _values.update(new)
+    try:
+        yield
+    finally:
+        _values.update(old)
+
+
+@dataclass
+class Options:
+    """The options of one compile() call, one cell or one explain(). Immutable by convention; `get(name)` gives an option
+    with mode and caller's settings applied over the process-wide defaults."""
+    mode: str = "default"
+    backend: Any = "tcompile"
+    fullgraph: bool = False
+    dynamic: bool | None = None
+    given: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def make(cls, mode: str | None = None, backend: Any = "tcompile", fullgraph: bool = False,
+             dynamic: bool | None = None, options: dict[str, Any] | None = None) -> "Options":
+        """Check everything a user can write; errors name the argument and what to write."""
+        if mode is not None and options is not None:
+            raise OptionError("mode= and options= can't be given together: put what you need into options= alone "
+                              "(max-autotune is options={'max_autotune': True})")
+        if mode is not None and mode not in MODES:
+            near = difflib.get_close_matches(str(mode), MODES, 1, 0.4)
+            raise OptionError(f"mode is one of {', '.join(map(repr, MODES))}, got {mode!r}."
+                              + (f" Did you mean {near[0]!r}?" if near else ""))
+        if not isinstance(fullgraph, bool):
+            raise OptionError(f"fullgraph is True or False, got {fullgraph!r}")
+        if dynamic is not None and not isinstance(dynamic, bool):
+            raise OptionError(f"dynamic is None, True or False, got {dynamic!r}")
+        if options is not None and not isinstance(options, dict):
+            raise OptionError(f"options is a dict such as {{'max_autotune': True}}, got {type(options).__name__}")
+        given = {k: check(k, v) for k, v in (options or {}).items()}
+        return cls(mode or "default", backend, fullgraph, dynamic, given)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        if name in self.given:
+            return self.given[name]
+        m = MODES[self.mode]
+        if name in m:
+            return m[name]
+        return _values.get(name, default)
+
+    def code_key(self) -> tuple:
+        """The part of a cache key that options make up."""
+        return tuple((n, self.get(n)) for n, o in OPTIONS.items() if o.affects_code)
+
+
+class _Config(ModuleType):
+    """Makes `config.name` read and write the defaults, with checks."""
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return _values[name]
+        except KeyError:
+            raise AttributeError(f"tcompile.config has no option {name!r}; options: {', '.join(OPTIONS)}") from None
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in OPTIONS:
+            _values[name] = check(name, value)
+        elif name.startswith("__") or name in globals():
+            super().__setattr__(name, value)
+        else:
+            check(name, value)     # raises, with a suggestion
+
+    def __dir__(self) -> list[str]:
+        return sorted({*globals(), *OPTIONS})
+
+
+sys.modules[__name__].__class__ = _Config
