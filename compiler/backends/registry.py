@@ -1,0 +1,85 @@
+"""The table of backends by name, and the one call that uses them."""
+from __future__ import annotations
+
+import difflib
+import inspect
+from typing import Any, Callable
+
+import torch
+
+from ..capture.result import CapturedGraph
+from ..config import Options
+from ..errors import BackendError, OptionError
+
+__all__ = ["BACKENDS", "compile_graph", "list_backends", "register_backend", "resolve"]
+
+Backend = Callable[..., Callable]
+BACKENDS: dict[str, Backend] = {}
+
+
+def register_backend(fn: Backend | None = None, *, name: str | None = None) -> Any:
+    """Make `fn(gm, example_inputs, **options) -> callable` known by a name; usable as a decorator."""
+    if fn is None:
+        return lambda f: register_backend(f, name=name)
+    if not callable(fn):
+        raise OptionError(f"register_backend takes a function backend(gm, example_inputs), got {type(fn).__name__}")
+    BACKENDS[name or fn.__name__] = fn
+    return fn
+
+
+def list_backends() -> list[str]:
+    """Names that backend= takes without asking torch."""
+    return sorted({"tcompile", "eager", *BACKENDS})
+
+
+def resolve(backend: Any) -> Any:
+    """Check backend= early: the name or callable itself, or an OptionError with the names there are."""
+    if callable(backend) or backend in ("tcompile", "eager") or backend in BACKENDS:
+        return backend
+    if not isinstance(backend, str):
+        raise OptionError(f"backend is a name or a function backend(gm, example_inputs), got {type(backend).__name__}")
+    from . import registered
+    names = [*list_backends(), *registered.names()]
+    if backend in names:
+        return backend
+    near = difflib.get_close_matches(backend, names, 1, 0.5)
+    raise OptionError(f"unknown backend {backend!r}." + (f" Did you mean {near[0]!r}?" if near else "")
+                      + f" Backends: {', '.join(names)}")
+
+
+def compile_graph(captured: CapturedGraph, opts: Options, backend_options: dict[str, Any] | None = None) -> Callable[..., tuple]:
+    """Run the backend that `opts` names on a captured graph."""
+    b = opts.backend
+    if b == "tcompile":
+        if torch.is_grad_enabled() and any(i.kind == "tensor" and i.spec is not None and i.spec.requires_grad for i in captured.inputs):
+            from ..autograd.bridge import compile_with_grad
+            return compile_with_grad(captured, opts)
+        from .. import stages
+        return stages.compile_captured(captured, opts)
+    if b == "eager":
+        return captured.graph_module.forward
+    if isinstance(b, str) and b not in BACKENDS:
+        from . import registered
+        fn: Backend = registered.lookup(b)
+    else:
+        fn = BACKENDS[b] if isinstance(b, str) else b
+    return _call_backend(fn, captured, backend_options or {})
+
+
+def _call_backend(fn: Backend, captured: CapturedGraph, options: dict[str, Any]) -> Callable[..., tuple]:
+    name = getattr(fn, "__name__", type(fn).__name__)
+    try:
+        compiled = fn(captured.graph_module, list(captured.example_inputs), **options)
+    except TypeError as e:
+        try:
+            inspect.signature(fn).bind(captured.graph_module, list(captured.example_inputs), **options)
+        except TypeError as why:
+            raise BackendError(f"backend {name!r} can't be called as backend(gm, example_inputs): {why}") from e
+        raise
+    if not callable(compiled):
+        raise BackendError(f"backend {name!r} returned {type(compiled).__name__}; it should return a callable, for example gm.forward")
+
+    def run(*inputs: Any) -> tuple:
+        out = compiled(*inputs)
+        return tuple(out) if isinstance(out, (tuple, list)) else (out,)
+    return run

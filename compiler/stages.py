@@ -1,0 +1,149 @@
+"""The pipeline: every stage in order, what goes in and what comes out.
+
+This table is the compiler. `compile_captured` takes a captured graph through it from `graph` to `runtime`; capture itself
+runs per frame in engine.py. Every stage is timed and stated as an event, its output is verified where a verifier is named and
+`verify` is on, is written out where `debug` is on, and can be replaced by name:
+
+    with tcompile.stages.replace("fusion", my_schedule):      # a course lab's student-written stage
+        ...
+
+What replaces a stage is part of every cache key (`fingerprint`).
+"""
+from __future__ import annotations
+
+import hashlib
+import importlib
+import inspect
+import os
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Callable, Iterator
+
+from . import events
+from .config import Options
+from .errors import OptionError, VerifyError
+
+__all__ = ["Stage", "STAGES", "run", "compile_captured", "replace", "names", "fingerprint"]
+
+
+@dataclass(frozen=True)
+class Stage:
+    name: str
+    function: str          # "module:function", imported at first use
+    takes: str
+    gives: str
+    verifier: str = ""     # "module:function" of the output
+    about: str = ""
+
+
+STAGES: tuple[Stage, ...] = (
+    Stage("capture", "capture.frame:capture_frame", "code, function, arguments", "CaptureResult", "",
+          "bytecode -> torch-level fx graph, guards, effects, breaks"),
+    Stage("graph", "graph.to_aten:to_aten", "CapturedGraph", "AtenGraph", "graph.verify:verify",
+          "functionalize, decompose to the closed operator set, CSE, DCE, folding, patterns"),
+    Stage("autograd", "autograd.joint:joint_graph", "CapturedGraph", "forward and backward AtenGraph", "",
+          "only where a gradient is asked for: one trace of forward and backward, then the partition"),
+    Stage("lowering", "lowering.lower:lower", "AtenGraph", "LoweredGraph", "lowering.verify:verify_lowered",
+          "loop nests over named buffers, symbolic sizes"),
+    Stage("fusion", "fusion.fuse:schedule", "LoweredGraph", "Schedule", "lowering.verify:verify_schedule",
+          "kernel groups, their order, the memory plan"),
+    Stage("codegen", "codegen.generate:generate", "Schedule", "Generated", "",
+          "C++ source per kernel, and the host plan that calls it"),
+    Stage("runtime", "runtime.build:build", "Generated", "CompiledGraph", "",
+          "compile in worker processes, cache by content, load, launch"),
+)
+_by_name = {s.name: s for s in STAGES}
+_functions: dict[str, Callable] = {}
+_replaced: dict[str, Callable] = {}
+
+
+def names() -> list[str]:
+    return [s.name for s in STAGES]
+
+
+def _load(path: str) -> Callable:
+    f = _functions.get(path)
+    if f is None:
+        module, _, attr = path.partition(":")
+        f = _functions[path] = getattr(importlib.import_module("." + module, __package__), attr)
+    return f
+
+
+def run(name: str, *args: Any, opts: Options, **kwargs: Any) -> Any:
+    """Run one stage by name: its replacement if there is one, timed, verified, dumped."""
+    s = _by_name[name]
+    f = _replaced.get(name) or _load(s.function)
+    with events.stage(name):
+        out = f(*args, opts=opts, **kwargs)
+    if opts.get("verify") and s.verifier:
+        with events.stage("verify"):
+            try:
+                _load(s.verifier)(out)
+            except VerifyError:
+                raise
+            except AssertionError as e:
+                raise VerifyError(f"output of stage {name!r}: {e}") from e
+    if opts.get("debug"):
+        _dump(name, out, opts)
+    return out
+
+
+def compile_captured(captured: Any, opts: Options) -> Callable[..., tuple]:
+    """A captured graph through graph, lowering, fusion, codegen and runtime: `callable(*inputs) -> tuple`."""
+    aten = run("graph", captured, opts=opts)
+    events.emit("aten", graph_module=aten, name=captured.name)
+    return compile_aten(aten, opts)
+
+
+def compile_aten(aten: Any, opts: Options) -> Callable[..., tuple]:
+    """The part of the pipeline behind the graph stage."""
+    lowered = run("lowering", aten, opts=opts)
+    schedule = run("fusion", lowered, opts=opts)
+    generated = run("codegen", schedule, opts=opts)
+    return run("runtime", generated, opts=opts)
+
+
+@contextmanager
+def replace(name: str, function: Callable) -> Iterator[None]:
+    """Use `function` for stage `name` inside a with-block. It takes what the stage takes (and `opts=`) and gives what the
+    stage gives; the verifier of the stage checks it. Compiled entries made before stay as they are: call `tcompile.reset()` or
+    compile anew."""
+    if name not in _by_name:
+        raise OptionError(f"no stage {name!r}; stages are {', '.join(names())}")
+    if not callable(function):
+        raise OptionError(f"a stage is replaced by a function, got {type(function).__name__}")
+    old = _replaced.get(name)
+    _replaced[name] = function
+    try:
+        yield
+    finally:
+        if old is None:
+            _replaced.pop(name, None)
+        else:
+            _replaced[name] = old
+
+
+def original(name: str) -> Callable:
+    """The stage's own function, for a replacement that wraps it."""
+    return _load(_by_name[name].function)
+
+
+def fingerprint() -> str:
+    """Of everything that replaces a stage: part of every cache key. A function without readable source gets a key of its
+    own for each process, so that nothing stale is served."""
+    h = hashlib.sha256()
+    for name, f in sorted(_replaced.items()):
+        try:
+            text = inspect.getsource(f)
+        except (OSError, TypeError):
+            text = f"{os.getpid()}:{id(f)}"
+        h.update(f"{name}:{text}".encode())
+    return h.hexdigest()[:16] if _replaced else ""
+
+
+def _dump(name: str, out: Any, opts: Options) -> None:
+    folder = Path(opts.get("debug_dir"))
+    folder.mkdir(parents=True, exist_ok=True)
+    n = len(list(folder.glob("*.txt")))
+    (folder / f"{n:04d}_{name}.txt").write_text(f"{out}\n")
