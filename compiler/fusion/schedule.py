@@ -27,8 +27,22 @@ class Free:
 
 @dataclass
 class Launch:
-    """Run a generated kernel. Its arguments are kernel.inputs, kernel.outputs, kernel.sizes, kernel.params."""
+    """Run a generated kernel on actual arguments.
+
+    Kernels are in normal form: their buffers (`in0`, `out0`, `tmp0` for locals), axes (`i0`, `r0`), accumulators (`acc0`)
+    and sizes (`n0`) are formal names, so that repeated layers give equal kernels (`Kernel.key()` is the text that code generation
+    may cache by). Element k of `inputs`, `outputs`, `sizes`, `params` is the actual argument for element k of the kernel's list
+    of the same name: Buffers of this schedule, Exprs over the graph's size symbols, and names of scalar graph inputs.
+
+    Memory: an actual output may be the very memory of an actual input (a buffer reused in place, or a mutated graph input);
+    then, and only then, each element is read at exactly the index that the same iteration writes afterwards. So generated code must not
+    mark pointers `restrict` against each other, but needs no other care. Two different outputs never overlap.
+    """
     kernel: Kernel
+    inputs: list[Buffer] = field(default_factory=list)
+    outputs: list[Buffer] = field(default_factory=list)
+    sizes: list[Any] = field(default_factory=list)
+    params: list[str] = field(default_factory=list)
 
 
 @dataclass
