@@ -1,0 +1,107 @@
+# make demo | make test: from a fresh checkout, python3 (3.11-3.13) and a C++ compiler to a result; each makes what it needs, once.
+# make help lists the rest. PYTHON=python3.12 chooses the interpreter, VENV=path the environment.
+
+PYTHON ?= python3
+VENV ?= .venv
+NOTEBOOK ?= notebooks/00_quickstart.ipynb
+PYTEST_ARGS ?=
+
+PY := $(VENV)/bin/python
+# Absolute, because recipes change folders; Node may come from the environment too.
+export PATH := $(abspath $(VENV))/bin:$(PATH)
+export PIP_DISABLE_PIP_VERSION_CHECK = 1
+STAMPS := $(VENV)/stamps
+
+LAB_SOURCES := $(wildcard labextension/src/*.ts labextension/src/*/*.ts labextension/src/*/*/*.ts labextension/style/*) \
+               labextension/package.json labextension/tsconfig.json labextension/yarn.lock
+NATIVE_SOURCES := $(wildcard compiler/native/*.c compiler/native/*.cpp compiler/native/*.h compiler/native/build.py)
+
+.PHONY: help setup demo test lab lint optable fuzz bench wheel labextension browser constraints clean distclean
+
+help:
+	@echo "make demo     run the quick start notebook and print what it showed"
+	@echo "make test     lint, types and every test; browser tests where a browser can be had"
+	@echo "make lab      open JupyterLab on the quick start"
+	@echo "make lint     ruff and mypy"
+	@echo "make optable  operators of torch's op_db against eager; rewrites the table in tests/ops"
+	@echo "make fuzz     longer runs of the two fuzzers (FUZZ_SECONDS=300)"
+	@echo "make bench    the budgets, measured on this machine; results in tests/benchmarks/results"
+	@echo "make wheel    sdist and wheel in dist/"
+	@echo "make clean    remove what was built; make distclean also the environment"
+
+# ---------------------------------------------------------------------------------------------- the environment
+setup: $(STAMPS)/install $(STAMPS)/native
+
+$(STAMPS)/venv:
+	@$(PYTHON) tools/environment.py machine
+	$(PYTHON) -m venv $(VENV)
+	@mkdir -p $(STAMPS) && touch $@
+
+$(STAMPS)/torch: constraints.txt | $(STAMPS)/venv
+	@$(PY) tools/environment.py torch
+	@touch $@
+
+$(STAMPS)/packages: constraints.txt pyproject.toml | $(STAMPS)/torch
+	@$(PY) tools/environment.py packages
+	@touch $@
+
+# The labextension is worth having and not worth failing for: without Node or npm's registry, all else works.
+$(STAMPS)/labextension: $(LAB_SOURCES) | $(STAMPS)/packages
+	@$(PY) tools/environment.py labextension
+	@touch $@
+
+$(STAMPS)/install: pyproject.toml hatch_build.py $(wildcard extension/*.py) $(STAMPS)/packages $(STAMPS)/labextension
+	SKIP_JUPYTER_BUILDER=1 $(PY) -m pip install -q --no-deps --no-build-isolation -e .
+	@touch $@
+
+$(STAMPS)/native: $(NATIVE_SOURCES) hatch_build.py | $(STAMPS)/install
+	@$(PY) hatch_build.py
+	@touch $@
+
+labextension: $(STAMPS)/labextension $(STAMPS)/install
+
+# ---------------------------------------------------------------------------------------------- what one does with it
+demo: setup
+	@$(PY) tools/run_notebook.py $(NOTEBOOK) --out build/demo
+	@echo
+	@echo "Open it yourself:  make lab     (the executed copy: build/demo/$(notdir $(NOTEBOOK)), as a page: build/demo/$(notdir $(basename $(NOTEBOOK))).html)"
+
+lab: setup
+	$(PY) -m jupyterlab $(NOTEBOOK)
+
+lint: setup
+	$(PY) -m ruff check .
+	$(PY) -m mypy
+
+browser: | $(STAMPS)/packages
+	@$(PY) tools/environment.py browser --install
+
+test: setup browser lint
+	$(PY) -m pytest $(PYTEST_ARGS)
+
+optable: setup
+	$(PY) -m tests.ops.table
+
+fuzz: setup
+	$(PY) -m pytest tests/fuzz --fuzz-seconds=$(or $(FUZZ_SECONDS),300) $(PYTEST_ARGS)
+
+bench: setup
+	$(PY) -m tests.benchmarks.run
+
+# The JavaScript is built anew: an old build must never ship.
+wheel: setup
+	$(PY) tools/environment.py labextension --clean
+	$(PY) -m build --no-isolation --outdir dist .
+
+constraints: setup
+	@$(PY) -m pip freeze --exclude-editable | grep -v -i -E '^(triton|nvidia|cuda|setuptools|pip|wheel)' | sed 's/+cpu$$//'
+
+clean:
+	rm -rf build/demo build/lib build/temp* dist .pytest_cache .hypothesis .mypy_cache .ruff_cache tests/browser/artifacts
+	rm -rf labextension/lib labextension/tsconfig.tsbuildinfo extension/labextension
+	find compiler extension kernel_magics tests -name '__pycache__' -type d -prune -exec rm -rf {} +
+	find compiler -name '*.so' -delete
+	rm -f $(STAMPS)/labextension $(STAMPS)/install $(STAMPS)/native
+
+distclean: clean
+	rm -rf $(VENV) labextension/node_modules labextension/.yarn

@@ -1,0 +1,90 @@
+"""What a build adds to hatchling: the C extension, and the link tree of an editable install.
+
+The C extension makes guards and the frame hook fast; without a C compiler tcompile falls back to pure Python, so a
+failed build is said loudly and does not fail the install. A wheel without it carries no platform tag.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+
+RULE = "!" * 100
+
+
+class TcompileBuildHook(BuildHookInterface):
+    """Runs for the wheel target, which editable installs are a version of."""
+
+    PLUGIN_NAME = "custom"
+
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        root = Path(self.root)
+        # shared-data must name a folder that exists, also where no Node was there to build the labextension.
+        (root / "extension" / "labextension").mkdir(parents=True, exist_ok=True)
+        if build_native(root, say=self.app.display_warning):
+            build_data["pure_python"] = False
+            build_data["infer_tag"] = True
+        if version == "editable":
+            link_tree(root)
+
+
+def build_native(root: Path, say: Any = print) -> bool:
+    """Build the C extension in place. True if it is there afterwards for this Python."""
+    builder = root / "compiler" / "native" / "build.py"
+    reason = f"{builder} is missing"
+    if builder.exists():
+        spec = importlib.util.spec_from_file_location("tcompile_native_build", builder)
+        assert spec is not None and spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[spec.name] = module  # dataclasses look their module up
+        try:
+            spec.loader.exec_module(module)
+            module.build_inplace()
+            return True
+        except (Exception, SystemExit) as error:  # setuptools leaves by SystemExit when the compiler fails
+            reason = f"{type(error).__name__}: {error}"
+    for line in (RULE, "tcompile: the C extension was NOT built; guards and the frame hook run in pure Python, slower.",
+                 f"reason: {reason}", "Install a C compiler and Python's headers (Debian: apt install build-essential "
+                 "python3-dev) and install tcompile again.", RULE):
+        say(line)
+    return False
+
+
+def link_tree(root: Path) -> Path:
+    """build/editable/tcompile as relative links: each entry of extension/, and the folders kernel_magics and compiler.
+
+    Replaced entry by entry, so that a process that imports from it meanwhile never finds it gone.
+    """
+    tree = root / "build" / "editable" / "tcompile"
+    tree.mkdir(parents=True, exist_ok=True)
+    wanted = {p.name: p for p in (root / "extension").iterdir() if p.name not in ("__pycache__", "labextension")}
+    wanted |= {name: root / name for name in ("kernel_magics", "compiler")}
+    wanted["labextension"] = root / "extension" / "labextension"
+    for entry in tree.iterdir():
+        if entry.name not in wanted:
+            shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
+    for name, target in wanted.items():
+        link, text = tree / name, os.path.relpath(target, tree)
+        if link.is_symlink() and os.readlink(link) == text:
+            continue
+        fresh = tree / f".{name}.new"
+        fresh.unlink(missing_ok=True)
+        fresh.symlink_to(text)
+        os.replace(fresh, link)
+    return tree
+
+
+def get_build_hook() -> type[BuildHookInterface]:
+    return TcompileBuildHook
+
+
+if __name__ == "__main__":  # python hatch_build.py: both steps in place, without pip
+    here = Path(__file__).resolve().parent
+    built = build_native(here)
+    print(f"C extension: {'built' if built else 'NOT built'}; link tree: {link_tree(here)}")
