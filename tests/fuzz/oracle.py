@@ -1,0 +1,75 @@
+"""Run a program eager and compiled on equal inputs and compare everything a user could see."""
+from __future__ import annotations
+
+import contextlib
+import io
+import itertools
+import linecache
+import math
+from typing import Any, Callable
+
+import torch
+
+_ids = itertools.count()
+
+
+def load(source: str) -> dict[str, Any]:
+    """Execute a program's text in a fresh namespace, with its lines known to tracebacks."""
+    name = f"<fuzz {next(_ids)}>"
+    linecache.cache[name] = (len(source), None, source.splitlines(True), name)
+    ns: dict[str, Any] = {"__name__": "fuzz"}
+    exec(compile(source, name, "exec"), ns)
+    return ns
+
+
+def observe(f: Callable, args: tuple, ns: dict[str, Any]) -> dict[str, Any]:
+    """What a call does: value or exception, printed text, arguments and globals afterwards."""
+    out: dict[str, Any] = {}
+    text = io.StringIO()
+    with contextlib.redirect_stdout(text):
+        try:
+            out["value"] = f(*args)
+        except Exception as e:
+            out["error"] = (type(e).__name__, str(e).splitlines()[0][:60] if str(e) else "")
+    out["printed"], out["args"], out["state"] = text.getvalue(), args, ns.get("STATE")
+    return out
+
+
+def same(x: Any, y: Any, where: str = "result", rtol: float = 1e-4, atol: float = 1e-5) -> None:
+    """Raise AssertionError naming the first place where two observations differ."""
+    if isinstance(x, torch.Tensor) or isinstance(y, torch.Tensor):
+        assert isinstance(x, torch.Tensor) and isinstance(y, torch.Tensor), f"{where}: {type(x).__name__} and {type(y).__name__}"
+        assert x.dtype == y.dtype and x.shape == y.shape, f"{where}: {x.dtype} {tuple(x.shape)} and {y.dtype} {tuple(y.shape)}"
+        assert x.requires_grad == y.requires_grad, f"{where}: requires_grad {x.requires_grad} and {y.requires_grad}"
+        torch.testing.assert_close(y, x, rtol=rtol, atol=atol, equal_nan=True, msg=lambda m: f"{where}: {m}")
+    elif isinstance(x, float) and isinstance(y, float):
+        assert math.isclose(x, y, rel_tol=rtol, abs_tol=atol) or (x != x and y != y), f"{where}: {x} and {y}"
+    elif isinstance(x, dict):
+        assert type(x) is type(y) and list(x) == list(y), f"{where}: keys {list(x)} and {list(y)}"
+        for k in x:
+            same(x[k], y[k], f"{where}[{k!r}]", rtol, atol)
+    elif isinstance(x, (list, tuple)):
+        assert type(x) is type(y) and len(x) == len(y), f"{where}: {type(x).__name__}[{len(x)}] and {type(y).__name__}[{len(y)}]"
+        for i, (p, q) in enumerate(zip(x, y)):
+            same(p, q, f"{where}[{i}]", rtol, atol)
+    else:
+        assert type(x) is type(y) and x == y, f"{where}: {x!r} and {y!r}"
+    # identity among the parts is visible too: the same tensor twice must stay one object
+
+
+def identities(o: Any) -> list[int]:
+    """For each tensor in reading order, the position where the same object was first seen."""
+    seen: dict[int, int] = {}
+    order: list[int] = []
+
+    def go(v: Any) -> None:
+        if isinstance(v, torch.Tensor):
+            order.append(seen.setdefault(id(v), len(seen)))
+        elif isinstance(v, dict):
+            for w in v.values():
+                go(w)
+        elif isinstance(v, (list, tuple)):
+            for w in v:
+                go(w)
+    go(o)
+    return order
