@@ -1,0 +1,260 @@
+"""Simplification with ranges: removes `//`, `%`, min and max whose result the ranges of the symbols decide.
+
+The range of a symbol may be symbolic itself (a loop index i in [0, s0)). A bound of a polynomial is found by putting
+each index at its extreme, those with symbolic ranges first, so that `i*s1 + j <= s0*s1 - 1` follows from i < s0, j < s1.
+"""
+from __future__ import annotations
+
+from typing import Mapping
+
+from .expr import (BOOL_OPS, FALSE, TRUE, Expr, IntLike, Poly, _BUILDERS, _from_poly, _poly_mul, add_all, as_expr, floordiv,
+                   integer, maximum, minimum)
+
+__all__ = ["simplify", "bounds", "Ranges", "known"]
+
+Ranges = Mapping[str, tuple]                  # name -> (lo, hi): lo <= name < hi; hi may be None
+Bound = "int | None"
+_DEFAULT = (0, None)                          # sizes and indices are not negative
+
+
+def _interval_sym(name: str, ranges: Ranges, depth: int) -> tuple[int | None, int | None]:
+    lo, hi = ranges.get(name, _DEFAULT)
+    if isinstance(lo, Expr):
+        lo = bounds(lo, ranges, depth + 1)[0]
+    if hi is None:
+        return lo, None
+    if isinstance(hi, Expr):
+        top = bounds(hi, ranges, depth + 1)[1]
+        return lo, None if top is None else top - 1
+    return lo, hi - 1
+
+
+def _mul(a: tuple, b: tuple) -> tuple:
+    (al, ah), (bl, bh) = a, b
+    if al is not None and bl is not None and al >= 0 and bl >= 0:
+        return al * bl, None if ah is None or bh is None else ah * bh
+    if None in (al, ah, bl, bh):
+        return None, None
+    xs = (al * bl, al * bh, ah * bl, ah * bh)
+    return min(xs), max(xs)
+
+
+def _atom_bounds(a: Expr, ranges: Ranges, depth: int) -> tuple:
+    op = a.op
+    if op == "sym":
+        return _interval_sym(a.name, ranges, depth)
+    if depth > 8:
+        return None, None
+    if op == "mod":
+        lo, hi = bounds(a.args[1], ranges, depth + 1)
+        xl, xh = bounds(a.args[0], ranges, depth + 1)
+        if lo is not None and lo > 0:
+            top = None if hi is None else hi - 1
+            if xl is not None and xl >= 0 and xh is not None:
+                top = xh if top is None else min(top, xh)
+            return 0, top
+        return None, None
+    if op == "floordiv":
+        xl, xh = bounds(a.args[0], ranges, depth + 1)
+        dl, dh = bounds(a.args[1], ranges, depth + 1)
+        if dl is None or dl <= 0:
+            return None, None
+        lo = None if xl is None else (xl // dl if xl < 0 else 0 if dh is None else xl // dh)
+        hi = None if xh is None else (xh // dl if xh >= 0 else -1 if dh is None else xh // dh)
+        return lo, hi
+    bs = [bounds(x, ranges, depth + 1) for x in (a.args[1:] if op == "ite" else a.args)]
+    los, his = [b[0] for b in bs], [b[1] for b in bs]
+    all_lo = None if None in los else min(los)
+    all_hi = None if None in his else max(his)
+    if op == "min":
+        known_hi = [h for h in his if h is not None]
+        return all_lo, min(known_hi) if known_hi else None
+    if op == "max":
+        known_lo = [x for x in los if x is not None]
+        return max(known_lo) if known_lo else None, all_hi
+    return all_lo, all_hi
+
+
+def bounds(e: IntLike, ranges: Ranges, depth: int = 0) -> tuple:
+    """(lowest, highest) value, inclusive; None where unknown. Interval arithmetic, term by term."""
+    if isinstance(e, int):
+        return e, e
+    lo: int | None = 0
+    hi: int | None = 0
+    for mono, c in e._p().items():
+        b = (1, 1)
+        for a in mono:
+            b = _mul(b, _atom_bounds(a, ranges, depth))
+        low, high = (b if c > 0 else (b[1], b[0]))
+        lo = None if lo is None or low is None else lo + c * low
+        hi = None if hi is None or high is None else hi + c * high
+        if lo is None and hi is None:
+            break
+    return lo, hi
+
+
+def _extreme(e: Expr, ranges: Ranges, upper: bool) -> Expr:
+    """An upper (lower) bound of e without the symbols whose range is symbolic, where the signs allow it."""
+    for _ in range(16):
+        target = None
+        for name in sorted(e.symbol_names()):
+            lo, hi = ranges.get(name, _DEFAULT)
+            if isinstance(hi, Expr) and not hi.is_const:
+                c = e.coeff(name)
+                if c is None or c.op == "int" and c.value == 0:
+                    continue
+                cl, ch = bounds(c, ranges)
+                if cl is not None and cl >= 0:
+                    target = (name, hi - 1 if upper else as_expr(lo))
+                elif ch is not None and ch <= 0:
+                    target = (name, as_expr(lo) if upper else hi - 1)
+                if target:
+                    break
+        if target is None:
+            return e
+        e = e.subs({target[0]: target[1]})
+    return e
+
+
+def _nonneg(e: Expr, ranges: Ranges) -> bool:
+    """Whether e >= 0 is certain."""
+    lo = bounds(e, ranges)[0]
+    if lo is not None:
+        if lo >= 0:
+            return True
+    lo = bounds(_extreme(e, ranges, upper=False), ranges)[0]
+    return lo is not None and lo >= 0
+
+
+def known(p: Expr, ranges: Ranges) -> bool | None:
+    """True or False where the ranges decide the predicate p, else None."""
+    op = p.op
+    if op == "bool":
+        return p.value
+    if op in ("and", "or"):
+        rs = [known(q, ranges) for q in p.args]
+        stop = op == "or"
+        if stop in rs:
+            return stop
+        return None if None in rs else not stop
+    a, b = p.args
+    d = b - a
+    if op == "le":
+        if _nonneg(d, ranges):
+            return True
+        return False if _nonneg(-d - 1, ranges) else None
+    if _nonneg(d - 1, ranges) or _nonneg(-d - 1, ranges):
+        return op == "ne"
+    return None
+
+
+def _split_small(a: Expr, b: Expr, ranges: Ranges) -> tuple[Expr, Expr] | None:
+    """a = q*b + r with 0 <= r < b certain, where the terms of a tell."""
+    if not _nonneg(b - 1, ranges):
+        return None
+    if _nonneg(a, ranges) and _nonneg(b - 1 - a, ranges):
+        return integer(0), a
+    if b.is_const:                          # c*m = (c // b)*b*m + (c % b)*m leaves a smaller remainder to judge
+        n = b.value
+        quot: Poly = {}
+        rem: Poly = {}
+        for m, c in a._p().items():
+            if c // n:
+                quot[m] = c // n
+            if c % n:
+                rem[m] = c % n
+        if quot:
+            r = _from_poly(rem)
+            if _nonneg(r, ranges) and _nonneg(b - 1 - r, ranges):
+                return _from_poly(quot), r
+    return None
+
+
+def _drop_small_terms(a: Expr, n: int, ranges: Ranges) -> Expr | None:
+    """For floor(a / n): a = g*r + small with 0 <= small < g, g | n: the small part does not matter."""
+    from math import gcd
+    terms = a.terms()
+    for g in sorted({gcd(abs(c), n) for c, m in terms if m and gcd(abs(c), n) > 1}, reverse=True):
+        big = [(c, m) for c, m in terms if c % g == 0]
+        small = [(c, m) for c, m in terms if c % g]
+        if not big or not small:
+            continue
+        s = _from_poly({m: c for c, m in small})
+        if _nonneg(s, ranges) and _nonneg(g - 1 - s, ranges):
+            return floordiv(_from_poly({m: c // g for c, m in big}), n // g)
+    return None
+
+
+def _recombine(e: Expr) -> Expr:
+    """b*(x // b) + x % b -> x, times any common factor."""
+    if e.op != "add":
+        return e
+    p = e._p()
+    for mono, c in list(p.items()):
+        for a in mono:
+            if a.op != "mod":
+                continue
+            x, b = a.args
+            others = list(mono)
+            others.remove(a)
+            f = _from_poly({tuple(others): c})
+            q = floordiv(x, b)
+            want = (q * b * f)._p()
+            if want and all(p.get(m) == v for m, v in want.items()):
+                return _recombine(e - q * b * f - a * f + x * f)
+    return e
+
+
+def simplify(e: Expr, ranges: Ranges) -> Expr:
+    """e with what the ranges decide removed; symbols without a range are non-negative."""
+    if e.is_const or e.op == "sym":
+        return e
+    return _simplify(e, ranges, {})
+
+
+def _simplify(e: Expr, ranges: Ranges, cache: dict) -> Expr:
+    r = cache.get(e)
+    if r is not None:
+        return r
+    op = e.op
+    if op in ("sym", "int", "bool"):
+        return e
+    if op in ("add", "mul"):
+        p = e._p()
+        if all(a.op == "sym" for m in p for a in m):
+            r = e
+        else:
+            parts = []
+            for mono, c in p.items():
+                q: Poly = {(): c}
+                for a in mono:
+                    q = _poly_mul(q, _simplify(a, ranges, cache)._p())
+                parts.append(_from_poly(q))
+            r = _recombine(add_all(parts))
+    else:
+        args = [_simplify(a, ranges, cache) for a in e.args]
+        r = _BUILDERS[op](*args)
+        if r.op in ("floordiv", "mod") and r.op == op:
+            a, b = r.args
+            s = _split_small(a, b, ranges)
+            if s is not None:
+                r = s[0] if op == "floordiv" else s[1]
+            elif b.is_const and op == "floordiv":
+                r = _drop_small_terms(a, b.value, ranges) or r
+        elif r.op in ("min", "max") and r.op == op:
+            r = _prune(r, ranges)
+        elif r.op in BOOL_OPS and r.op not in ("and", "or", "bool"):
+            k = known(r, ranges)
+            r = r if k is None else TRUE if k else FALSE
+    cache[e] = r
+    return r
+
+
+def _prune(e: Expr, ranges: Ranges) -> Expr:
+    keep = list(e.args)
+    for x in list(keep):
+        for y in keep:
+            if x is not y and (_nonneg(x - y, ranges) if e.op == "min" else _nonneg(y - x, ranges)):
+                keep.remove(x)
+                break
+    return minimum(*keep) if e.op == "min" else maximum(*keep)
