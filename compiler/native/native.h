@@ -1,0 +1,24 @@
+/* What the parts of the extension share. Each part has one init function that adds its types and functions to the
+   module; it returns 0, or -1 with an exception set. No part includes a header of torch. */
+#ifndef TCOMPILE_NATIVE_H
+#define TCOMPILE_NATIVE_H
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <stdint.h>
+
+#if PY_VERSION_HEX < 0x030B0000 || PY_VERSION_HEX >= 0x030E0000
+#error "tcompile's extension is written for CPython 3.11, 3.12 and 3.13"
+#endif
+#ifdef Py_GIL_DISABLED
+#error "tcompile's extension needs the GIL: the pure-Python path serves free-threaded builds"
+#endif
+
+#define HIDDEN __attribute__((visibility("hidden")))
+#define LIKELY(x) __builtin_expect(!!(x), 1)
+#define UNLIKELY(x) __builtin_expect(!!(x), 0)
+
+/* launcher.c: the runtime's kernel launcher. Weak, so that the module builds without it. */
+extern __attribute__((weak)) int tcompile_init_launcher(PyObject *module);
+
+#endif
