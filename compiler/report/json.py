@@ -1,0 +1,189 @@
+"""A report as JSON and back: dataclasses to dicts, large values deflated, a size limit with the omissions named.
+
+A packed value is `{"$z": "<base64 of zlib(UTF-8 JSON)>", "n": <bytes of that JSON>}` and may stand anywhere in the
+document; readers replace it by the JSON value inside. Long texts (kernel sources, loop IR, entry sources) are stored once in
+the packed list `texts`, and their fields hold the index.
+"""
+from __future__ import annotations
+
+import base64
+import dataclasses
+import json
+import math
+import types
+import typing
+import zlib
+from functools import lru_cache
+from typing import Any
+
+from . import schema as s
+
+__all__ = ["dump", "load", "pack", "unpack", "DEFAULT_LIMIT"]
+
+DEFAULT_LIMIT = 200_000
+_PACK_FROM = 600                       # JSON text shorter than this stays readable
+_UNPACK_LIMIT = 64 << 20               # a packed value that claims more is refused
+_SKIP = {"live", "graph_module", "aten"}
+_TEXT_FIELDS = {"kernels": ("source", "ir"), "entries": ("source",)}
+
+
+def pack(value: Any) -> Any:
+    """`value` deflated, or itself where that would not help."""
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+    if len(text) < _PACK_FROM:
+        return value
+    return {"$z": base64.b64encode(zlib.compress(text, 9)).decode(), "n": len(text)}
+
+
+def unpack(value: Any) -> Any:
+    """`value` with every packed value inside it expanded. Raises ValueError for one that does not inflate."""
+    if isinstance(value, list):
+        return [unpack(v) for v in value]
+    if not isinstance(value, dict):
+        return value
+    if "$z" not in value:
+        return {k: unpack(v) for k, v in value.items()}
+    inflate = zlib.decompressobj()
+    try:
+        raw = inflate.decompress(base64.b64decode(value["$z"], validate=True), _UNPACK_LIMIT)
+        return unpack(json.loads(raw))
+    except (ValueError, TypeError, zlib.error) as e:
+        raise ValueError(f"report: a packed value is damaged ({e})") from None
+
+
+def plain(x: Any) -> Any:
+    """Any value as JSON data: dataclasses as dicts, non-finite floats and foreign objects as text."""
+    if x is None or isinstance(x, (bool, int, str)):
+        return x if not isinstance(x, int) or isinstance(x, bool) else int(x)
+    if isinstance(x, float):
+        return float(f"{x:.6g}") if math.isfinite(x) else str(x)
+    if dataclasses.is_dataclass(x) and not isinstance(x, type):
+        return {f.name: plain(getattr(x, f.name)) for f in dataclasses.fields(x) if f.name not in _SKIP}
+    if isinstance(x, dict):
+        return {str(k): plain(v) for k, v in x.items()}
+    if isinstance(x, (list, tuple, set, frozenset)):
+        return [plain(v) for v in x]
+    return str(x)
+
+
+def dump(report: Any, limit: int = DEFAULT_LIMIT) -> dict[str, Any]:
+    """JSON-ready data of at most `limit` bytes (as compact UTF-8 JSON); what does not fit is left out and named."""
+    body = plain(report)
+    omitted = body["omitted"]
+    out = _assemble(body)
+    for what, count, why, cut in _cuts(body):
+        if _size(out) <= limit:
+            break
+        n = count()
+        if n:
+            cut()
+            omitted.append({"what": what, "count": n, "why": why})
+            out = _assemble(body)
+    return out
+
+
+def _size(x: Any) -> int:
+    return len(json.dumps(x, ensure_ascii=False, separators=(",", ":")).encode())
+
+
+def _assemble(body: dict[str, Any]) -> dict[str, Any]:
+    texts: dict[str, int] = {}
+    out: dict[str, Any] = {"schema": s.SCHEMA, "version": s.VERSION}
+    for name, value in body.items():
+        if name in _TEXT_FIELDS:
+            value = [{**row, **{f: texts.setdefault(row[f], len(texts)) if row[f] else None for f in _TEXT_FIELDS[name]}}
+                     for row in value]
+        if name == "graphs":
+            value = [{**g, "captured": pack(g["captured"]), "lowered": pack(g["lowered"]), "unfused": pack(g["unfused"])}
+                     for g in value]
+        elif name not in ("summary", "environment", "options", "marks", "graph_breaks", "recompiles", "findings", "stages"):
+            value = pack(value)
+        out[name] = value
+    out["texts"] = pack(list(texts))
+    return out
+
+
+def _cuts(body: dict[str, Any]):
+    """What may be left out, the least missed first."""
+    def field_cut(rows: list[dict], field: str, empty: Any, keep: int = 0):
+        picked = rows[keep:]
+
+        def cut() -> None:
+            for r in picked:
+                r[field] = empty
+        return lambda: sum(bool(r[field]) for r in picked), cut
+
+    def tail_cut(name: str, keep: int):
+        def cut() -> None:
+            del body[name][keep:]
+        return lambda: max(0, len(body[name]) - keep), cut
+
+    why = "to keep the report small enough to save"
+    empty_graph = plain(s.GraphData())
+    calls = body["speedups"]["calls"]
+    engines = [e for c in calls for e in c["engines"]]
+    yield "loop IR of kernels", *_spread(field_cut(body["kernels"], "ir", ""), why)
+    yield "refusals to fuse", *_spread(field_cut(body["graphs"], "unfused", []), why)
+    yield "single timing samples", *_spread(field_cut(engines, "samples", []), why)
+    yield "memory plan buffers", *_spread(field_cut(body["memory"], "buffers", []), why)
+    yield "captured graphs (the lowered ones are kept)", *_spread(field_cut(body["graphs"], "captured", empty_graph, 1), why)
+    yield "guards", *_spread(tail_cut("guards", 400), why)
+    yield "entry sources", *_spread(field_cut(body["entries"], "source", "", 4), why)
+    yield "kernel sources", *_spread(field_cut(body["kernels"], "source", "", 24), why)
+    yield "captured graphs", *_spread(field_cut(body["graphs"], "captured", empty_graph), why)
+    yield "timeline events", *_spread(tail_cut("timeline", 200), why)
+    yield "lowered graphs", *_spread(field_cut(body["graphs"], "lowered", empty_graph, 1), why)
+    yield "kernel sources", *_spread(field_cut(body["kernels"], "source", "", 4), why)
+    yield "lowered graphs", *_spread(field_cut(body["graphs"], "lowered", empty_graph), why)
+    yield "guards", *_spread(tail_cut("guards", 40), why)
+    for name in ("entries", "frames", "kernels", "graphs", "externs", "cache", "marks", "recompiles", "graph_breaks", "autotune",
+                 "numerics", "fallbacks"):
+        yield name, *_spread(tail_cut(name, 40), why)
+    yield "the cell's code", lambda: int(len(body["source"]["text"]) > 10_000), why, lambda: body["source"].update(text="")
+
+
+def _spread(pair: tuple, why: str) -> tuple:
+    count, cut = pair
+    return count, why, cut
+
+
+def load(cls: type, text: str | bytes | dict) -> Any:
+    """A report from `dump`'s data. Unknown fields are ignored, missing ones take their defaults."""
+    try:
+        data = text if isinstance(text, dict) else json.loads(text)
+    except ValueError as e:
+        raise ValueError(f"report: not JSON ({e})") from None
+    if not isinstance(data, dict) or data.get("schema") != s.SCHEMA:
+        raise ValueError(f'report: expected {{"schema": "{s.SCHEMA}", ...}}, got something else')
+    if data.get("version") != s.VERSION:
+        raise ValueError(f"report: version {data.get('version')!r} cannot be read, this tcompile reads version {s.VERSION}")
+    data = unpack(data)
+    texts = data.get("texts", [])
+    for name, fields in _TEXT_FIELDS.items():
+        for row in data.get(name, []):
+            for f in fields:
+                i = row.get(f)
+                row[f] = texts[i] if isinstance(i, int) and 0 <= i < len(texts) else ""
+    return _build(cls, data)
+
+
+@lru_cache(maxsize=None)
+def _hints(cls: type) -> dict[str, Any]:
+    return typing.get_type_hints(cls, vars(s) | {"s": s})
+
+
+def _build(tp: Any, value: Any) -> Any:
+    if dataclasses.is_dataclass(tp):
+        if not isinstance(value, dict):
+            raise ValueError(f"report: expected an object for {tp.__name__}, got {type(value).__name__}")
+        hints = _hints(tp)
+        return tp(**{f.name: _build(hints[f.name], value[f.name]) for f in dataclasses.fields(tp)
+                     if f.name in value and f.name not in _SKIP})
+    origin = typing.get_origin(tp)
+    if origin is list and isinstance(value, list):
+        args = typing.get_args(tp)
+        return [_build(args[0], v) for v in value] if args else value
+    if origin in (typing.Union, types.UnionType) and value is not None:
+        inner = [a for a in typing.get_args(tp) if dataclasses.is_dataclass(a)]
+        return _build(inner[0], value) if inner else value
+    return value

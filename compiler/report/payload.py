@@ -1,0 +1,169 @@
+"""Graphs in columns: small when deflated, repeated layers once. docs/report-schema.md describes the format.
+
+`encode(nodes)` makes a GraphData from nodes in topological order; `expand(data)` gives the nodes back. References are
+relative where they stay near, so that the rows of a second layer equal those of the first, and a run of equal layers
+becomes one block of rows with a `repeats` record.
+"""
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from .schema import GraphData, Node
+
+__all__ = ["encode", "expand"]
+
+MIN_BLOCK = 3            # a repeated block must have that many nodes to be worth a record
+_TABLES = ("ops", "args", "shapes", "dtypes", "lines", "modules")
+_ROW = ("op", "args", "shape", "dtype", "line", "module")
+
+
+def encode(nodes: list[Node]) -> GraphData:
+    """Columns of `nodes`, which must be in topological order; their inputs are indices into the list."""
+    nodes = _sink_parameters(nodes)
+    tables: dict[str, dict[Any, int]] = {k: {} for k in _TABLES}
+    columns: dict[str, list] = {k: [] for k in (*_ROW, "inputs")}
+    blocks = _find_repeats(nodes)
+    repeats: list[dict] = []
+    i = 0
+    while i < len(nodes):
+        block = blocks.get(i)
+        length, times = (block["length"], block["times"]) if block else (1, 1)
+        if block:
+            repeats.append({"start": len(columns["op"]), "length": length, "times": times, "modules": block["modules"]})
+        for k in range(i, i + length):
+            n = nodes[k]
+            cells = (n.op, n.args, _freeze(n.shape), n.dtype, (n.file, n.line), n.module)
+            for column, table, cell in zip(_ROW, _TABLES, cells):
+                columns[column].append(tables[table].setdefault(cell, len(tables[table])))
+            columns["inputs"].append(block["refs"][k - i] if block else [_near(k, j) for j in n.inputs])
+        i += length * times
+    columns["name"] = [n.name for n in nodes]
+    columns["kernel"] = [-1 if n.kernel is None else n.kernel for n in nodes]
+    return GraphData(len(nodes), {k: [_thaw(x) for x in t] for k, t in tables.items()}, columns, repeats)
+
+
+def expand(data: GraphData) -> list[Node]:
+    """The nodes of a GraphData, in order. Raises ValueError where the columns contradict each other."""
+    if not data.count:
+        return []
+    c, t = data.columns, data.tables
+    order: list[tuple[int, str, str]] = []           # stored row, module prefix in it, the prefix to show instead
+    blocks = {r["start"]: r for r in data.repeats}
+    row = 0
+    while row < len(c["op"]):
+        r = blocks.get(row)
+        if r is None:
+            order.append((row, "", ""))
+            row += 1
+            continue
+        for prefix in r["modules"]:
+            order.extend((row + k, r["modules"][0], prefix) for k in range(r["length"]))
+        row += r["length"]
+    if not len(order) == data.count == len(c["name"]) == len(c["kernel"]):
+        raise ValueError(f"graph payload: {len(order)} rows and {len(c['name'])} names for {data.count} nodes")
+    out = []
+    for i, (row, old, new) in enumerate(order):
+        file, line = t["lines"][c["line"][row]]
+        module = t["modules"][c["module"][row]]
+        if old != new:
+            module = new + module[len(old):]
+        kernel = c["kernel"][i]
+        out.append(Node(i, c["name"][i], t["ops"][c["op"][row]], [i - v if v > 0 else -1 - v for v in c["inputs"][row]],
+                        t["args"][c["args"][row]], t["shapes"][c["shape"][row]], t["dtypes"][c["dtype"][row]],
+                        file, line, module, None if kernel < 0 else kernel))
+    return out
+
+
+def _near(at: int, ref: int, reach: int = 64) -> int:
+    return at - ref if 0 < at - ref <= reach else -1 - ref
+
+
+def _freeze(x: Any) -> Any:
+    return tuple(map(_freeze, x)) if isinstance(x, (list, tuple)) else x
+
+
+def _thaw(x: Any) -> Any:
+    return [_thaw(y) for y in x] if isinstance(x, tuple) else x
+
+
+def _sink_parameters(nodes: list[Node]) -> list[Node]:
+    """Move each parameter to just before its first reader and into that reader's module: a layer becomes one run of
+    nodes, and a weight is drawn beside the operation that reads it."""
+    first: dict[int, int] = {}
+    for n in nodes:
+        for j in n.inputs:
+            first.setdefault(j, n.index)
+    before: dict[int, list[Node]] = {}
+    rest = []
+    for n in nodes:
+        if n.op == "parameter" and n.index in first:
+            reader = nodes[first[n.index]]
+            before.setdefault(reader.index, []).append(replace(n, module=n.module or reader.module))
+        else:
+            rest.append(n)
+    out: list[Node] = []
+    for n in rest:
+        out += before.get(n.index, [])
+        out.append(n)
+    position = {n.index: i for i, n in enumerate(out)}
+    return [replace(n, index=i, inputs=[position[j] for j in n.inputs]) for i, n in enumerate(out)]
+
+
+def _layer(module: str) -> tuple[str, int, str] | None:
+    """`encoder.layer.3.output` -> ("encoder.layer.", 3, ".output"): the outermost numbered container."""
+    parts = module.split(".")
+    for i, p in enumerate(parts):
+        if p.isdigit():
+            head = ".".join(parts[:i])
+            tail = ".".join(parts[i + 1:])
+            return (head + "." if head else ""), int(p), ("." + tail if tail else "")
+    return None
+
+
+def _find_repeats(nodes: list[Node]) -> dict[int, dict]:
+    """Consecutive runs of nodes in numbered siblings (`layer.0`, `layer.1`, ...) whose rows are equal."""
+    runs: list[tuple[int, int, str, int]] = []       # start, end, container, number
+    for n in nodes:
+        where = _layer(n.module)
+        if where is None:
+            continue
+        if runs and runs[-1][1] == n.index and runs[-1][2:] == where[:2]:
+            runs[-1] = (runs[-1][0], n.index + 1, *where[:2])
+        else:
+            runs.append((n.index, n.index + 1, *where[:2]))
+    out: dict[int, dict] = {}
+    i = 0
+    while i < len(runs):
+        start, end, container, number = runs[i]
+        length, times = end - start, 1
+        options: list[list[set[int]]] = [[{k - j, -1 - j} for j in nodes[k].inputs] for k in range(start, end)]
+        while i + times < len(runs) and length >= MIN_BLOCK:
+            s2, e2, c2, _ = runs[i + times]
+            if c2 != container or s2 != start + times * length or e2 - s2 != length:
+                break
+            narrowed = _same_layer(nodes, start, s2, length, options)
+            if narrowed is None:
+                break
+            options, times = narrowed, times + 1
+        if times > 1:
+            out[start] = {"length": length, "times": times, "refs": [[max(o) for o in row] for row in options],
+                          "modules": [f"{container}{runs[i + t][3]}" for t in range(times)]}
+        i += times
+    return out
+
+
+def _same_layer(nodes: list[Node], a: int, b: int, length: int, options: list[list[set[int]]]) -> list[list[set[int]]] | None:
+    out = []
+    for k in range(length):
+        x, y = nodes[a + k], nodes[b + k]
+        if (x.op, x.args, _freeze(x.shape), x.dtype, x.file, x.line, len(x.inputs)) != \
+                (y.op, y.args, _freeze(y.shape), y.dtype, y.file, y.line, len(y.inputs)):
+            return None
+        if _layer(x.module)[2] != _layer(y.module)[2]:       # type: ignore[index]  # both are inside a numbered container
+            return None
+        row = [o & {b + k - j, -1 - j} for o, j in zip(options[k], y.inputs)]
+        if not all(row):
+            return None
+        out.append(row)
+    return out

@@ -1,0 +1,109 @@
+"""`CompileReport`: all facts of one run of the compiler, as plain data that shows itself."""
+from __future__ import annotations
+
+import json as _json
+import os
+from dataclasses import dataclass, field
+from typing import Any, Callable
+
+from . import schema as s
+
+__all__ = ["CompileReport", "set_renderer"]
+
+# kernel_magics registers how a report is drawn; without it (no Jupyter) a report is text.
+_renderer: Callable[["CompileReport"], dict[str, Any]] | None = None
+
+
+def set_renderer(render: Callable[["CompileReport"], dict[str, Any]] | None) -> None:
+    """Install the function that gives a report's MIME bundle. The notebook package does this when it is loaded."""
+    global _renderer
+    _renderer = render
+
+
+@dataclass(repr=False)
+class CompileReport:
+    """What happened when code ran through the compiler.
+
+    `assert not r.graph_breaks`, `r.graphs[0].graph_module`, `r.kernels[0].source`, `r.speedups.over("eager").ratio`:
+    each attribute is a list or a small object of `schema.py`, which documents the fields and their units.
+    """
+    title: str = ""
+    created: str = ""                  # ISO 8601, UTC
+    id: str = ""
+    options: dict[str, Any] = field(default_factory=dict)
+    environment: dict[str, Any] = field(default_factory=dict)
+    source: s.CellSource = field(default_factory=s.CellSource)
+    summary: s.Summary = field(default_factory=s.Summary)
+    frames: list[s.Frame] = field(default_factory=list)
+    entries: list[s.Entry] = field(default_factory=list)
+    graphs: list[s.Graph] = field(default_factory=list)
+    graph_breaks: list[s.Break] = field(default_factory=list)
+    guards: list[s.GuardRow] = field(default_factory=list)
+    recompiles: list[s.Recompile] = field(default_factory=list)
+    kernels: list[s.Kernel] = field(default_factory=list)
+    externs: list[s.Extern] = field(default_factory=list)
+    autotune: list[s.AutotuneRun] = field(default_factory=list)
+    memory: list[s.Memory] = field(default_factory=list)
+    stages: list[s.Stage] = field(default_factory=list)
+    cache: list[s.CacheLookup] = field(default_factory=list)
+    fallbacks: list[s.Fallback] = field(default_factory=list)
+    numerics: list[s.NumericError] = field(default_factory=list)
+    speedups: s.Speedups = field(default_factory=s.Speedups)
+    timeline: list[s.TimelineEvent] = field(default_factory=list)
+    marks: list[s.Mark] = field(default_factory=list)
+    findings: list[s.Finding] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
+    omitted: list[s.Omission] = field(default_factory=list)
+    live: Any = field(default=None, compare=False)     # what re-timing in the same process needs; never saved
+
+    @property
+    def compile_seconds(self) -> float:
+        return self.summary.compile_seconds
+
+    def to_dict(self, limit: int | None = None) -> dict[str, Any]:
+        """The report as JSON-ready data, at most `limit` bytes when serialised (200,000 unless told)."""
+        from .json import DEFAULT_LIMIT, dump
+        return dump(self, DEFAULT_LIMIT if limit is None else limit)
+
+    def to_json(self, limit: int | None = None) -> str:
+        """The report as JSON text. What had to be left out to meet `limit` bytes is named in "omitted"."""
+        return _json.dumps(self.to_dict(limit), ensure_ascii=False, separators=(",", ":"))
+
+    def save(self, path: str | os.PathLike) -> str:
+        """Write the report: `.json` data, `.html` a self-contained page, anything else text. Returns the path."""
+        path = os.fspath(path)
+        if path.endswith((".html", ".htm")):
+            bundle = _renderer(self) if _renderer is not None else {}
+            body = bundle.get("text/html")
+            if body is None:
+                raise RuntimeError("report.save: HTML needs the renderer; write `import tcompile.kernel_magics.render` first, or save as .json")
+            text = f"<!doctype html>\n<meta charset=\"utf-8\">\n<title>{_escape(self.title or 'tcompile report')}</title>\n{body}\n"
+        elif path.endswith(".json"):
+            text = self.to_json()
+        else:
+            text = str(self) + "\n"
+        with open(path, "w", encoding="utf-8") as f:
+            f.write(text)
+        return path
+
+    @classmethod
+    def from_json(cls, text: str | bytes | dict) -> "CompileReport":
+        """Load a report that `to_json` or `save` wrote. Raises ValueError for anything else, naming what is wrong."""
+        from .json import load
+        return load(cls, text)
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
+        if _renderer is not None:
+            return _renderer(self)
+        return {"text/plain": str(self)}
+
+    def __str__(self) -> str:
+        from .text import render
+        return render(self)
+
+    def __repr__(self) -> str:
+        return f"<CompileReport {self.summary.line or self.summary.status}>"
+
+
+def _escape(text: str) -> str:
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
