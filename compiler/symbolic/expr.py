@@ -27,9 +27,9 @@ import math
 from typing import Any, Callable, Iterable, Mapping, Sequence, Union
 from weakref import WeakValueDictionary
 
-__all__ = ["Expr", "IntLike", "symbol", "integer", "as_expr", "maybe_int", "add_all", "mul_all", "floordiv", "mod", "minimum",
-           "maximum", "ceildiv", "ite", "eq", "ne", "lt", "le", "gt", "ge", "and_", "or_", "not_", "TRUE", "FALSE",
-           "simplify", "C_HELPERS"]
+__all__ = ["Expr", "IntLike", "symbol", "integer", "as_expr", "maybe_int", "add_all", "mul_all", "floordiv", "mod",
+           "minimum", "maximum", "ceildiv", "ite", "eq", "ne", "lt", "le", "gt", "ge", "and_", "or_", "not_", "TRUE",
+           "FALSE", "simplify", "C_HELPERS"]
 
 IntLike = Union[int, "Expr"]
 Mono = tuple            # atoms in order of their text; () is the constant term
@@ -39,8 +39,14 @@ _table: WeakValueDictionary[tuple, "Expr"] = WeakValueDictionary()
 
 # What `.c()` may call, as C++ text: Python's floor semantics for operands whose sign is not known.
 C_HELPERS = """\
-static inline long long tc_floordiv(long long a, long long b) { long long q = a / b; return q - ((a % b != 0) & ((a < 0) != (b < 0))); }
-static inline long long tc_mod(long long a, long long b) { long long r = a % b; return r + (((r != 0) & ((r < 0) != (b < 0))) ? b : 0); }
+static inline long long tc_floordiv(long long a, long long b) {
+    long long q = a / b;
+    return q - ((a % b != 0) & ((a < 0) != (b < 0)));
+}
+static inline long long tc_mod(long long a, long long b) {
+    long long r = a % b;
+    return r + (((r != 0) & ((r < 0) != (b < 0))) ? b : 0);
+}
 static inline long long tc_min(long long a, long long b) { return a < b ? a : b; }
 static inline long long tc_max(long long a, long long b) { return a > b ? a : b; }
 """
@@ -218,7 +224,7 @@ class Expr:
         return _eval(self, values, {})
 
     def coeff(self, name: str) -> "Expr | None":
-        """c where the expression is `c * name + rest` and neither c nor rest mentions `name`; None if not affine in it."""
+        """c of `c * name + rest`, where neither c nor rest mentions `name`; None if not affine in it."""
         if name not in self.symbol_names():
             return ZERO
         s = symbol(name)

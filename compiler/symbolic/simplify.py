@@ -1,14 +1,14 @@
 """Simplification with ranges: removes `//`, `%`, min and max whose result the ranges of the symbols decide.
 
 The range of a symbol may be symbolic itself (a loop index i in [0, s0)). A bound of a polynomial is found by putting
-each index at its extreme, those with symbolic ranges first, so that `i*s1 + j <= s0*s1 - 1` follows from i < s0, j < s1.
+each index at its extreme, those with symbolic ranges first: `i*s1 + j <= s0*s1 - 1` follows from i < s0, j < s1.
 """
 from __future__ import annotations
 
 from typing import Mapping
 
-from .expr import (BOOL_OPS, FALSE, TRUE, Expr, IntLike, Poly, _BUILDERS, _from_poly, _poly_mul, add_all, as_expr, floordiv,
-                   integer, maximum, minimum)
+from .expr import (BOOL_OPS, FALSE, TRUE, Expr, IntLike, Poly, _BUILDERS, _from_poly, _poly_mul, add_all, as_expr,
+                   floordiv, integer, maximum, minimum)
 
 __all__ = ["simplify", "bounds", "Ranges", "known"]
 
@@ -240,7 +240,8 @@ def _simplify(e: Expr, ranges: Ranges, cache: dict) -> Expr:
             if s is not None:
                 r = s[0] if op == "floordiv" else s[1]
             elif b.is_const and op == "floordiv":
-                r = _drop_small_terms(a, b.value, ranges) or r
+                t = _drop_small_terms(a, b.value, ranges)
+                r = r if t is None else _simplify(t, ranges, cache)
         elif r.op in ("min", "max") and r.op == op:
             r = _prune(r, ranges)
         elif r.op in BOOL_OPS and r.op not in ("and", "or", "bool"):

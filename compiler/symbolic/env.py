@@ -1,0 +1,133 @@
+"""ShapeEnv: the size symbols of one capture, their hints and ranges, and every branch that was taken on a size."""
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from . import expr as E
+from .expr import Expr, IntLike
+from .node import SymNode, wrap
+from .simplify import known, simplify
+
+__all__ = ["ShapeEnv"]
+
+
+class ShapeEnv:
+    """Symbols stand for sizes of at least 2: 0 and 1 broadcast and vanish, so they are always plain ints.
+
+    hints      symbol name -> the value seen in this first call
+    ranges     symbol name -> (lo, hi): lo <= size < hi, hi None where unbounded
+    sources    symbol name -> Source (or whatever the creator passed) that the value is read from
+    guards     [(Expr, file, line, why)]: predicates that hold for the hints and that the compiled code relies on
+    replacements  symbol name -> Expr it was found equal to (by a guard)
+    location   (file, line) of the user's code now being traced; kept up to date by who traces
+    why        short phrase for guards recorded now, e.g. "branch on x.shape[0]"
+    """
+
+    def __init__(self, prefix: str = "s"):
+        self.prefix = prefix
+        self.hints: dict[str, int] = {}
+        self.ranges: dict[str, tuple[int, int | None]] = {}
+        self.sources: dict[str, Any] = {}
+        self.guards: list[tuple[Expr, str | None, int | None, str]] = []
+        self.replacements: dict[str, Expr] = {}
+        self.location: tuple[str | None, int | None] = (None, None)
+        self.why = ""
+        self._by_source: dict[Any, str] = {}
+        self._decided: dict[Expr, bool] = {}
+
+    # ---- symbols
+    def create_symbol(self, hint: int, source: Any = None, lo: int = 2, hi: int | None = None) -> "torch.SymInt | int":
+        """A new symbol, `lo <= value < hi`. The same source gives the same symbol. A hint outside the range (0 and 1
+        above all) gives the plain int: such a size is always fixed."""
+        if source is not None and source in self._by_source:
+            return self.wrap(self.replace(E.symbol(self._by_source[source])))
+        if hint < lo or (hi is not None and hint >= hi):
+            return hint
+        name = f"{self.prefix}{len(self.hints)}"
+        self.hints[name] = int(hint)
+        self.ranges[name] = (lo, hi)
+        self.sources[name] = source
+        if source is not None:
+            self._by_source[source] = name
+        return self.wrap(E.symbol(name))
+
+    def wrap(self, e: IntLike) -> "torch.SymInt | int":
+        return wrap(e, self)
+
+    def wrap_bool(self, e: Expr) -> "torch.SymBool | bool":
+        return e.value if e.is_const else torch.SymBool(SymNode(e, self, bool))
+
+    def to_expr(self, x: Any) -> Expr:
+        """The Expr of an int or SymInt, with replacements applied."""
+        return self.replace(E.as_expr(x))
+
+    def replace(self, e: Expr) -> Expr:
+        """e without symbols that were found equal to something else."""
+        return e.subs(self.replacements) if self.replacements else e
+
+    def hint(self, e: IntLike) -> int | bool:
+        """The value of e in this first call."""
+        return e if isinstance(e, int) else e.eval(self.hints)
+
+    # ---- decisions
+    def known(self, p: Expr) -> bool | None:
+        """What ranges and earlier guards say of a predicate; None where they leave it open. Records nothing."""
+        if p.is_const:
+            return p.value
+        d = self._decided.get(p)
+        return d if d is not None else known(simplify(self.replace(p), self.ranges), self.ranges)
+
+    def decide(self, p: Expr, why: str = "") -> bool:
+        """The truth of a predicate for the hints; recorded as a guard unless it is certain."""
+        if p.is_const:
+            return bool(p.value)
+        d = self._decided.get(p)
+        if d is None:
+            q = simplify(self.replace(p), self.ranges)
+            d = known(q, self.ranges)
+            if d is None:
+                d = bool(q.eval(self.hints))
+                self._record(q if d else E.not_(q), why)
+            self._decided[p] = d
+        return d
+
+    def specialize(self, e: IntLike, why: str = "") -> int:
+        """Fix an expression to its hint (a guard) and return it. A product of sizes fixes each of its symbols."""
+        e = self.replace(E.as_expr(e))
+        if e.op == "int":
+            return e.value
+        value = int(self.hint(e))
+        for name in sorted(e.symbol_names()):
+            self.decide(E.eq(E.symbol(name), self.hints[name]), why or "size used as a number")
+        return value
+
+    def _record(self, p: Expr, why: str) -> None:
+        for q in (p.args if p.op == "and" else (p,)):
+            self.guards.append((q, *self.location, why or self.why))
+            if q.op == "eq":
+                self._learn(*q.args)
+            elif q.op == "le":
+                self._tighten(*q.args)
+
+    def _learn(self, a: Expr, b: Expr) -> None:
+        """a == b: solve for a symbol that stands alone, the newest first, and use the other side in its place."""
+        d = a - b
+        for name in sorted(d.symbol_names(), key=lambda n: (len(n), n), reverse=True):
+            c = d.coeff(name)
+            if c is not None and c.is_const and c.value in (1, -1):
+                s = E.symbol(name)
+                other = s - d * c.value
+                self.replacements = {k: v.subs({name: other}) for k, v in self.replacements.items()}
+                self.replacements[name] = other
+                return
+
+    def _tighten(self, a: Expr, b: Expr) -> None:
+        """n <= s or s <= n narrows a range."""
+        if a.is_const and b.op == "sym":
+            lo, hi = self.ranges[b.name]
+            self.ranges[b.name] = (max(lo, a.value), hi)
+        elif b.is_const and a.op == "sym":
+            lo, hi = self.ranges[a.name]
+            self.ranges[a.name] = (lo, b.value + 1 if hi is None else min(hi, b.value + 1))

@@ -1,0 +1,365 @@
+"""SymNode: what lets torch's C++ compute with our size expressions.
+
+torch.SymInt and torch.SymBool wrap a node object whose methods C++ and the Python operators call by name. torch's own
+node is built on sympy; this one is built on `expr`. A node whose expression is constant says so (`is_constant`,
+`maybe_as_int`), and torch then continues with the plain int.
+"""
+from __future__ import annotations
+
+import math
+import operator
+from typing import TYPE_CHECKING, Any, Callable
+
+import torch
+
+from . import expr as E
+from .expr import Expr
+
+if TYPE_CHECKING:
+    from .env import ShapeEnv
+
+__all__ = ["SymNode", "wrap"]
+
+
+class SymNode:
+    """An integer or boolean expression of one ShapeEnv, or a float.
+
+    Floats are not tracked: an operation that leads to one fixes the sizes it depends on (a guard) and gives a constant.
+    `expr` is an Expr, or a Python float.
+    """
+
+    __slots__ = ("expr", "env", "pytype")
+    constant = None              # what torch's wrappers look at first
+    fx_node = None
+
+    def __init__(self, expr: Expr | float, env: "ShapeEnv", pytype: type = int):
+        self.expr, self.env, self.pytype = expr, env, pytype
+
+    # ---- kind
+    def is_int(self) -> bool:
+        return self.pytype is int
+
+    def is_bool(self) -> bool:
+        return self.pytype is bool
+
+    def is_float(self) -> bool:
+        return self.pytype is float
+
+    def is_nested_int(self) -> bool:
+        return False
+
+    def nested_int(self) -> None:
+        return None
+
+    def is_symbolic(self) -> bool:
+        return True
+
+    def is_constant(self) -> bool:
+        return self.pytype is not float and self.expr.is_const      # torch unwraps ints and bools only
+
+    def has_hint(self) -> bool:
+        return True
+
+    @property
+    def hint(self) -> int | bool | float:
+        return self.expr if self.pytype is float else self.env.hint(self.expr)
+
+    @property
+    def shape_env(self) -> "ShapeEnv":
+        return self.env
+
+    def require_hint(self, fallback: Any = None) -> int | bool | float:
+        return self.hint
+
+    def maybe_as_int(self) -> int | None:
+        e = self.expr
+        if self.pytype is not int:
+            return None
+        if e.op != "int":
+            e = self.env.replace(e)
+        return e.value if e.op == "int" else None
+
+    def maybe_as_float(self) -> float | None:
+        return self.expr if self.pytype is float else None
+
+    def maybe_as_bool(self) -> bool | None:
+        return self.expr.value if self.pytype is bool and self.expr.is_const else None
+
+    def constant_int(self) -> int | None:
+        return self.maybe_as_int()
+
+    def constant_bool(self) -> bool | None:
+        return self.maybe_as_bool()
+
+    # ---- making nodes
+    def wrap_int(self, n: int) -> "SymNode":
+        return SymNode(E.integer(n), self.env)
+
+    def wrap_bool(self, b: bool) -> "SymNode":
+        return SymNode(E.TRUE if b else E.FALSE, self.env, bool)
+
+    def wrap_float(self, x: float) -> "SymNode":
+        return SymNode(float(x), self.env, float)
+
+    def clone(self) -> "SymNode":
+        return self
+
+    def with_shape_env(self, env: "ShapeEnv") -> "SymNode":
+        return SymNode(self.expr, env, self.pytype)
+
+    # ---- text
+    def str(self) -> str:
+        return str_(self.expr)
+
+    def _graph_repr(self) -> str:
+        return str_(self.expr)
+
+    __str__ = __repr__ = _graph_repr
+
+    # ---- integer arithmetic
+    def add(self, o: "SymNode") -> "SymNode":
+        return self._int_or_float(operator.add, o)
+
+    def sub(self, o: "SymNode") -> "SymNode":
+        return self._int_or_float(operator.sub, o)
+
+    def mul(self, o: "SymNode") -> "SymNode":
+        return self._int_or_float(operator.mul, o)
+
+    def mod(self, o: "SymNode") -> "SymNode":
+        return self._int_or_float(operator.mod, o)
+
+    def floordiv(self, o: "SymNode") -> "SymNode":
+        return self._int_or_float(operator.floordiv, o)
+
+    int_floordiv = floordiv
+
+    def sym_min(self, o: "SymNode") -> "SymNode":
+        return self._int_or_float(lambda a, b: min(a, b) if isinstance(a, float) else E.minimum(a, b), o)
+
+    def sym_max(self, o: "SymNode") -> "SymNode":
+        return self._int_or_float(lambda a, b: max(a, b) if isinstance(a, float) else E.maximum(a, b), o)
+
+    def neg(self) -> "SymNode":
+        return SymNode(-self.expr, self.env, self.pytype)
+
+    def pos(self) -> "SymNode":
+        return self
+
+    def abs(self) -> "SymNode":
+        if self.pytype is float:
+            return self.wrap_float(abs(self.expr))
+        return SymNode(E.maximum(self.expr, -self.expr), self.env)
+
+    def pow_by_natural(self, o: "SymNode") -> "SymNode":
+        n = o.guard_int("", 0)
+        return SymNode(E.mul_all([self.expr] * n), self.env)
+
+    def lshift(self, o: "SymNode") -> "SymNode":
+        return SymNode(self.expr * (1 << o.guard_int("", 0)), self.env)
+
+    def rshift(self, o: "SymNode") -> "SymNode":
+        return SymNode(self.expr // (1 << o.guard_int("", 0)), self.env)
+
+    def bitwise_and(self, o: "SymNode") -> "SymNode":
+        return self.wrap_int(self.guard_int("", 0) & o.guard_int("", 0))
+
+    def bitwise_or(self, o: "SymNode") -> "SymNode":
+        return self.wrap_int(self.guard_int("", 0) | o.guard_int("", 0))
+
+    def bitwise_xor(self, o: "SymNode") -> "SymNode":
+        return self.wrap_int(self.guard_int("", 0) ^ o.guard_int("", 0))
+
+    def floor(self) -> "SymNode":
+        return self if self.pytype is int else self.wrap_int(math.floor(self.expr))
+
+    def ceil(self) -> "SymNode":
+        return self if self.pytype is int else self.wrap_int(math.ceil(self.expr))
+
+    def trunc(self) -> "SymNode":
+        return self if self.pytype is int else self.wrap_int(math.trunc(self.expr))
+
+    sym_int = trunc
+
+    def round(self, ndigits: int | None = None) -> "SymNode":
+        if self.pytype is int:
+            return self
+        r = round(self.expr, ndigits)
+        return self.wrap_int(r) if isinstance(r, int) else self.wrap_float(r)
+
+    def sym_sum(self, args: list["SymNode"]) -> "SymNode":
+        return SymNode(E.add_all(a.expr for a in args), self.env)
+
+    # ---- floats
+    def _number(self) -> int | float:
+        return self.expr if self.pytype is float else self.guard_int("", 0)
+
+    def _int_or_float(self, f: Callable, o: "SymNode") -> "SymNode":
+        if self.pytype is float or o.pytype is float:
+            return self.wrap_float(f(float(self._number()), float(o._number())))
+        return SymNode(f(self.expr, o.expr), self.env)
+
+    def sym_float(self) -> "SymNode":
+        return self if self.pytype is float else self.wrap_float(self._number())
+
+    def truediv(self, o: "SymNode") -> "SymNode":
+        return self.wrap_float(self._number() / o._number())
+
+    float_truediv = int_truediv = truediv
+
+    def float_pow(self, o: "SymNode") -> "SymNode":
+        return self.wrap_float(float(self._number()) ** o._number())
+
+    pow = float_pow
+
+    def is_integer(self) -> "SymNode":
+        return self.wrap_bool(self.pytype is int or self.expr.is_integer())
+
+    # ---- predicates
+    def _compare(self, f: Callable, plain: Callable, o: "SymNode") -> "SymNode":
+        if self.pytype is float or o.pytype is float:
+            return self.wrap_bool(plain(self._number(), o._number()))
+        return SymNode(f(self.expr, o.expr), self.env, bool)
+
+    def eq(self, o: "SymNode") -> "SymNode":
+        return self._compare(E.eq, operator.eq, o)
+
+    def ne(self, o: "SymNode") -> "SymNode":
+        return self._compare(E.ne, operator.ne, o)
+
+    def lt(self, o: "SymNode") -> "SymNode":
+        return self._compare(E.lt, operator.lt, o)
+
+    def le(self, o: "SymNode") -> "SymNode":
+        return self._compare(E.le, operator.le, o)
+
+    def gt(self, o: "SymNode") -> "SymNode":
+        return self._compare(E.gt, operator.gt, o)
+
+    def ge(self, o: "SymNode") -> "SymNode":
+        return self._compare(E.ge, operator.ge, o)
+
+    def sym_and(self, o: "SymNode") -> "SymNode":
+        return SymNode(E.and_(self.expr, o.expr), self.env, bool)
+
+    def sym_or(self, o: "SymNode") -> "SymNode":
+        return SymNode(E.or_(self.expr, o.expr), self.env, bool)
+
+    and_, or_ = sym_and, sym_or
+
+    def sym_not(self) -> "SymNode":
+        return SymNode(E.not_(self.expr), self.env, bool)
+
+    def sym_ite(self, a: "SymNode", b: "SymNode") -> "SymNode":
+        return SymNode(E.ite(self.expr, a.expr, b.expr), self.env)
+
+    # ---- decisions
+    def guard_int(self, file: str, line: int) -> int:
+        return self.env.specialize(self.expr)
+
+    def guard_float(self, file: str, line: int) -> float:
+        return float(self._number())
+
+    def guard_bool(self, file: str, line: int) -> bool:
+        return self.env.decide(self.expr)
+
+    guard_size_oblivious = guard_or_false = guard_or_true = guard_bool
+
+    def expect_true(self, file: str, line: int) -> bool:
+        return self.env.decide(self.expr)
+
+    def statically_known_true(self, file: str, line: int) -> bool:
+        return self.env.known(self.expr) is True
+
+    def evaluate(self, size_oblivious: bool = False) -> int | bool | float:
+        return self._number() if self.pytype is not bool else self.guard_bool("", 0)
+
+    def int_(self) -> int:
+        return self.env.specialize(self.expr)
+
+    def bool_(self) -> bool:
+        return self.env.decide(self.expr)
+
+    # ---- memory format: asked of a tensor's first symbolic node, with all sizes and strides as nodes
+    def _layout(self, sizes: list, strides: list, order: tuple | None) -> "SymNode":
+        env = self.env
+        sz, st = [_expr(x) for x in sizes], [_expr(x) for x in strides]
+        dims = order if order is not None else tuple(range(len(sz) - 1, -1, -1))
+        if len(dims) != len(sz):
+            return self.wrap_bool(False)
+        expected: Expr = E.ONE
+        for d in dims:
+            if env.decide(E.eq(sz[d], 1)):
+                continue
+            if not env.decide(E.eq(st[d], expected)):
+                return self.wrap_bool(any(env.decide(E.eq(s, 0)) for s in sz) and order is None)
+            expected = expected * sz[d]
+        return self.wrap_bool(True)
+
+    def is_contiguous(self, sizes: list, strides: list) -> "SymNode":
+        return self._layout(sizes, strides, None)
+
+    def is_channels_last_contiguous_2d(self, sizes: list, strides: list) -> "SymNode":
+        return self._layout(sizes, strides, (1, 3, 2, 0))
+
+    def is_channels_last_contiguous_3d(self, sizes: list, strides: list) -> "SymNode":
+        return self._layout(sizes, strides, (1, 4, 3, 2, 0))
+
+    def _channels_last_strides(self, sizes: list, strides: list, order: tuple) -> "SymNode":
+        """As c10::is_channels_last_strides_2d: strides in that order, not necessarily dense."""
+        env = self.env
+        sz, st = [_expr(x) for x in sizes], [_expr(x) for x in strides]
+        if len(sz) != len(order) or env.decide(E.eq(st[1], 0)):
+            return self.wrap_bool(False)
+        low: Expr = E.ZERO
+        for d in order:
+            if env.decide(E.eq(sz[d], 0)) or env.decide(E.lt(st[d], low)) or (d == 0 and env.decide(E.eq(low, st[1]))):
+                return self.wrap_bool(False)
+            low = st[d]
+            if env.decide(E.gt(sz[d], 1)):
+                low = low * sz[d]
+        return self.wrap_bool(True)
+
+    def is_channels_last_strides_2d(self, sizes: list, strides: list) -> "SymNode":
+        return self._channels_last_strides(sizes, strides, (1, 3, 2, 0))
+
+    def is_channels_last_strides_3d(self, sizes: list, strides: list) -> "SymNode":
+        return self._channels_last_strides(sizes, strides, (1, 4, 3, 2, 0))
+
+    def is_non_overlapping_and_dense(self, sizes: list, strides: list) -> "SymNode":
+        env = self.env
+        sz, st = [_expr(x) for x in sizes], [_expr(x) for x in strides]
+        live = [d for d in range(len(sz)) if not env.decide(E.eq(sz[d], 1))]
+        live.sort(key=lambda d: env.hint(st[d]))
+        expected: Expr = E.ONE
+        for d in live:
+            if not env.decide(E.eq(st[d], expected)):
+                return self.wrap_bool(False)
+            expected = expected * sz[d]
+        return self.wrap_bool(True)
+
+    def is_non_overlapping_and_dense_indicator(self, sizes: list, strides: list) -> "SymNode":
+        return self.wrap_int(int(self.is_non_overlapping_and_dense(sizes, strides).expr.value))
+
+
+def _expr(x: Any) -> Expr:
+    return x.expr if isinstance(x, SymNode) else E.as_expr(x)
+
+
+def str_(e: Any) -> str:
+    return e.py() if isinstance(e, Expr) else repr(e)
+
+
+def wrap(e: E.IntLike, env: "ShapeEnv") -> "int | torch.SymInt":
+    """An int or a SymInt for a size."""
+    if isinstance(e, int):
+        return e
+    if e.op == "int":
+        return e.value
+    return torch.SymInt(SymNode(e, env))
+
+
+for _name in ("sqrt", "cos", "cosh", "sin", "sinh", "tan", "tanh", "asin", "acos", "atan", "log2"):
+    def _float_fn(self: SymNode, _f: Callable = getattr(math, _name)) -> SymNode:
+        return self.wrap_float(_f(self._number()))
+    setattr(SymNode, f"sym_{_name}", _float_fn)
