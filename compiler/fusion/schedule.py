@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Union
 
 from ..lowering.ir import Buffer, Kernel
+from ..lowering.lowered import Extern, OutputSpec, View
 
 __all__ = ["Alloc", "Free", "Launch", "Extern", "View", "OutputSpec", "Schedule", "Step"]
 
@@ -43,44 +44,6 @@ class Launch:
     outputs: list[Buffer] = field(default_factory=list)
     sizes: list[Any] = field(default_factory=list)
     params: list[str] = field(default_factory=list)
-
-
-@dataclass
-class Extern:
-    """Call torch's own kernel. `args`/`kwargs` are plain Python structures in which a Buffer stands for a tensor and an
-    Expr for an int. `outputs` are the buffers that the call makes, in the order of the operator's returns (None: not used).
-    With `out_variant` the outputs are allocated before and passed as out= arguments (names in `out_names`)."""
-    op: Any                                  # torch._ops.OpOverload
-    args: tuple
-    kwargs: dict
-    outputs: list[Buffer | None]
-    out_variant: Any = None
-    out_names: tuple[str, ...] = ()
-    reason: str = ""                         # why it is not a generated kernel: "matrix product", "no lowering rule", ...
-    origin: str = ""
-    lines: list[tuple] = field(default_factory=list)
-
-
-@dataclass
-class View:
-    """`buffer` is `base` seen with other shape, stride and storage offset (elements, relative to base); no copy."""
-    buffer: Buffer
-    base: Buffer
-    offset: Any = 0
-
-
-@dataclass
-class OutputSpec:
-    """How one output of the graph is made.
-    kind: "buffer"   value=Buffer (fresh memory; two outputs may name the same buffer: the same tensor object)
-          "input"    value=input index: the very object that came in
-          "view"     value=(input index | Buffer, shape, stride, offset): a view that must alias
-          "replay"   value=(input index | Buffer, fx nodes): a chain of view operators replayed on the real tensor
-          "int"      value=int | Expr
-          "const"    value=object
-    """
-    kind: str
-    value: Any
 
 
 Step = Union[Alloc, Free, Launch, Extern, View]

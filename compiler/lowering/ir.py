@@ -9,7 +9,9 @@
               acc     attr=accumulator name                  the result of an earlier stage's reduction
               cast    args=(x,)                              conversion to dtype, as eager converts
               <prim>  args=...                               an element-wise primitive, see PRIMS
-              indirect: a load whose index holds a symbol from `indirect_symbol(value)` reads where `value` says
+              check_index  args=(i, size), attr=message      i, int64, or an error: see below
+              indirect: a load whose index holds a symbol from `indirect_symbol(value)` reads where `value` says; that value
+              is in the load's args (so walking arguments is enough), `indirect_values()` finds it by the symbol's name
     Axis    = symbol, size                                   0 <= symbol < size
     Acc     = name, op, dtype, value                         op in REDUCE_OPS; argmax/argmin give int64 (first on ties; NaN wins)
     Store   = buffer, index, value, mode                     mode "set" | "add" (atomic when parallel over a shared index)
@@ -18,20 +20,32 @@
 
     LoopNest = axes, reduce_axes, value, buffer, index       what lowering makes of one operator, before fusion
 
+check_index gives `i` where 0 <= i < size; else the kernel reports failure (it returns k + 1, where k is the position of
+the message in Kernel.checks, and the host raises what `check_error(message)` makes) and the value is 0, so that no load is
+out of bounds meanwhile. Negative indices were wrapped before by ordinary primitives where the operator wraps.
+
+A cast with attr "round" is the rounding that eager does between two operators of a low precision type: fusion drops the
+pair cast.float32(cast.bfloat16[round](x)) unless `emulate_precision` is on. Generated code treats it as any cast.
+
+Reductions: sum, prod, max, min (NaN wins), any, all, xor_sum are in the accumulator's dtype. argmax/argmin give the position
+in the stage's axes, row-major, as int64. An empty domain gives the identity (max/min: -inf/inf or the type's limits).
+
 A value of an inner stage may use the outer axes, its own stage's axes, `acc` values of earlier stages, and loads of
 local buffers that earlier stages stored (local buffers are indexed by the stage's axes alone).
 """
 from __future__ import annotations
 
+import weakref
 from dataclasses import dataclass, field
-from typing import Any, Iterable
+from typing import Any, Iterable, Mapping
 
 import torch
 
 from ..symbolic.expr import Expr
 
 __all__ = ["Buffer", "Value", "Axis", "Acc", "Store", "Stage", "Kernel", "LoopNest", "PRIMS", "REDUCE_OPS",
-           "load", "const", "index", "param", "acc", "cast", "prim", "indirect_symbol", "walk"]
+           "load", "const", "index", "param", "acc", "cast", "round_to", "check_index", "check_error", "prim",
+           "indirect_symbol", "indirect_values", "walk", "clear"]
 
 # name -> number of arguments. Semantics are those of the aten operator of the same name, on operands already promoted
 # and cast; comparisons and logical_* give bool; div is true division (floats), div_trunc and div_floor integer or float.
@@ -46,9 +60,10 @@ PRIMS: dict[str, int] = {
                      "bitwise_left_shift", "bitwise_right_shift"), 2),
     "where": 3,      # where(cond, a, b)
     "fma": 3,        # only from patterns that are exact
+    "check_index": 2,
     "masked": 3,     # masked(cond, a, b): like where, but `a` (its loads above all) is evaluated only where cond holds
 }
-REDUCE_OPS = ("sum", "prod", "max", "min", "any", "all", "argmax", "argmin", "welford_mean", "welford_m2", "xor_sum")
+REDUCE_OPS = ("sum", "prod", "max", "min", "any", "all", "argmax", "argmin", "xor_sum")
 
 
 @dataclass(eq=False)
@@ -106,12 +121,67 @@ def clear() -> None:
     _values.clear()
 
 
-def load(buffer: Buffer, idx: Expr) -> Value: return make("load", buffer.dtype, (), (buffer, idx))
-def const(x: bool | int | float, dtype: torch.dtype) -> Value: return make("const", dtype, (), x)
-def index(e: Expr, dtype: torch.dtype = torch.int64) -> Value: return make("index", dtype, (), e)
-def param(name: str, dtype: torch.dtype) -> Value: return make("param", dtype, (), name)
-def acc(name: str, dtype: torch.dtype) -> Value: return make("acc", dtype, (), name)
-def cast(x: Value, dtype: torch.dtype) -> Value: return x if x.dtype == dtype else make("cast", dtype, (x,))
+def load(buffer: Buffer, idx: Expr) -> Value:
+    return make("load", buffer.dtype, _indirect_in(idx), (buffer, idx))
+
+
+def const(x: bool | int | float, dtype: torch.dtype) -> Value:
+    """A number; stored as the Python type that fits `dtype`, so that 1 and 1.0 give one node."""
+    if dtype.is_floating_point:
+        x = float(x)
+    elif dtype == torch.bool:
+        x = bool(x)
+    elif not dtype.is_complex:
+        x = int(x)
+    return make("const", dtype, (), x)
+
+
+def index(e: Expr, dtype: torch.dtype = torch.int64) -> Value:
+    return make("index", dtype, _indirect_in(e), e)
+
+
+def param(name: str, dtype: torch.dtype) -> Value:
+    return make("param", dtype, (), name)
+
+
+def acc(name: str, dtype: torch.dtype) -> Value:
+    return make("acc", dtype, (), name)
+
+
+def cast(x: Value, dtype: torch.dtype) -> Value:
+    """Conversion as eager converts; nothing where the dtype is right already."""
+    if x.dtype == dtype:
+        return x
+    if x.op == "const" and not (x.dtype.is_complex or dtype.is_complex) and _const_fits(x.attr, dtype):
+        return const(x.attr, dtype)
+    return make("cast", dtype, (x,))
+
+
+def _const_fits(x: bool | int | float, dtype: torch.dtype) -> bool:
+    """Whether a constant may be folded into another dtype without a rounding that eager would do at run time."""
+    if dtype == torch.float64:
+        return True
+    if dtype == torch.bool:
+        return x == x
+    if dtype.is_floating_point:
+        return x == int(x) and abs(x) <= 256 if x == x and abs(x) != float("inf") else True
+    return x == x and abs(x) < 128 and x == int(x) and (x >= 0 or dtype.is_signed)
+
+
+def round_to(x: Value, dtype: torch.dtype) -> Value:
+    """The rounding between two operators of a low precision type."""
+    return x if x.dtype == dtype else make("cast", dtype, (x,), "round")
+
+
+def check_index(i: Value, size: Value, message: str) -> Value:
+    """`i` if 0 <= i < size; else the kernel fails with `message` ("IndexError: index out of range in self")."""
+    return make("check_index", torch.int64, (i, size), message)
+
+
+def check_error(message: str) -> Exception:
+    """The exception that a failed check of this message raises."""
+    kind, _, text = message.partition(": ")
+    return (IndexError if kind == "IndexError" else RuntimeError)(text)
 
 
 _BOOL_RESULT = {"isnan", "isinf", "signbit", "logical_not", "eq", "ne", "lt", "le", "gt", "ge", "logical_and", "logical_or", "logical_xor"}
@@ -124,7 +194,7 @@ def prim(op: str, *args: Value) -> Value:
     return make(op, torch.bool if op in _BOOL_RESULT else args[-1].dtype, args)
 
 
-_indirect: dict[str, Value] = {}
+_indirect: weakref.WeakValueDictionary[str, Value] = weakref.WeakValueDictionary()
 
 
 def indirect_symbol(value: Value) -> Expr:
@@ -136,8 +206,16 @@ def indirect_symbol(value: Value) -> Expr:
     return symbol(name)
 
 
-def indirect_values() -> dict[str, Value]:
+def indirect_values() -> Mapping[str, Value]:
+    """Symbol name -> value. A value lives as long as a load that uses it."""
     return _indirect
+
+
+def _indirect_in(e: Expr) -> tuple[Value, ...]:
+    if not _indirect:
+        return ()
+    names = [n for n in e.symbol_names() if n in _indirect]
+    return tuple(_indirect[n] for n in sorted(names)) if names else ()
 
 
 @dataclass(frozen=True)
@@ -185,24 +263,44 @@ class Kernel:
     lines: list[tuple] = field(default_factory=list)     # (file, line) of the user's code
     fused_because: list[str] = field(default_factory=list)
     hints: dict = field(default_factory=dict)            # size symbol name -> hint, for scheduling decisions
+    checks: list[str] = field(default_factory=list)      # messages of check_index, see above
+
+    def key(self) -> str:
+        """The kernel's content as text, without its name and origins: equal keys mean equal generated code."""
+        return print_kernel(self)
+
+    def __str__(self) -> str:
+        return print_kernel(self, self.name)
+
+
+def print_kernel(kernel: Kernel, name: str = "kernel") -> str:
+    from .printer import print_kernel as text
+    return text(kernel, name)
 
 
 @dataclass
 class LoopNest:
-    """What lowering makes of one operator: for axes: [for reduce_axes:] buffer[index] = value."""
+    """What lowering makes of one operator:
+
+        for axes: buffer[index] = value                                              pointwise
+        for axes: buffer[index] = post(reduce_op(value for reduce_axes))             reduction, in `value`'s dtype
+
+    `domain` holds all axes, kept and reduced, in the order in which the data lies in memory. Dimensions of size 1 have no axis.
+    """
     buffer: Buffer
     axes: tuple[Axis, ...]
     index: Expr
     value: Value
     reduce_axes: tuple[Axis, ...] = ()
     reduce_op: str | None = None
+    domain: tuple[Axis, ...] = ()
     mode: str = "set"
     origins: tuple[str, ...] = ()
     lines: tuple = ()
 
 
 def walk(roots: Iterable[Value]) -> list[Value]:
-    """All values that `roots` reach (through arguments and through indirect indices), operands first, without recursion."""
+    """All values that `roots` reach (through arguments, indirect indices included), operands first, without recursion."""
     seen: set[int] = set()
     out: list[Value] = []
     stack = [(r, False) for r in reversed(list(roots))]
@@ -215,9 +313,5 @@ def walk(roots: Iterable[Value]) -> list[Value]:
             continue
         seen.add(v.id)
         stack.append((v, True))
-        deps = list(v.args)
-        if v.op in ("load", "index"):
-            e = v.attr[1] if v.op == "load" else v.attr
-            deps += [_indirect[n] for n in e.symbol_names() if n in _indirect]
-        stack.extend((d, False) for d in deps if d.id not in seen)
+        stack.extend((d, False) for d in v.args if d.id not in seen)
     return out

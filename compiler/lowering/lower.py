@@ -1,0 +1,454 @@
+"""aten graph -> loop nests. `lower` walks the graph once; each operator's rule (rules/) says what it computes.
+
+Every operator that computes makes one loop nest (or a few) that stores to a buffer of its own with eager's strides; views make
+none, they are substitutions of index symbols (ref.py). What has no rule is an Extern call, with its reason, and is counted.
+Fusion then decides which buffers exist at all.
+"""
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any, Callable, Sequence
+
+import torch
+import torch.fx
+
+from ..symbolic.expr import Expr, as_expr, symbol
+from .ir import Axis, Buffer, LoopNest, Value, cast, load, param
+from .lowered import Extern, LoweredGraph, LoweredStep, OutputSpec, View
+from .ref import (Ref, contiguous_strides, dim_symbol, flat_index, is_one, ref_of_buffer, same, shape_of, strided)
+
+__all__ = ["lower", "Lowering", "NoRule", "rule", "RULES"]
+
+RULES: dict[Any, Callable] = {}
+
+
+class NoRule(Exception):
+    """A rule does not cover these arguments; the operator is called instead. The text is the reason."""
+
+
+def rule(*ops: Any) -> Callable:
+    """Register `f(lo, node, *args, **kwargs) -> Ref | tuple` for OpOverloads or names ("aten.add.Tensor"; names that this torch does
+    not have are left out). Tensor arguments arrive as Refs, sizes as ints or Exprs."""
+    def put(f: Callable) -> Callable:
+        for op in ops:
+            for o in ([op] if not isinstance(op, str) else _find(op)):
+                RULES[o] = f
+        return f
+    return put
+
+
+def _find(name: str) -> list[Any]:
+    """"aten.add.Tensor" -> [torch.ops.aten.add.Tensor]; "aten.add" -> all overloads that are not out variants."""
+    ns, packet, *overload = name.split(".")
+    p = getattr(getattr(torch.ops, ns), packet, None)
+    if p is None:
+        return []
+    if overload:
+        return [getattr(p, overload[0])] if overload[0] in p.overloads() else []
+    return [getattr(p, o) for o in p.overloads() if not any(a.is_out for a in getattr(p, o)._schema.arguments)]
+
+
+def lower(aten: Any, opts: Any) -> LoweredGraph:
+    """AtenGraph -> LoweredGraph. Never fails for an operator that it does not know: that becomes an Extern."""
+    from . import rules  # noqa: F401  registers the rules
+    return Lowering(aten, opts).run()
+
+
+# Operators whose library kernels are the point, with the reason that reports show.
+LIBRARY = {**dict.fromkeys(("mm", "bmm", "addmm", "baddbmm", "mv", "dot", "addmv", "linear", "_int_mm"), "matrix product"),
+           **dict.fromkeys(("convolution", "_convolution", "mkldnn_convolution", "convolution_backward"), "convolution")}
+OUT_VARIANTS = frozenset(("mm", "bmm", "addmm", "baddbmm"))
+
+
+class Lowering:
+    """The state of one run. Rules use `pointwise`, `store`, `reduce` and `meta`."""
+
+    def __init__(self, aten: Any, opts: Any):
+        self.aten, self.opts = aten, opts
+        self.emulate = bool(opts.get("emulate_precision", False))
+        self.refs: dict[torch.fx.Node, Any] = {}
+        self.steps: list[LoweredStep] = []
+        self.inputs: list[Any] = []
+        self.constants: dict[str, Any] = {}
+        self.fallbacks: Counter[str] = Counter()
+        self.node: torch.fx.Node | None = None
+        self._names: set[str] = set()
+        self._views: dict[tuple, Buffer] = {}
+        self._realised: dict[Value, dict[tuple, Buffer]] = {}
+
+    # ---- the walk
+    def run(self) -> LoweredGraph:
+        n_input = 0
+        output = None
+        for node in self.aten.graph.nodes:
+            self.node = node
+            if node.op == "placeholder":
+                self.refs[node] = self.input(node, n_input)
+                n_input += 1
+            elif node.op == "get_attr":
+                self.refs[node] = self.constant(node)
+            elif node.op == "call_function":
+                self.refs[node] = self.call(node)
+            elif node.op == "output":
+                output = node
+        self.node = None
+        outputs = self.outputs(output)
+        mutations = [(i, self.realise(self.as_ref(n), fresh=True)) for i, n in self.aten.mutations]
+        env = self.aten.env
+        return LoweredGraph(self.steps, self.inputs, outputs, mutations, self.constants, self._symbols(),
+                            dict(getattr(env, "hints", None) or {}), dict(self.fallbacks))
+
+    def input(self, node: torch.fx.Node, i: int) -> Any:
+        val = node.meta["val"]
+        if _is_tensor(val):
+            b = self._buffer(node.name, shape_of(val.shape), val.dtype, shape_of(val.stride), val.device, "input")
+            b.storage_offset = _size(getattr(val, "storage_offset", 0))
+            self.inputs.append(b)
+            return ref_of_buffer(b)
+        if isinstance(val, float) or getattr(self._graph_input(i), "kind", "") == "float":
+            name = node.name
+            self.inputs.append(("param", name, torch.float64))
+            return Ref((), torch.float64, param(name, torch.float64))
+        e = as_expr(val)
+        self.inputs.append(e)
+        return _size(e)
+
+    def _graph_input(self, i: int) -> Any:
+        inputs = getattr(self.aten, "inputs", None) or []
+        return inputs[i] if i < len(inputs) else None
+
+    def constant(self, node: torch.fx.Node) -> Ref:
+        owner: Any = getattr(self.aten, "constants", None)
+        if isinstance(owner, dict) and node.target in owner:
+            t = owner[node.target]
+        else:
+            t = self.aten.graph.owning_module if owner is None else owner
+            for part in str(node.target).split("."):
+                t = getattr(t, part)
+        b = self._buffer(node.name, tuple(t.shape), t.dtype, tuple(t.stride()), t.device, "constant")
+        b.storage_offset = 0
+        self.constants[b.name] = t
+        return ref_of_buffer(b)
+
+    def call(self, node: torch.fx.Node) -> Any:
+        target = node.target
+        if getattr(target, "__name__", "") == "getitem" and not isinstance(target, torch._ops.OpOverload):
+            seq, i = node.args
+            return self.arg(seq)[i]
+        args = tuple(self.arg(a) for a in node.args)
+        kwargs = {k: self.arg(a) for k, a in node.kwargs.items()}
+        f = RULES.get(target)
+        if f is None:
+            packet = target._schema.name.split("::")[-1] if isinstance(target, torch._ops.OpOverload) else str(target)
+            reason = LIBRARY.get(packet)
+            if reason is None:
+                if not isinstance(target, torch._ops.OpOverload):
+                    return self.scalar_call(target, args, kwargs)
+                reason = "no lowering rule"
+                self.fallbacks[str(target)] += 1
+            return self.extern(node, args, kwargs, reason)
+        mark = len(self.steps)
+        try:
+            return f(self, node, *args, **kwargs)
+        except NoRule as e:
+            del self.steps[mark:]
+            self.fallbacks[str(target)] += 1
+            return self.extern(node, args, kwargs, str(e))
+
+    def scalar_call(self, target: Callable, args: tuple, kwargs: dict) -> Any:
+        """Python arithmetic on sizes (operator.add, ...) inside the graph."""
+        return _size(target(*(as_expr(a) if isinstance(a, int) and not isinstance(a, bool) else a for a in args), **kwargs))
+
+    def arg(self, a: Any) -> Any:
+        if isinstance(a, torch.fx.Node):
+            return self.refs[a]
+        if type(a) in (list, tuple) or isinstance(a, (list, tuple)):
+            return type(a)(self.arg(x) for x in a) if type(a) in (list, tuple) else [self.arg(x) for x in a]
+        if isinstance(a, slice):
+            return slice(self.arg(a.start), self.arg(a.stop), self.arg(a.step))
+        if isinstance(a, torch.SymInt):
+            return _size(a)
+        return a
+
+    def as_ref(self, n: Any) -> Ref:
+        r = self.refs[n] if isinstance(n, torch.fx.Node) else n
+        return r
+
+    # ---- what rules use
+    def meta(self, node: torch.fx.Node | None = None, k: int | None = None) -> Any:
+        v = (node or self.node).meta["val"]
+        return v if k is None else v[k]
+
+    def out_shape(self, node: torch.fx.Node | None = None, k: int | None = None) -> tuple:
+        return shape_of(self.meta(node, k).shape)
+
+    def store(self, value: Value, shape: Sequence[Any], dtype: torch.dtype | None = None, stride: Sequence[Any] | None = None,
+              suffix: str = "") -> Ref:
+        """A nest that computes `value` (over j symbols of `shape`) into a new buffer; the Ref that reads it."""
+        dtype = dtype or value.dtype
+        if value.dtype != dtype:
+            value = cast(value, dtype)
+        b = self._buffer(self._node_name() + suffix, tuple(shape), dtype, stride)
+        axes = _memory_order(b.shape, b.stride)
+        idx = flat_index(b.shape, b.stride)
+        self.steps.append(LoopNest(b, axes, idx, value, domain=axes, origins=self._origins(), lines=self._lines()))
+        return Ref(b.shape, dtype, load(b, idx))
+
+    def pointwise(self, value: Value, k: int | None = None) -> Ref:
+        """`value` as the node's own result (or its k-th): shape, dtype and strides from the node."""
+        m = self.meta(k=k)
+        return self.store(value, shape_of(m.shape), m.dtype, shape_of(m.stride), f"_{k}" if k is not None else "")
+
+    def reduce(self, op: str, value: Value, src_shape: Sequence[Any], dims: Sequence[int], keepdim: bool,
+               stride: Sequence[Any] | None = None, suffix: str = "", logical_order: bool = False) -> Ref:
+        """A nest that reduces `value` (over j symbols of src_shape) over `dims`, in value's dtype (int64 for argmax/argmin)."""
+        n = len(src_shape)
+        reduced = {d % n for d in dims} if n else set()
+        out_dtype = torch.int64 if op in ("argmax", "argmin") else value.dtype
+        shape = tuple(1 if d in reduced else s for d, s in enumerate(src_shape) if keepdim or d not in reduced)
+        order = list(range(n)) if logical_order else _order_of_loads(value, src_shape)
+        domain = tuple(Axis(dim_symbol(n, d), src_shape[d]) for d in order if not is_one(src_shape[d]))
+        red_names = {dim_symbol(n, d).name for d in reduced}
+        b = self._buffer(self._node_name() + suffix, shape, out_dtype, stride)
+        kept = [d for d in range(n) if d not in reduced]
+        kept_strides = [st for d, st in zip(range(n), b.stride) if d not in reduced] if keepdim else list(b.stride)
+        idx = as_expr(0)
+        for d, st in zip(kept, kept_strides):
+            if not is_one(src_shape[d]):
+                idx = idx + dim_symbol(n, d) * st
+        axes = tuple(a for a in domain if a.symbol.name not in red_names)
+        raxes = tuple(a for a in domain if a.symbol.name in red_names)
+        self.steps.append(LoopNest(b, axes, idx, value, raxes, op, domain, origins=self._origins(), lines=self._lines()))
+        return ref_of_buffer(b)
+
+    def param_value(self, x: Any) -> Any:
+        return x
+
+    # ---- memory
+    def realise(self, ref: Ref, stride: Sequence[Any] | None = None, fresh: bool = False) -> Buffer:
+        """A buffer that holds the tensor: the buffer it is a view of (as a View step), or a copy where no strided view of a buffer
+        gives these elements (or not with the strides asked for). fresh: memory of its own that is no graph input."""
+        v = strided(ref)
+        if v is not None:
+            base, strides, offset = v
+            fits = stride is None or _same_strides(ref.shape, strides, stride)
+            if fits and not (fresh and base.kind in ("input", "constant")):
+                if stride is not None:
+                    strides = tuple(stride)
+                if same(offset, 0) and len(base.shape) == ref.ndim and all(map(same, base.shape, ref.shape)) \
+                        and _same_strides(ref.shape, base.stride, strides):
+                    return base
+                if not fresh:
+                    return self.view(base, ref.shape, strides, offset)
+        known = self._realised.setdefault(ref.value, {})
+        k = (ref.shape, tuple(stride) if stride is not None else None)
+        b = known.get(k)
+        if b is None or fresh:
+            b = self.store(ref.value, ref.shape, ref.dtype, stride, suffix="_copy").value.attr[0]
+            known[k] = b
+        return b
+
+    def view(self, base: Buffer, shape: tuple, stride: tuple, offset: Any) -> Buffer:
+        k = (id(base), shape, stride, offset)
+        b = self._views.get(k)
+        if b is None:
+            b = self._views[k] = self._buffer(base.name + "_view", shape, base.dtype, stride, base.device)
+            self.steps.append(View(b, base, offset))
+        return b
+
+    def _buffer(self, name: str, shape: tuple, dtype: torch.dtype, stride: Sequence[Any] | None = None, device: Any = None,
+                kind: str = "temp") -> Buffer:
+        unique, k = name, 0
+        while unique in self._names:
+            k += 1
+            unique = f"{name}_{k}"
+        self._names.add(unique)
+        stride = contiguous_strides(shape) if stride is None else tuple(stride)
+        if device is None:
+            device = self._device()
+        return Buffer(unique, dtype, shape, stride, "global", device, kind, self.node.name if self.node is not None else "")
+
+    def _device(self) -> Any:
+        v = self.node.meta.get("val") if self.node is not None else None
+        if isinstance(v, (tuple, list)):
+            v = next((x for x in v if _is_tensor(x)), None)
+        return getattr(v, "device", None) or torch.device("cpu")
+
+    def _node_name(self) -> str:
+        return self.node.name if self.node is not None else "out"
+
+    def _origins(self) -> tuple[str, ...]:
+        return (self.node.name,) if self.node is not None else ()
+
+    def _lines(self) -> tuple:
+        stack = (self.node.meta.get("stack") if self.node is not None else None) or ()
+        return tuple((s[0], s[1]) for s in stack[-1:])
+
+    # ---- calls of torch's kernels
+    def extern(self, node: torch.fx.Node, args: tuple, kwargs: dict, reason: str) -> Any:
+        """Call the operator itself on realised arguments."""
+        op = node.target
+        originals = _tensor_metas(node.args, node.kwargs)
+
+        def conv(a: Any, m: Any) -> Any:
+            if isinstance(a, Ref):
+                if a.ndim == 0 and a.value.op == "param":
+                    return a.value.attr if False else _Param(a.value.attr)
+                return self.realise(a, shape_of(m.stride) if _is_tensor(m) else None)
+            if isinstance(a, (list, tuple)):
+                ms = m if isinstance(m, (list, tuple)) and len(m) == len(a) else [None] * len(a)
+                return type(a)(conv(x, y) for x, y in zip(a, ms))
+            return a
+
+        cargs = tuple(conv(a, m) for a, m in zip(args, originals[0]))
+        ckwargs = {k: conv(a, originals[1].get(k)) for k, a in kwargs.items()}
+        val = node.meta["val"]
+        vals = list(val) if isinstance(val, (tuple, list)) else [val]
+        outs: list[Buffer | None] = []
+        result: list[Any] = []
+        for k, m in enumerate(vals):
+            if _is_tensor(m):
+                name = node.name if len(vals) == 1 else f"{node.name}_{k}"
+                b = self._buffer(name, shape_of(m.shape), m.dtype, shape_of(m.stride), m.device)
+                outs.append(b)
+                result.append(ref_of_buffer(b))
+            else:
+                outs.append(None)
+                result.append(m if m is None or isinstance(m, (bool, float)) else _size(m))
+        packet = op._schema.name.split("::")[-1]
+        variant, names = None, ()
+        if packet in OUT_VARIANTS and len(outs) == 1:
+            variant = _out_variant(op)
+            names = ("out",) if variant is not None else ()
+        lines = [tuple(x) for x in self._lines()]
+        self.steps.append(Extern(op, cargs, ckwargs, outs, variant, names, reason, node.name, lines))
+        return tuple(result) if isinstance(val, (tuple, list)) else result[0]
+
+    # ---- the end
+    def outputs(self, node: torch.fx.Node | None) -> list[OutputSpec]:
+        specs = getattr(self.aten, "outputs", None)
+        if not specs:
+            flat = node.args[0] if node is not None else ()
+            specs = flat if isinstance(flat, (list, tuple)) else (flat,)
+        return [self.output(s) for s in specs]
+
+    def output(self, s: Any) -> OutputSpec:
+        kind, value = (s.kind, s.value) if hasattr(s, "kind") else ("buffer", s)
+        if kind in ("input", "const"):
+            return OutputSpec(kind, value)
+        if kind == "int":
+            r = self.refs[value] if isinstance(value, torch.fx.Node) else value
+            return OutputSpec("int", _size(r))
+        if kind in ("view", "replay") and isinstance(value, tuple) and not isinstance(value[0], int):
+            base = self.refs[value[0]] if isinstance(value[0], torch.fx.Node) else value[0]
+            if isinstance(base, Ref):
+                base = self.realise(base, fresh=True)
+            return OutputSpec(kind, (base, *value[1:]))
+        if kind in ("view", "replay"):
+            return OutputSpec(kind, value)
+        if value is None:
+            return OutputSpec("const", None)
+        r = self.refs[value] if isinstance(value, torch.fx.Node) else value
+        if not isinstance(r, Ref):
+            return OutputSpec("int", _size(r)) if isinstance(r, (int, Expr, torch.SymInt)) and not isinstance(r, bool) \
+                else OutputSpec("const", r)
+        m = value.meta.get("val") if isinstance(value, torch.fx.Node) else None
+        self.node = value if isinstance(value, torch.fx.Node) else None
+        b = self.realise(r, shape_of(m.stride) if m is not None else None, fresh=True)
+        self.node = None
+        return OutputSpec("buffer", b)
+
+    def _symbols(self) -> dict[str, tuple[int, str, int]]:
+        """Where the host finds each size symbol's value: the first input that shows it bare."""
+        out: dict[str, tuple[int, str, int]] = {}
+        for i, b in enumerate(self.inputs):
+            if isinstance(b, Expr):
+                if b.op == "sym":
+                    out.setdefault(b.name, (i, "value", 0))
+            elif isinstance(b, Buffer):
+                for what, sizes in (("size", b.shape), ("stride", b.stride)):
+                    for d, s in enumerate(sizes):
+                        if isinstance(s, Expr) and s.op == "sym":
+                            out.setdefault(s.name, (i, what, d))
+        return out
+
+
+class _Param(str):
+    """The name of a scalar graph input inside an extern call's arguments."""
+
+
+def _is_tensor(v: Any) -> bool:
+    return hasattr(v, "dtype") and hasattr(v, "shape")
+
+
+def _size(x: Any) -> Any:
+    if type(x) is int or isinstance(x, (bool, float)) or x is None:
+        return x
+    e = as_expr(x)
+    return e.value if e.is_const else e
+
+
+def _tensor_metas(args: tuple, kwargs: dict) -> tuple[list, dict]:
+    """The recorded metadata of each argument, in the arguments' own structure."""
+    def m(a: Any) -> Any:
+        if isinstance(a, torch.fx.Node):
+            return a.meta.get("val")
+        if isinstance(a, (list, tuple)):
+            return [m(x) for x in a]
+        return None
+    return [m(a) for a in args], {k: m(a) for k, a in kwargs.items()}
+
+
+_out_variants: dict[Any, Any] = {}
+
+
+def _out_variant(op: Any) -> Any:
+    v = _out_variants.get(op, op)
+    if v is op:
+        v = getattr(op.overloadpacket, "out", None)
+        _out_variants[op] = v
+    return v
+
+
+def _same_strides(shape: Sequence[Any], a: Sequence[Any], b: Sequence[Any]) -> bool:
+    return all(is_one(s) or (type(s) is int and s == 0) or same(x, y) for s, x, y in zip(shape, a, b))
+
+
+def _memory_order(shape: Sequence[Any], stride: Sequence[Any]) -> tuple[Axis, ...]:
+    """Axes of all dimensions that are not of size 1, largest stride first."""
+    n = len(shape)
+    dims = [d for d in range(n) if not is_one(shape[d])]
+    if any(type(stride[d]) is not int for d in dims):
+        exact = list(stride) == list(contiguous_strides(shape))
+        if not exact:
+            dims.sort(key=lambda d: -_rank(stride[d]))
+    elif any(stride[a] < stride[b] for a, b in zip(dims, dims[1:])):
+        dims.sort(key=lambda d: -stride[d])
+    return tuple(Axis(dim_symbol(n, d), shape[d]) for d in dims)
+
+
+def _rank(stride: Any) -> int:
+    """An order for strides with symbols: symbols stand for large numbers."""
+    return stride if type(stride) is int else stride.eval({name: 8191 for name in stride.symbol_names()})
+
+
+def _order_of_loads(value: Value, shape: Sequence[Any]) -> list[int]:
+    """Dimensions in the order of the memory of the largest thing that `value` reads."""
+    from .ir import walk
+    n = len(shape)
+    best: list[int] | None = None
+    best_seen = -1
+    for v in walk([value]):
+        if v.op != "load" or v.args:
+            continue
+        cs = [v.attr[1].coeff(f"j{n - 1 - d}") for d in range(n)]
+        seen = sum(1 for c, s in zip(cs, shape) if not is_one(s) and c is not None and not (c.op == "int" and c.value == 0))
+        if any(c is None for c in cs) or seen <= best_seen:
+            continue
+        best_seen = seen
+        ranks = [_rank(c.value if c.op == "int" else c) for c in cs]
+        # a dimension that is not read (broadcast) keeps its place
+        best = list(range(n))
+        if all(r > 0 or is_one(s) for r, s in zip(ranks, shape)):
+            best.sort(key=lambda d: -ranks[d])
+    return best if best is not None else list(range(n))

@@ -1,0 +1,107 @@
+"""Rewriting values: substitution of index symbols and of loads, without recursion and with sharing kept."""
+from __future__ import annotations
+
+from typing import Callable, Mapping
+
+import torch
+
+from ..symbolic.expr import Expr, simplify
+from .ir import Buffer, Value, cast, check_index, indirect_symbol, index, load, make, prim
+
+__all__ = ["Rewriter", "tidy", "is_affine"]
+
+_HARD = ("floordiv", "mod", "min", "max", "ite")
+
+
+def is_affine(e: Expr) -> bool:
+    """Whether the expression is a polynomial: no division, no minimum."""
+    if e.op in ("sym", "int"):
+        return True
+    if e.op in ("add", "mul"):
+        return all(a.op == "sym" for _, atoms in e.terms() for a in atoms)
+    return False
+
+
+def tidy(e: Expr, ranges: Mapping[str, tuple]) -> Expr:
+    """`e` without the divisions that `ranges` make superfluous. Free where there are none."""
+    return e if is_affine(e) else simplify(e, ranges)
+
+
+class Rewriter:
+    """Rebuilds values bottom-up.
+
+    on_index: Expr -> Expr, applied to the index of every load and `index` node.
+    on_load: (buffer, new index) -> Value | None: what replaces a load; None keeps it as a load.
+    on_param, on_acc: name -> new name.
+    drop_rounding: leave out the rounding of a low precision type between two operators (see ir.py).
+    Results are remembered: values that share nodes share them afterwards.
+    """
+
+    def __init__(self, on_index: Callable[[Expr], Expr] | None = None,
+                 on_load: Callable[[Buffer, Expr], Value | None] | None = None,
+                 drop_rounding: bool = False):
+        self.on_index, self.on_load, self.drop_rounding = on_index, on_load, drop_rounding
+        self.memo: dict[int, Value] = {}
+        self._keep: list[Value] = []                     # ids stay valid while the nodes live
+
+    def __call__(self, root: Value) -> Value:
+        memo = self.memo
+        r = memo.get(root.id)
+        if r is not None:
+            return r
+        stack = [root]
+        while stack:
+            v = stack[-1]
+            if v.id in memo:
+                stack.pop()
+                continue
+            todo = [a for a in v.args if a.id not in memo]
+            if todo:
+                stack.extend(todo)
+                continue
+            stack.pop()
+            memo[v.id] = self._rebuild(v)
+            self._keep.append(v)
+        return memo[root.id]
+
+    def _new_index(self, v: Value, e: Expr) -> Expr:
+        if v.args:                                       # indirect: the values behind the index are rewritten as well
+            changed = {f"ind{a.id}": indirect_symbol(self.memo[a.id]) for a in v.args if self.memo[a.id] is not a}
+            if changed:
+                e = e.subs(changed)
+        return e if self.on_index is None else self.on_index(e)
+
+    def _rebuild(self, v: Value) -> Value:
+        op = v.op
+        if op == "load":
+            buffer, e = v.attr
+            new = self._new_index(v, e)
+            if self.on_load is not None:
+                r = self.on_load(buffer, new)
+                if r is not None:
+                    return r
+            return v if new is e else load(buffer, new)
+        if op == "index":
+            new = self._new_index(v, v.attr)
+            return v if new is v.attr else index(new, v.dtype)
+        args = v.args
+        if not args:
+            return v
+        new_args = tuple(self.memo[a.id] for a in args)
+        if op == "cast":
+            x, = new_args
+            if self.drop_rounding and x.op == "cast" and x.attr == "round" and _widens(x, v.dtype):
+                inner = x.args[0]
+                return inner if inner.dtype == v.dtype else cast(inner, v.dtype)
+            if x is args[0]:
+                return v
+            return cast(x, v.dtype) if v.attr is None else make("cast", v.dtype, (x,), v.attr)
+        if all(a is b for a, b in zip(args, new_args)):
+            return v
+        if op == "check_index":
+            return check_index(*new_args, v.attr)
+        return prim(op, *new_args)
+
+
+def _widens(rounding: Value, to: torch.dtype) -> bool:
+    return to.is_floating_point and torch.finfo(to).bits > torch.finfo(rounding.dtype).bits
