@@ -1,0 +1,56 @@
+"""Metadata of operators without a rule: run them on meta tensors.
+
+This is the slow path: some of torch's meta functions are Python and import a good part of torch when they first run.
+Symbolic sizes are fixed to their hints first, by guards. Each operator met is said once per process (event "fallback").
+"""
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from .. import events
+from ..symbolic.expr import Expr
+from .meta.core import DataDependentError, TensorMeta, fix
+
+__all__ = ["meta_by_running"]
+
+_said: set[str] = set()
+
+
+def _to_meta(x: Any) -> Any:
+    if isinstance(x, TensorMeta):
+        return torch.empty_strided([fix(s) for s in x.shape], [fix(s) for s in x.stride], dtype=x.dtype, device="meta")
+    if isinstance(x, Expr):
+        return fix(x)
+    if isinstance(x, torch.device):
+        return torch.device("meta")
+    return x
+
+
+def meta_by_running(op: torch._ops.OpOverload, args: tuple, kwargs: dict) -> Any:
+    """TensorMetas of op(*args, **kwargs), whose tensors are TensorMetas and sizes Exprs."""
+    name = str(op)
+    if name not in _said:
+        _said.add(name)
+        events.emit("fallback", what=name, reason="no metadata rule: run on meta tensors", count=1)
+    if torch.Tag.data_dependent_output in op.tags or torch.Tag.dynamic_output_shape in op.tags:
+        raise DataDependentError(f"{name}: the result depends on the data")
+    leaves, spec = pytree.tree_flatten((args, kwargs))
+    device = next((x.device for x in leaves if isinstance(x, TensorMeta)), None)
+    device = next((x for x in leaves if isinstance(x, torch.device)), device) or torch.get_default_device()
+    margs, mkwargs = pytree.tree_unflatten([_to_meta(x) for x in leaves], spec)
+    if "device" in {a.name for a in op._schema.arguments} and device is not None:
+        mkwargs["device"] = torch.device("meta")
+    try:
+        out = op(*margs, **mkwargs)
+    except NotImplementedError as e:
+        raise NotImplementedError(f"{name} has no metadata rule here and no meta kernel in torch: {e}") from None
+
+    def back(t: Any) -> Any:
+        if not isinstance(t, torch.Tensor):
+            return t
+        return TensorMeta(tuple(t.shape), tuple(t.stride()), t.dtype, device, t.storage_offset())
+
+    return pytree.tree_map(back, out)

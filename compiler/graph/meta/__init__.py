@@ -1,0 +1,28 @@
+"""Metadata rules: in come TensorMetas and plain arguments of an aten operator, out go the TensorMetas of its results.
+
+`lookup(op)` finds the rule; the modules beside this one hold them by theme. What has no rule is run on meta tensors by
+the caller (`graph/fallback.py`).
+"""
+from __future__ import annotations
+
+import torch
+
+from . import core, pointwise
+from .core import RULES, DataDependentError, Rule, TensorMeta
+
+__all__ = ["lookup", "TensorMeta", "DataDependentError", "RULES"]
+
+
+def lookup(op: torch._ops.OpOverload) -> Rule | None:
+    """The rule of a *functional* operator (in-place and out= forms use their functional form's), or None."""
+    ns, _, name = op._schema.name.partition("::")
+    if ns != "aten":
+        name = f"{ns}::{name}"
+    return find(name, op._overloadname, op)
+
+
+def find(name: str, overload: str, op: torch._ops.OpOverload | None = None) -> Rule | None:
+    r = RULES.get(f"{name}.{overload}") or RULES.get(name)
+    if r is None and op is not None and torch.Tag.pointwise in op.tags:
+        r = RULES[f"{name}.{overload}"] = pointwise.generic_pointwise(name)
+    return r

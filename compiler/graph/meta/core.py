@@ -1,0 +1,307 @@
+"""TensorMeta, the rule table, and the size arithmetic that rules share.
+
+A *rule* gives the metadata of an operator's results from the metadata of its arguments, without data. Rules see plain
+values: tensors are TensorMeta, sizes are ints or Exprs. They compare sizes with `same`, `is_one`, ... which record a
+guard where the answer depends on the hints. A wrong call raises what eager would raise (the same type, a similar text).
+"""
+from __future__ import annotations
+
+import threading
+from typing import Any, Callable, Iterable, Sequence
+
+import torch
+
+from ...symbolic import expr as E
+from ...symbolic.env import ShapeEnv
+from ...symbolic.expr import Expr, IntLike
+
+__all__ = ["TensorMeta", "Rule", "RULES", "rule", "DataDependentError", "same", "is_zero", "is_one", "decide", "norm_dim",
+           "norm_dims", "numel", "contiguous_strides", "is_contiguous", "is_dense", "like", "new", "fix", "current_env",
+           "broadcast_shapes", "channels_last_strides", "is_channels_last", "suggest_format", "strides_for", "sym_max"]
+
+
+class DataDependentError(RuntimeError):
+    """The operator's result depends on the data (`item`, `nonzero`, ...): it cannot be traced."""
+
+
+class TensorMeta:
+    """What is known of a tensor without its data. Sizes are ints or Exprs, `storage_offset` is in elements."""
+
+    __slots__ = ("shape", "stride", "dtype", "device", "storage_offset", "requires_grad")
+
+    def __init__(self, shape: tuple, stride: tuple, dtype: torch.dtype, device: torch.device, storage_offset: IntLike = 0,
+                 requires_grad: bool = False):
+        self.shape, self.stride, self.dtype, self.device = shape, stride, dtype, device
+        self.storage_offset, self.requires_grad = storage_offset, requires_grad
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    def numel(self) -> IntLike:
+        return numel(self.shape)
+
+    def replace(self, **changes: Any) -> "TensorMeta":
+        m = TensorMeta(self.shape, self.stride, self.dtype, self.device, self.storage_offset, self.requires_grad)
+        for k, v in changes.items():
+            setattr(m, k, v)
+        return m
+
+    def key(self) -> tuple:
+        return (self.shape, self.stride, self.dtype, self.device, self.storage_offset, self.requires_grad)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, TensorMeta) and self.key() == other.key()
+
+    def __hash__(self) -> int:
+        return hash(self.key())
+
+    def __repr__(self) -> str:
+        dims = ", ".join(map(str, self.shape))
+        return f"{str(self.dtype).removeprefix('torch.')}[{dims}]"
+
+
+Rule = Callable[..., Any]
+RULES: dict[str, Rule] = {}          # "add.Tensor" (one overload) or "add" (all overloads of aten::add)
+
+
+def rule(*names: str) -> Callable[[Rule], Rule]:
+    """Register a rule for aten operators, by "name.overload" or by "name"; other namespaces are written "prims::name"."""
+    def put(f: Rule) -> Rule:
+        for n in names:
+            RULES[n] = f
+        return f
+    return put
+
+
+class _State(threading.local):
+    env: ShapeEnv | None = None
+    recorder: Any = None
+
+
+state = _State()
+
+
+def current_env() -> ShapeEnv | None:
+    """The ShapeEnv of the operator being traced; None where all its sizes are ints."""
+    return state.env
+
+
+# ---- comparisons that may guard
+def decide(p: Expr) -> bool:
+    """The truth of a predicate over sizes; recorded as a guard unless it is certain."""
+    if p.is_const:
+        return bool(p.value)
+    if state.env is None:
+        raise RuntimeError(f"size expression {p} without a ShapeEnv")
+    return state.env.decide(p)
+
+
+def same(a: IntLike, b: IntLike) -> bool:
+    if a is b:
+        return True
+    if isinstance(a, int) and isinstance(b, int):
+        return a == b
+    return decide(E.eq(a, b))
+
+
+def is_one(a: IntLike) -> bool:
+    return a == 1 if isinstance(a, int) else decide(E.eq(a, 1))
+
+
+def is_zero(a: IntLike) -> bool:
+    return a == 0 if isinstance(a, int) else decide(E.eq(a, 0))
+
+
+def less(a: IntLike, b: IntLike) -> bool:
+    if isinstance(a, int) and isinstance(b, int):
+        return a < b
+    return decide(E.lt(a, b))
+
+
+def sym_max(a: IntLike, b: IntLike) -> IntLike:
+    return max(a, b) if isinstance(a, int) and isinstance(b, int) else fold(E.maximum(a, b))
+
+
+def fix(a: IntLike) -> int:
+    """The size as an int: a symbol is fixed to its hint, by a guard."""
+    return a if isinstance(a, int) else state.env.specialize(a)
+
+
+def fold(e: IntLike) -> IntLike:
+    """An int where the expression is constant."""
+    if isinstance(e, int):
+        return e
+    return e.value if e.op == "int" else e
+
+
+# ---- dimensions and shapes
+def norm_dim(dim: int, ndim: int) -> int:
+    n = max(ndim, 1)
+    if not -n <= dim < n:
+        raise IndexError(f"Dimension out of range (expected to be in range of [{-n}, {n - 1}], but got {dim})")
+    return dim + n if dim < 0 else dim
+
+
+def norm_dims(dims: int | Sequence[int] | None, ndim: int) -> tuple[int, ...]:
+    """Dimensions as a tuple of non-negative ints; None and () mean all."""
+    if dims is None:
+        return tuple(range(ndim))
+    if isinstance(dims, int):
+        dims = (dims,)
+    if not len(dims):
+        return tuple(range(ndim))
+    out = tuple(norm_dim(d, ndim) for d in dims)
+    if len(set(out)) != len(out):
+        raise RuntimeError(f"dim {out} appears multiple times in the list of dims")
+    return out
+
+
+def numel(shape: Iterable[IntLike]) -> IntLike:
+    n: IntLike = 1
+    for s in shape:
+        n = n * s
+    return fold(n)
+
+
+def contiguous_strides(shape: Sequence[IntLike]) -> tuple:
+    out: list[IntLike] = []
+    n: IntLike = 1
+    for s in reversed(shape):
+        out.append(n)
+        if s.__class__ is int:
+            if s > 1:
+                n = n * s
+        else:
+            n = n * s
+    return tuple(out[::-1])
+
+
+_CL = {4: (1, 3, 2, 0), 5: (1, 4, 3, 2, 0)}       # innermost dimension first
+
+
+def channels_last_strides(shape: Sequence[IntLike]) -> tuple:
+    out: list[IntLike] = [0] * len(shape)
+    n: IntLike = 1
+    for d in _CL[len(shape)]:
+        out[d] = n
+        n = fold(n * (shape[d] if not (isinstance(shape[d], int) and shape[d] < 1) else 1))
+    return tuple(out)
+
+
+def strides_for(shape: Sequence[IntLike], fmt: torch.memory_format) -> tuple:
+    if fmt in (torch.channels_last, torch.channels_last_3d):
+        if len(shape) != (4 if fmt is torch.channels_last else 5):
+            raise RuntimeError(f"required rank {4 if fmt is torch.channels_last else 5} tensor to use {fmt} format")
+        return channels_last_strides(shape)
+    return contiguous_strides(shape)
+
+
+def is_contiguous(shape: Sequence[IntLike], stride: Sequence[IntLike]) -> bool:
+    if any(s == 0 for s in shape if isinstance(s, int)):
+        return True
+    n: IntLike = 1
+    for s, t in zip(reversed(shape), reversed(stride)):
+        if s.__class__ is int:
+            if s == 1:
+                continue
+        elif is_one(s):
+            continue
+        if t is not n and not same(t, n):
+            return False
+        n = fold(n * s)
+    return True
+
+
+def is_channels_last(shape: Sequence[IntLike], stride: Sequence[IntLike]) -> bool:
+    """Dense with channels innermost, for 4 or 5 dimensions."""
+    order = _CL.get(len(shape))
+    if order is None:
+        return False
+    n: IntLike = 1
+    for d in order:
+        if is_one(shape[d]):
+            continue
+        if not same(stride[d], n):
+            return False
+        n = fold(n * shape[d])
+    return True
+
+
+def suggest_format(m: TensorMeta) -> torch.memory_format:
+    """As c10's suggest_memory_format: channels-last where the strides are ordered so."""
+    if m.ndim in _CL and _channels_last_order(m):
+        return torch.channels_last if m.ndim == 4 else torch.channels_last_3d
+    return torch.contiguous_format
+
+
+def _channels_last_order(m: TensorMeta) -> bool:
+    if is_zero(m.stride[1]):
+        return False
+    low: IntLike = 0
+    for d in _CL[m.ndim]:
+        if is_zero(m.shape[d]) or less(m.stride[d], low):
+            return False
+        if d == 0 and same(low, m.stride[1]):
+            return False
+        low = m.stride[d]
+        if not is_one(m.shape[d]):
+            low = fold(low * m.shape[d])
+    return True
+
+
+def _hint(a: IntLike) -> int:
+    return a if isinstance(a, int) else state.env.hint(a)
+
+
+def is_dense(shape: Sequence[IntLike], stride: Sequence[IntLike]) -> bool:
+    """Non-overlapping and dense: a permutation of a contiguous tensor."""
+    if len(shape) == 1:
+        return is_one(stride[0]) or (isinstance(shape[0], int) and shape[0] < 2)
+    dims = sorted((d for d in range(len(shape)) if not (isinstance(shape[d], int) and shape[d] < 2)),
+                  key=lambda d: _hint(stride[d]))
+    if any(isinstance(s, int) and s == 0 for s in shape):
+        return True
+    n: IntLike = 1
+    for d in dims:
+        if not same(stride[d], n):
+            return False
+        n = fold(n * shape[d])
+    return True
+
+
+def broadcast_shapes(*shapes: Sequence[IntLike]) -> tuple:
+    if len(shapes) == 1:
+        return tuple(shapes[0])
+    first = shapes[0]
+    if all(s == first for s in shapes[1:]):         # Exprs compare by identity, ints by value
+        return tuple(first)
+    n = max(len(s) for s in shapes)
+    out: list[IntLike] = [1] * n
+    for shape in shapes:
+        for i, s in enumerate(shape, n - len(shape)):
+            o = out[i]
+            if o is s or (s.__class__ is int and s == 1):
+                continue
+            if o.__class__ is int and o == 1:
+                out[i] = s
+            elif not same(o, s):
+                raise RuntimeError(f"The size of tensor a ({o}) must match the size of tensor b ({s}) at non-singleton "
+                                   f"dimension {i}")
+            elif s.__class__ is int:
+                out[i] = s
+    return tuple(out)
+
+
+# ---- results
+def new(shape: Sequence[IntLike], dtype: torch.dtype, device: torch.device, stride: Sequence[IntLike] | None = None
+        ) -> TensorMeta:
+    """A fresh tensor, contiguous unless strides are given."""
+    shape = tuple(shape)
+    return TensorMeta(shape, contiguous_strides(shape) if stride is None else tuple(stride), dtype, device)
+
+
+def like(m: TensorMeta, dtype: torch.dtype | None = None) -> TensorMeta:
+    """A fresh tensor as `empty_like` makes it: same strides where dense, else the order of the strides, packed."""
+    from .strides import preserve_strides
+    return TensorMeta(m.shape, preserve_strides(m), m.dtype if dtype is None else dtype, m.device)

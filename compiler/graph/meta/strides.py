@@ -1,0 +1,86 @@
+"""The strides of element-wise results: what TensorIterator gives to an output that it allocates."""
+from __future__ import annotations
+
+from typing import Sequence
+
+from ...symbolic.expr import IntLike
+from .core import TensorMeta, contiguous_strides, fold, is_channels_last, is_contiguous, is_dense, is_zero, less, same
+from .core import channels_last_strides
+
+__all__ = ["elementwise_strides", "preserve_strides"]
+
+
+def elementwise_strides(shape: tuple, operands: Sequence[TensorMeta]) -> tuple:
+    """Strides of the output of an element-wise operator over `operands`, whose shapes broadcast to `shape`."""
+    first = operands[0]
+    if all(m.shape == shape for m in operands):
+        cs = contiguous_strides(shape)
+        if all(m.stride == cs for m in operands):
+            return cs
+        if all(is_contiguous(m.shape, m.stride) for m in operands):
+            return cs
+        if len(shape) == 4 and all(is_channels_last(m.shape, m.stride) for m in operands):
+            return channels_last_strides(shape)
+        if (all(m is first or all(same(a, b) for a, b in zip(m.stride, first.stride)) for m in operands)
+                and is_dense(first.shape, first.stride)):
+            return first.stride
+    elif len(shape) <= 1:
+        return (1,) * len(shape)
+    return _ordered_strides(shape, [_expanded(m, shape) for m in operands])
+
+
+def preserve_strides(m: TensorMeta) -> tuple:
+    """Strides of `empty_like(m)` and `clone(m)` under torch.preserve_format."""
+    cs = contiguous_strides(m.shape)
+    if m.stride == cs:
+        return cs
+    if is_dense(m.shape, m.stride):
+        return m.stride
+    return _ordered_strides(m.shape, [m.stride], of_one=True)
+
+
+def _expanded(m: TensorMeta, shape: tuple) -> list[IntLike]:
+    """Strides of m seen as `shape`: 0 where it is broadcast."""
+    lead = len(shape) - len(m.shape)
+    out: list[IntLike] = [0] * lead
+    for i, (s, t) in enumerate(zip(m.shape, m.stride)):
+        o = shape[lead + i]
+        out.append(0 if s.__class__ is int and s == 1 and not (o.__class__ is int and o == 1) else t)
+    return out
+
+
+def _ordered_strides(shape: tuple, strides: Sequence[Sequence[IntLike]], of_one: bool = False) -> tuple:
+    """Packed strides whose order of dimensions follows the operands', the first operand that tells deciding."""
+    n = len(shape)
+    perm = list(range(n - 1, -1, -1))               # innermost first
+
+    def order(a: int, b: int) -> int:
+        """-1: a is more inner than b; 1: the other way; 0: nothing says."""
+        for st in strides:
+            x, y = st[a], st[b]
+            if is_zero(x) or is_zero(y):
+                continue
+            if x is y or same(x, y):
+                if less(shape[b], shape[a]):
+                    return 1
+                continue
+            return -1 if less(x, y) else 1
+        return 0
+
+    for i in range(1, n):
+        k = i
+        for j in range(i - 1, -1, -1):
+            c = order(perm[j], perm[k])
+            if c > 0:
+                perm[j], perm[k] = perm[k], perm[j]
+                k = j
+            elif c < 0:
+                break
+    out: list[IntLike] = [0] * n
+    acc: IntLike = 1
+    for d in perm:
+        out[d] = acc
+        s = shape[d]
+        if s.__class__ is not int or s > 1:
+            acc = fold(acc * s)
+    return tuple(out)

@@ -1,0 +1,91 @@
+"""What an operator does to its arguments, read once from its schema: pure, a view, in place, or writing to out=."""
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from . import meta
+
+__all__ = ["OpInfo", "op_info"]
+
+_IRREGULAR = {"copy_": "copy", "normal_": "normal_functional", "bernoulli_": "bernoulli"}
+
+
+class OpInfo:
+    """
+    kind        "pure", "view" (a result shares memory with an argument), "inplace" (writes arguments and returns
+                them), "out" (writes the out= arguments), "metadata" (changes shape, strides or memory of an argument)
+    writes      schema positions of the arguments written to
+    aliases     for each result: the position of the argument whose memory it is or shares, or None
+    functional  the operator that computes the written values as fresh results; itself for "pure" and "view"; None
+                where torch has none
+    rule        metadata rule of `functional`, or None
+    """
+
+    __slots__ = ("op", "name", "overload", "kind", "writes", "aliases", "functional", "rule", "arg_names", "list_result",
+                 "n_results", "random")
+
+    def __init__(self, op: torch._ops.OpOverload):
+        schema = op._schema
+        self.op = op
+        ns, _, name = schema.name.partition("::")
+        self.name = name if ns == "aten" else schema.name
+        self.overload = op._overloadname
+        self.arg_names = tuple(a.name for a in schema.arguments)
+        self.writes = tuple(i for i, a in enumerate(schema.arguments) if a.alias_info is not None and a.alias_info.is_write)
+        self.aliases = tuple(self._alias(schema, r) for r in schema.returns)
+        self.n_results = len(schema.returns)
+        self.list_result = self.n_results == 1 and str(schema.returns[0].type).startswith("List[Tensor")
+        self.random = torch.Tag.nondeterministic_seeded in op.tags
+        if torch.Tag.inplace_view in op.tags or name in ("set_", "resize_", "resize_as_"):
+            self.kind = "metadata"
+        elif self.writes:
+            self.kind = "out" if any(schema.arguments[i].kwarg_only or schema.arguments[i].is_out for i in self.writes) else "inplace"
+        elif any(a is not None for a in self.aliases):
+            self.kind = "view"
+        else:
+            self.kind = "pure"
+        self.functional = op if self.kind in ("pure", "view") else self._functional(op)
+        self.rule = meta.lookup(self.functional) if self.functional is not None else None
+
+    @staticmethod
+    def _alias(schema: Any, ret: Any) -> int | None:
+        if ret.alias_info is None:
+            return None
+        names = ret.alias_info.before_set
+        for i, a in enumerate(schema.arguments):
+            if a.alias_info is not None and a.alias_info.before_set & names:
+                return i
+        return None
+
+    def _functional(self, op: torch._ops.OpOverload) -> torch._ops.OpOverload | None:
+        ns, _, name = op._schema.name.partition("::")
+        inputs = [(a.name, str(a.type)) for i, a in enumerate(op._schema.arguments)
+                  if self.kind != "out" or i not in self.writes]
+        candidates = [name] if self.kind == "out" else [_IRREGULAR.get(name, name[:-1] if name.endswith("_") else name)]
+        for c in candidates:
+            packet = getattr(getattr(torch.ops, ns), c, None)
+            if packet is None:
+                continue
+            for o in packet.overloads():
+                f = getattr(packet, o)
+                if any(a.alias_info is not None for a in f._schema.arguments):
+                    continue
+                if [(a.name, str(a.type)) for a in f._schema.arguments] == inputs:
+                    return f
+            f = getattr(packet, op._overloadname, None)
+            if f is not None and not any(a.alias_info is not None for a in f._schema.arguments):
+                return f
+        return None
+
+
+_infos: dict[Any, OpInfo] = {}
+
+
+def op_info(op: torch._ops.OpOverload) -> OpInfo:
+    """The OpInfo of an operator; made on first use."""
+    i = _infos.get(op)
+    if i is None:
+        i = _infos[op] = OpInfo(op)
+    return i

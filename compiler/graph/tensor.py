@@ -1,0 +1,280 @@
+"""TraceTensor: a tensor without data. Running torch code on it tells shapes, dtypes and strides, and can be recorded.
+
+It is a wrapper subclass: shape and stride are ints or SymInts of ours. Python and C++ composite operators decompose on
+it exactly as in eager, autograd included, and each aten operator then arrives in `__torch_dispatch__`, where the rules
+of `graph/meta` give the metadata of the results. With a recorder set (`recording`), it hears every operator.
+"""
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import Any, Iterable, Iterator, Mapping, Protocol
+
+import torch
+
+from ..symbolic.env import ShapeEnv
+from ..symbolic.expr import Expr, as_expr, maybe_int
+from ..symbolic.node import wrap
+from .fallback import meta_by_running
+from .meta.core import DataDependentError, TensorMeta, decide, fold, state
+from .opinfo import OpInfo, op_info
+
+__all__ = ["TraceTensor", "TensorMeta", "DataDependentError", "trace_tensor_like", "tensor_meta", "from_meta", "recording",
+           "Recorder", "Storage"]
+
+
+class Storage:
+    """Identity of a piece of memory: TraceTensors with the same Storage alias."""
+    __slots__ = ("__weakref__",)
+
+
+class Recorder(Protocol):
+    def record(self, info: OpInfo, args: tuple, kwargs: dict, out: Any) -> None:
+        """One operator ran: its arguments as they came (TraceTensors, real tensors, SymInts) and its TraceTensor results."""
+
+
+class TraceTensor(torch.Tensor):
+    """Metadata only. `tt_meta` TensorMeta, `tt_storage` Storage, `tt_env` ShapeEnv or None where nothing is symbolic.
+    Set `_is_param = True` on one that stands for an nn.Parameter: isinstance(t, nn.Parameter) is then true."""
+
+    tt_meta: TensorMeta
+    tt_storage: Storage
+    tt_env: ShapeEnv | None
+
+    __torch_function__ = torch._C._disabled_torch_function_impl
+
+    @staticmethod
+    def __new__(cls, meta: TensorMeta, env: ShapeEnv | None = None, storage: Storage | None = None,
+                requires_grad: bool = False) -> "TraceTensor":
+        if env is None:
+            shape, stride, offset = meta.shape, meta.stride, meta.storage_offset
+        else:
+            shape = [s if s.__class__ is int else wrap(s, env) for s in meta.shape]
+            stride = [s if s.__class__ is int else wrap(s, env) for s in meta.stride]
+            offset = wrap(meta.storage_offset, env)
+        t = torch.Tensor._make_wrapper_subclass(cls, shape, strides=stride, storage_offset=offset, dtype=meta.dtype,
+                                                device=meta.device, requires_grad=requires_grad)
+        t.tt_meta, t.tt_env, t.tt_storage = meta, env, storage or Storage()
+        return t
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        return _dispatch(func, args, kwargs or {})
+
+    def __repr__(self, *, tensor_contents: Any = None) -> str:
+        return f"TraceTensor({self.tt_meta})"
+
+    def tolist(self) -> Any:
+        raise DataDependentError("tolist() needs the tensor's data")
+
+    def numpy(self, *args: Any, **kwargs: Any) -> Any:
+        raise DataDependentError("numpy() needs the tensor's data")
+
+    def data_ptr(self) -> int:
+        raise DataDependentError("data_ptr() needs the tensor's memory")
+
+    def __array__(self, *args: Any, **kwargs: Any) -> Any:
+        raise DataDependentError("conversion to a numpy array needs the tensor's data")
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise DataDependentError("a tensor being traced cannot be pickled or copied")
+
+
+def _plain(x: Any) -> Any:
+    """An argument as rules see it."""
+    c = x.__class__
+    if c is TraceTensor:
+        return x.tt_meta
+    if c is int or c is float or c is bool or x is None or c is str:
+        return x
+    if c is list or c is tuple:
+        return [_plain(y) for y in x]
+    if isinstance(x, torch.Tensor):
+        return tensor_meta(x)
+    if c is torch.SymInt:
+        return _sym(x)
+    if c is torch.SymBool:
+        return bool(x)
+    if c is torch.SymFloat:
+        return float(x.node.guard_float("", 0))
+    return x
+
+
+def _sym(x: torch.SymInt) -> Any:
+    e = as_expr(x)
+    env = x.node.env if hasattr(x.node, "env") else None
+    if env is not None:
+        if state.env is None:
+            state.env = env
+        e = env.replace(e)
+    return fold(e)
+
+
+def _find_env(args: Iterable[Any]) -> ShapeEnv | None:
+    for a in args:
+        c = a.__class__
+        if c is TraceTensor:
+            if a.tt_env is not None:
+                return a.tt_env
+        elif c is list or c is tuple:
+            env = _find_env(a)
+            if env is not None:
+                return env
+        elif c is torch.SymInt:
+            return getattr(a.node, "env", None)
+    return None
+
+
+def _dispatch(op: torch._ops.OpOverload, args: tuple, kwargs: dict) -> Any:
+    info = op_info(op)
+    outer = state.env
+    env = state.env = _find_env(args) or (_find_env(kwargs.values()) if kwargs else None)
+    try:
+        kind = info.kind
+        if kind == "pure" or kind == "view":
+            margs = [_plain(a) for a in args]
+            mkwargs = {k: _plain(v) for k, v in kwargs.items()} if kwargs else kwargs
+            if info.rule is not None:
+                result = info.rule(*margs, **mkwargs)
+            else:
+                decomposed = _try_decompose(op, args, kwargs)
+                if decomposed is not NotImplemented:
+                    return decomposed
+                result = meta_by_running(op, tuple(margs), mkwargs)
+            out = _wrap_results(info, result, args, kwargs, env)
+        elif kind == "metadata":
+            raise NotImplementedError(f"{op} changes the tensor's own shape or memory, which is not traced")
+        else:
+            out = _written(info, op, args, kwargs)
+    finally:
+        state.env = outer
+    recorder = state.recorder
+    if recorder is not None:
+        recorder.record(info, args, kwargs, out)
+    return out
+
+
+def _try_decompose(op: torch._ops.OpOverload, args: tuple, kwargs: dict) -> Any:
+    """Operators that C++ composes of others arrive whole under inference mode; take them apart here."""
+    if torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), "CompositeImplicitAutograd"):
+        return op.decompose(*args, **kwargs)
+    return NotImplemented
+
+
+def _wrap_results(info: OpInfo, result: Any, args: tuple, kwargs: dict, env: ShapeEnv | None) -> Any:
+    if isinstance(result, TensorMeta):
+        return TraceTensor(result, env, _alias_storage(info, 0, args, kwargs))
+    if isinstance(result, list) or (info.list_result and isinstance(result, tuple)):
+        storage = _alias_storage(info, 0, args, kwargs)
+        return [TraceTensor(m, env, storage) for m in result]
+    if isinstance(result, tuple):
+        return tuple(TraceTensor(m, env, _alias_storage(info, i, args, kwargs)) if isinstance(m, TensorMeta)
+                     else _public(m, env) for i, m in enumerate(result))
+    return _public(result, env)
+
+
+def _public(x: Any, env: ShapeEnv | None) -> Any:
+    return wrap(x, env) if isinstance(x, Expr) and env is not None else x
+
+
+def _argument(info: OpInfo, i: int, args: tuple, kwargs: dict) -> Any:
+    return args[i] if i < len(args) else kwargs.get(info.arg_names[i])
+
+
+def _alias_storage(info: OpInfo, i: int, args: tuple, kwargs: dict) -> Storage | None:
+    j = info.aliases[i] if i < len(info.aliases) else None
+    if j is None:
+        return None
+    a = _argument(info, j, args, kwargs)
+    return a.tt_storage if isinstance(a, TraceTensor) else None
+
+
+def _written(info: OpInfo, op: torch._ops.OpOverload, args: tuple, kwargs: dict) -> Any:
+    """In-place and out= operators: the shapes must fit; what was written to is what comes back."""
+    targets = [_argument(info, i, args, kwargs) for i in info.writes]
+    if info.rule is not None:
+        names = {info.arg_names[i] for i in info.writes} if info.kind == "out" else ()
+        margs = [_plain(a) for i, a in enumerate(args) if info.kind != "out" or i not in info.writes]
+        result = info.rule(*margs, **{k: _plain(v) for k, v in kwargs.items() if k not in names})
+        metas = list(result) if isinstance(result, (tuple, list)) else [result]
+        flat = [t for x in targets for t in (x if isinstance(x, (list, tuple)) else (x,))]
+        for t, m in zip(flat, metas):
+            if isinstance(t, torch.Tensor) and isinstance(m, TensorMeta):
+                _check_written(op, tensor_meta(t), m)
+    elif info.functional is None or info.kind == "out":
+        meta_by_running(op, tuple(_plain(a) for a in args), {k: _plain(v) for k, v in kwargs.items()})
+    if info.n_results == 0:
+        return None
+    outs = tuple(_argument(info, j, args, kwargs) for j in info.aliases if j is not None)
+    return outs[0] if info.n_results == 1 else outs
+
+
+def _check_written(op: Any, target: TensorMeta, value: TensorMeta) -> None:
+    from .meta.core import same
+    from .meta.types import category
+    if len(target.shape) != len(value.shape) or not all(map(same, target.shape, value.shape)):
+        raise RuntimeError(f"{op}: output with shape {list(target.shape)} doesn't match the broadcast shape "
+                           f"{list(value.shape)}")
+    if category(value.dtype) > category(target.dtype):
+        raise RuntimeError(f"result type {value.dtype} can't be cast to the desired output type {target.dtype}")
+
+
+# ---- making TraceTensors
+def from_meta(meta: TensorMeta, env: ShapeEnv | None = None, storage: Storage | None = None) -> TraceTensor:
+    """A TraceTensor with this metadata; `env` where sizes are symbolic."""
+    return TraceTensor(meta, env, storage, meta.requires_grad)
+
+
+def tensor_meta(t: torch.Tensor) -> TensorMeta:
+    """TensorMeta of a TraceTensor or of a real (strided) tensor; sizes are ints or Exprs."""
+    if t.__class__ is TraceTensor:
+        m, env = t.tt_meta, t.tt_env
+        if env is not None and env.replacements:
+            def now(xs: tuple) -> tuple:
+                return tuple(x if isinstance(x, int) else maybe_int(env.replace(x)) for x in xs)
+            m = m.replace(shape=now(m.shape), stride=now(m.stride), storage_offset=now((m.storage_offset,))[0])
+        grad = t.requires_grad
+        return m if m.requires_grad == grad else m.replace(requires_grad=grad)
+    return TensorMeta(tuple(map(maybe_int, t.shape)), tuple(map(maybe_int, t.stride())), t.dtype, t.device,
+                      maybe_int(t.storage_offset()), t.requires_grad)
+
+
+def trace_tensor_like(real: torch.Tensor, env: ShapeEnv | None = None,
+                      dynamic_dims: "Iterable[int] | Mapping[int, Any]" = ()) -> TraceTensor:
+    """A TraceTensor with the metadata of a real tensor.
+
+    dynamic_dims names the dimensions whose size becomes a symbol of `env`; as a mapping it gives each one's Source (or
+    a SymInt made before). Strides that follow from the sizes (any dense order) follow the symbols; others stay ints.
+    """
+    shape: list[Any] = list(real.shape)
+    stride: list[Any] = list(real.stride())
+    if dynamic_dims:
+        if env is None:
+            raise ValueError("trace_tensor_like: dynamic_dims needs a ShapeEnv")
+        sources = dynamic_dims if isinstance(dynamic_dims, Mapping) else dict.fromkeys(dynamic_dims)
+        for d, source in sources.items():
+            s = source if isinstance(source, (torch.SymInt, int)) else env.create_symbol(shape[d], source)
+            shape[d] = maybe_int(env.to_expr(s))
+        expected: Any = 1
+        hint = 1
+        for d in sorted(range(len(shape)), key=lambda d: (stride[d], -d)):
+            if real.shape[d] == 1:
+                continue
+            if stride[d] == hint:
+                stride[d] = maybe_int(expected)
+            expected, hint = expected * shape[d], hint * real.shape[d]
+    meta = TensorMeta(tuple(shape), tuple(stride), real.dtype, real.device, real.storage_offset(), real.requires_grad)
+    t = TraceTensor(meta, env, None, real.requires_grad and real.is_leaf)
+    if isinstance(real, torch.nn.Parameter):
+        t._is_param = True
+    return t
+
+
+@contextmanager
+def recording(recorder: Recorder | None) -> Iterator[None]:
+    """Let `recorder` hear every aten operator that runs on TraceTensors in this thread."""
+    outer = state.recorder
+    state.recorder = recorder
+    try:
+        yield
+    finally:
+        state.recorder = outer
