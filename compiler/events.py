@@ -16,6 +16,7 @@ Kinds and their facts (what listeners may rely on):
   compile_c     seconds, flags, unit                          entry        frame, entry
   progress      text, done, total
   error         where, error
+  call          frame, call (report.calls.EntryCall or None), cached (served by an entry of an earlier run)
 """
 from __future__ import annotations
 

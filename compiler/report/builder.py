@@ -1,0 +1,425 @@
+"""ReportBuilder: a listener that turns the event stream into a CompileReport.
+
+    with record(title="forward") as builder:      # listens in this context
+        ...                                       # whatever compiles
+    report = builder.report()
+
+The builder only keeps references while it listens; `report()` turns them into plain data. It never raises out of a listener: a fact
+that it cannot read becomes a line in `report.errors`, because a report must not break what it reports on.
+"""
+from __future__ import annotations
+
+import datetime
+import linecache
+import time
+import uuid
+from contextlib import contextmanager
+from typing import Any, Iterator
+
+from .. import events
+from . import schema as s
+from .labels import label
+from .report import CompileReport
+from .words import expected_text, failure_words, guard_class, guard_text, short
+
+__all__ = ["ReportBuilder", "record"]
+
+_GROUP_FROM = 12         # that many guards of one kind and text on parameters become one row
+
+
+@contextmanager
+def record(**kwargs: Any) -> Iterator["ReportBuilder"]:
+    """Build a report from the events of this context for the length of a with-block."""
+    builder = ReportBuilder(**kwargs)
+    with events.listen(builder):
+        yield builder
+
+
+class ReportBuilder:
+    """Listens to events (`events.listen(builder)`); `report()` gives the CompileReport of what it heard.
+
+    `calls` collects the `EntryCall`s that the engine stated (see `calls.py`), for timing; `live` keeps the captured graphs.
+    """
+
+    def __init__(self, title: str = "", options: dict[str, Any] | None = None, source: s.CellSource | None = None):
+        self.t0 = time.perf_counter()
+        self.r = CompileReport(title=title, options=dict(options or {}), source=source or s.CellSource(),
+                               id=uuid.uuid4().hex[:8],
+                               created=datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"))
+        self.calls: list[Any] = []
+        self.served = 0                                      # calls served by entries of an earlier run
+        self.progress: tuple[str, int, int] = ("", 0, 0)
+        self._stack: list[list] = []                         # [stage name, seconds of the stages inside]
+        self._stages: dict[tuple[str, str], s.Stage] = {}
+        self._frame_of: dict[tuple[str, str, int], int] = {}
+        self._open: list[int] = []                           # frames in capture, innermost last
+        self._results: dict[int, Any] = {}                   # frame -> its latest CaptureResult
+        self._guards: list[tuple[int, Any]] = []             # (entry, Guard)
+        self._seen_breaks: dict[tuple, int] = {}
+        self._captured: list[Any] = []                       # per graph: CapturedGraph
+        self._lowered: list[Any] = []                        # per graph: AtenGraph
+        self._pending_breaks: list[int] = []
+        self._failed: dict[tuple[int, int], int] = {}        # (entry, id of guard) -> times it was the first to fail
+        self._began = 0.0
+
+    # -- listening ---------------------------------------------------------------------------------------------------
+    def __call__(self, e: events.Event) -> None:
+        handler = getattr(self, "_on_" + e.kind, None)
+        if handler is None:
+            return
+        try:
+            handler(e)
+        except Exception as error:
+            self.r.errors.append(f"report: the event {e.kind!r} could not be read: {type(error).__name__}: {error}")
+
+    def _now(self) -> float:
+        return time.perf_counter() - self.t0
+
+    def _tell(self, kind: str, frame: int | None, entry: int | None, text: str, seconds: float = 0.0) -> None:
+        self.r.timeline.append(s.TimelineEvent(self._now(), kind, frame, entry, text, seconds))
+
+    def _frame(self, name: Any, file: str = "", line: int = 0) -> int:
+        name = str(getattr(name, "co_qualname", None) or getattr(name, "co_name", None) or name or "?")
+        if not file:                                         # an event that names the frame alone means the latest one
+            for i in reversed(range(len(self.r.frames))):
+                if self.r.frames[i].name == name:
+                    return i
+        key = (name, file, line)
+        if key not in self._frame_of:
+            self._frame_of[key] = len(self.r.frames)
+            self.r.frames.append(s.Frame(name, label(file), line))
+        return self._frame_of[key]
+
+    @property
+    def _current(self) -> int | None:
+        return self._open[-1] if self._open else None
+
+    def _on_stage(self, e: events.Event) -> None:
+        if e.phase == "begin":
+            self._stack.append([e.name, 0.0])
+            return
+        while self._stack and self._stack[-1][0] != e.name:  # an end without its begin: the builder came late
+            self._stack.pop()
+        inner = self._stack.pop()[1] if self._stack else 0.0
+        parent = self._stack[-1][0] if self._stack else ""
+        if self._stack:
+            self._stack[-1][1] += e.seconds
+        st = self._stages.setdefault((e.name, parent), s.Stage(e.name, 0.0, 0.0, 0, parent))
+        st.seconds += e.seconds
+        st.self_seconds += max(0.0, e.seconds - inner)
+        st.count += 1
+
+    def _on_capture_begin(self, e: events.Event) -> None:
+        i = self._frame(e.frame, e.facts.get("file") or "", e.facts.get("line") or 0)
+        self.r.frames[i].captures += 1
+        self._open.append(i)
+        self._began = self._now()
+
+    def _on_capture_end(self, e: events.Event) -> None:
+        result = e.facts.get("result")
+        i = self._current
+        if result is None or i is None:
+            return
+        self._results[i] = result
+        for b in getattr(result, "breaks", None) or ():
+            self._add_break(b, i)
+        self._tell("capture", i, None, self.r.frames[i].name, self._now() - self._began)
+
+    def _close(self, frame: int | None) -> None:
+        """A frame's compilation is over: so is that of every frame opened after it."""
+        if frame in self._open:
+            del self._open[self._open.index(frame):]
+
+    def _on_graph(self, e: events.Event) -> None:
+        g = e.graph
+        frame = self._frame(e.facts["frame"]) if e.facts.get("frame") else self._current
+        self._captured.append(g)
+        self._lowered.append(None)
+        self.r.graphs.append(s.Graph(f"graph_{len(self.r.graphs)}", frame, graph_module=getattr(g, "graph_module", None),
+                                     inputs=[i.name for i in getattr(g, "inputs", [])]))
+
+    def _on_aten(self, e: events.Event) -> None:
+        if not self.r.graphs:                                # compiled without capture (torch.compile(backend="tcompile"))
+            self.r.graphs.append(s.Graph("graph_0"))
+            self._captured.append(None)
+            self._lowered.append(None)
+        self._lowered[-1] = e.graph_module
+        self.r.graphs[-1].aten = e.graph_module
+
+    def _on_break(self, e: events.Event) -> None:
+        self._add_break(e.brk, self._current)
+
+    def _add_break(self, b: Any, frame: int | None) -> None:
+        key = (b.kind, b.file, b.line, b.col)
+        at = self._seen_breaks.get(key)
+        if at is None:
+            at = self._seen_breaks[key] = len(self.r.graph_breaks)
+            code = b.code or linecache.getline(b.file, b.line).rstrip("\n")
+            chain = [s.FrameRef(str(c[0]), label(str(c[1])), int(c[2])) for c in b.call_chain]
+            self.r.graph_breaks.append(s.Break(b.kind, b.reason, label(b.file), b.line, b.col, b.end_line, b.end_col, code, b.function,
+                                               b.remedy, frame, None, 1, chain))
+            self._tell("break", frame, None, f"line {b.line}: {b.reason}")
+        if at not in self._pending_breaks:
+            self._pending_breaks.append(at)
+
+    def _on_skip(self, e: events.Event) -> None:
+        code = e.facts.get("code")
+        i = self._frame(e.frame, e.facts.get("file") or getattr(code, "co_filename", ""), e.facts.get("line") or getattr(code, "co_firstlineno", 0))
+        f = self.r.frames[i]
+        quiet = bool(e.facts.get("quiet"))
+        if not f.entries:
+            f.status, f.reason = "skipped", str(e.reason)
+        if not quiet:
+            self.r.fallbacks.append(s.Fallback(f.name, str(e.reason), 1, i))
+            self._tell("skip", i, None, f"{f.name}: {e.reason}")
+        self._close(i)
+        self._pending_breaks.clear()
+
+    def _on_recompile(self, e: events.Event) -> None:
+        i = self._frame(e.frame)
+        failures = list(e.failures)
+        if not failures:
+            return
+        f = failures[0]
+        g = f.guard
+        expected, got = failure_words(f)
+        file, line = g.file or "", g.line
+        self.r.recompiles.append(s.Recompile(
+            i, self.r.frames[i].name, g.source.name() if g.source is not None else "", g.kind, f.detail, expected, got, label(file), line,
+            linecache.getline(file, line).rstrip("\n") if file and line else "", f.suggestion, g.why, len(failures) - 1, self._now()))
+        what = self.r.recompiles[-1]
+        for entry, guard in self._guards:
+            if guard is g or guard == g:
+                self._failed[entry, id(guard)] = self._failed.get((entry, id(guard)), 0) + 1
+                break
+        self._tell("recompile", i, None, f"{subject(what)}: {expected} → {got}")
+
+    def _on_limit(self, e: events.Event) -> None:
+        i = self._frame(e.frame)
+        self.r.frames[i].status = "limit"
+        self.r.frames[i].reason = f"recompile limit reached ({e.limit})"
+        self._tell("limit", i, None, f"{self.r.frames[i].name}: recompile limit {e.limit}")
+
+    def _on_kernel(self, e: events.Event) -> None:
+        f = e.facts
+        ir = f.get("kernel")
+        graph = len(self.r.graphs) - 1 if self.r.graphs else None
+        self.r.kernels.append(s.Kernel(
+            str(e.name), f.get("language") or "cpp", f.get("source") or "", _ir_text(ir), graph, _int(f.get("bytes")), _int(f.get("flops")),
+            f.get("launches") or 1, f.get("seconds"), f.get("compile_seconds"), f.get("registers"), f.get("spills"),
+            [str(o) for o in (f.get("origins") or getattr(ir, "origins", None) or ())],
+            [[label(str(x[0])), x[1]] for x in getattr(ir, "lines", None) or ()],
+            [str(x) for x in getattr(ir, "fused_because", None) or ()], {str(k): v if isinstance(v, (int, float, bool, str, type(None))) else short(v)
+                                                                        for k, v in dict(f.get("choices") or {}).items()}))
+        if graph is not None:
+            self.r.graphs[graph].kernels.append(len(self.r.kernels) - 1)
+
+    def _on_schedule(self, e: events.Event) -> None:
+        graph = len(self.r.graphs) - 1 if self.r.graphs else None
+        counts: dict[tuple[str, str], int] = {}
+        for x in e.facts.get("extern") or ():
+            op, reason = (str(x[0]), str(x[1])) if isinstance(x, (tuple, list)) and len(x) > 1 else (str(x), "")
+            counts[op, reason] = counts.get((op, reason), 0) + 1
+        self.r.externs += [s.Extern(op, n, reason, graph) for (op, reason), n in counts.items()]
+        if graph is not None:
+            self.r.graphs[graph].unfused = [[str(p) for p in u] for u in e.facts.get("unfused") or ()]
+        m = e.facts.get("memory") or {}
+        if m:
+            buffers = [s.MemoryBuffer(**{k: v for k, v in b.items() if k in s.MemoryBuffer.__dataclass_fields__}) if isinstance(b, dict)
+                       else s.MemoryBuffer(*b) for b in m.get("buffers") or ()]
+            self.r.memory.append(s.Memory(graph, _int(m.get("peak_bytes")), _int(m.get("without_reuse_bytes")), _int(m.get("eager_peak_bytes")),
+                                          m.get("steps") or 0, buffers))
+
+    def _on_fallback(self, e: events.Event) -> None:
+        what, reason, n = str(e.what), str(e.reason), int(e.facts.get("count") or 1)
+        for f in self.r.fallbacks:
+            if (f.what, f.reason) == (what, reason):
+                f.count += n
+                return
+        self.r.fallbacks.append(s.Fallback(what, reason, n, self._current))
+
+    def _on_cache(self, e: events.Event) -> None:
+        key = str(e.facts.get("key") or "")[:16]
+        what, hit, reason = str(e.facts.get("what") or ""), bool(e.hit), str(e.facts.get("reason") or "")
+        for c in self.r.cache:
+            if (c.what, c.key, c.hit) == (what, key, hit):
+                c.count += 1
+                return
+        self.r.cache.append(s.CacheLookup(what, key, hit, reason))
+
+    def _on_autotune(self, e: events.Event) -> None:
+        trials = [_trial(t) for t in e.trials]
+        name = str(getattr(e.kernel, "name", e.kernel))
+        self.r.autotune.append(s.AutotuneRun(name, trials))
+
+    def _on_compile_c(self, e: events.Event) -> None:
+        unit = str(e.facts.get("unit") or "")
+        for k in self.r.kernels:
+            if unit and k.name == unit:
+                k.compile_seconds = float(e.seconds)
+
+    def _on_entry(self, e: events.Event) -> None:
+        i = self._frame(e.frame)
+        f = self.r.frames[i]
+        result = e.facts.get("result") or self._results.pop(i, None) or getattr(e.facts.get("entry"), "result", None)
+        n = len(self.r.entries)
+        graph = None
+        if getattr(result, "graph", None) is not None:
+            graph = next((g for g in reversed(range(len(self._captured))) if self._captured[g] is result.graph), None)
+        entry = s.Entry(i, graph, len(getattr(result, "guards", ()) or ()), list(self._pending_breaks),
+                        [str(x) for x in getattr(result, "effects", ()) or ()], getattr(result, "source", "") or "",
+                        seconds=float(e.facts.get("seconds") or 0.0),
+                        inlined=[getattr(c, "co_qualname", getattr(c, "co_name", str(c))) for c in getattr(result, "inlined", ()) or ()])
+        self.r.entries.append(entry)
+        f.entries.append(n)
+        for b in self._pending_breaks:
+            if self.r.graph_breaks[b].entry is None:
+                self.r.graph_breaks[b].entry, self.r.graph_breaks[b].frame = n, i
+        if f.status != "limit":
+            f.status = "partly" if self._pending_breaks else "compiled"
+        if graph is not None:
+            self.r.graphs[graph].entry, self.r.graphs[graph].frame = n, i
+        for t in self.r.timeline:                            # the recompiles that led to this entry
+            if t.kind == "recompile" and t.frame == i and t.entry is None:
+                t.entry = n
+        self._guards += [(n, g) for g in getattr(result, "guards", ()) or ()]
+        self._tell("entry", i, n, f"{f.name}, entry {len(f.entries) - 1}", entry.seconds)
+        self._pending_breaks.clear()
+        self._close(i)
+
+    def _on_progress(self, e: events.Event) -> None:
+        self.progress = (str(e.text), int(e.facts.get("done") or 0), int(e.facts.get("total") or 0))
+
+    def _on_error(self, e: events.Event) -> None:
+        error = e.facts.get("error")
+        text = f"{type(error).__name__}: {error}" if isinstance(error, BaseException) else str(error)
+        self.r.errors.append(f"{e.facts.get('where') or 'tcompile'}: {text}")
+        self._tell("error", self._current, None, self.r.errors[-1])
+
+    def _on_call(self, e: events.Event) -> None:
+        if e.facts.get("cached"):
+            self.served += 1
+        call = e.facts.get("call")
+        if call is not None:
+            self.calls.append(call)
+
+    # -- the report --------------------------------------------------------------------------------------------------
+    def report(self) -> CompileReport:
+        """The report of what was heard so far. May be called again later: the same object, brought up to date."""
+        from .environment import environment
+        from .finish import finish
+        r = self.r
+        r.environment = r.environment or environment()
+        order = list(dict.fromkeys(name for name, _ in self._stages))
+        r.stages = sorted(self._stages.values(), key=lambda st: order.index(st.name))
+        r.guards = self._guard_rows()
+        self._graphs()
+        by_kernel = {a.kernel: a.trials for a in r.autotune}
+        for k in r.kernels:
+            k.trials = by_kernel.get(k.name, k.trials)
+        finish(r, self.served)
+        return r
+
+    def _guard_rows(self) -> list[s.GuardRow]:
+        rows: dict[tuple, s.GuardRow] = {}
+        for n, (entry, g) in enumerate(self._guards):
+            name = g.source.name() if g.source is not None else ""
+            failed = self._failed.get((entry, id(g)), 0)
+            text, cls, expected = guard_text(g), guard_class(g), expected_text(g)
+            group = _module_path(name)
+            key: tuple = (n,)
+            if group and not failed and cls == "watched" or g.kind == "TENSOR" and group and not failed:
+                key = (entry, group, g.kind, cls)
+            if key in rows:
+                rows[key].count += 1
+            else:
+                rows[key] = s.GuardRow(entry, name, g.kind, text, expected, label(g.file), g.line, g.why, cls, failed)
+        out = []
+        for key, row in rows.items():
+            if len(key) > 1 and row.count > 1:
+                row.source = f"{key[1]}…"
+                row.text = f"{row.count} guards of kind {row.kind} below `{key[1]}`, such as: {row.text}"
+            out.append(row)
+        out.sort(key=lambda row: (-row.failed, row.entry))
+        return out
+
+    def _graphs(self) -> None:
+        from .graphs import nodes_of
+        from .payload import encode
+        for i, g in enumerate(self.r.graphs):
+            cap, low = self._captured[i], self._lowered[i]
+            static = {x.name for x in getattr(cap, "inputs", ()) if getattr(x, "static", False)}
+            kernel_of = {o: k for k in g.kernels for o in self.r.kernels[k].origins}
+            try:
+                if low is not None and not g.lowered:
+                    nodes = nodes_of(low, static, label, kernel_of)
+                    g.lowered = encode(nodes)
+                    for n in nodes:
+                        if n.kernel is not None and n.line is not None:
+                            kernel_of.setdefault(f"{n.file}:{n.line}:{n.module}", n.kernel)
+                if cap is not None and not g.captured:
+                    nodes = nodes_of(cap.graph_module, static, label, kernel_of)
+                    for n in nodes:
+                        if n.kernel is None and n.op not in ("input", "parameter", "output"):
+                            n.kernel = kernel_of.get(f"{n.file}:{n.line}:{n.module}")
+                    g.captured = encode(nodes)
+                    g.ops = sum(n.op not in ("input", "parameter", "output") for n in nodes)
+                    g.outputs = sum(len(n.inputs) for n in nodes if n.op == "output")
+                elif low is not None and not g.ops:
+                    g.ops = sum(n.op not in ("input", "parameter", "output") for n in g.lowered.nodes())
+                g.symbols = g.symbols or _symbols(getattr(cap, "env", None))
+            except Exception as error:
+                self.r.errors.append(f"report: graph {g.name} could not be read: {type(error).__name__}: {error}")
+
+
+def subject(r: s.Recompile) -> str:
+    """`x.shape[0]`: the thing that changed."""
+    return f"{r.source}.{r.detail}" if r.source and r.detail else r.source or r.detail or r.kind
+
+
+def _module_path(name: str) -> str:
+    """Guards below a module's parameters or submodules group under the part before: `self.layers[0].weight` -> `self`."""
+    for mark in ("._parameters", "._modules", ".weight", ".bias", ".layers", "._buffers"):
+        if mark in name:
+            return name[:name.index(mark)] or name
+    return ""
+
+
+def _trial(t: Any) -> s.Trial:
+    if isinstance(t, s.Trial):
+        return t
+    if isinstance(t, dict):
+        config = t.get("config") or {k: v for k, v in t.items() if k not in ("seconds", "chosen", "error")}
+        return s.Trial(dict(config) if isinstance(config, dict) else {"variant": str(config)}, t.get("seconds"), bool(t.get("chosen")), str(t.get("error") or ""))
+    config, seconds = (t[0], t[1]) if isinstance(t, (tuple, list)) and len(t) > 1 else (t, None)
+    return s.Trial(dict(config) if isinstance(config, dict) else {"variant": str(config)}, seconds)
+
+
+def _ir_text(kernel: Any) -> str:
+    if kernel is None:
+        return ""
+    if isinstance(kernel, str):
+        return kernel
+    try:
+        from ..lowering.show import kernel_text            # the IR's own printer, where it is there
+        return kernel_text(kernel)
+    except ImportError:
+        return str(kernel)
+
+
+def _int(x: Any) -> int | None:
+    try:
+        return None if x is None else int(x)
+    except (TypeError, ValueError):                        # a size expression without a value
+        return None
+
+
+def _symbols(env: Any) -> list[s.Symbol]:
+    out = []
+    sources = getattr(env, "sources", None) or {}
+    ranges = getattr(env, "ranges", None) or {}
+    for name, hint in (getattr(env, "hints", None) or {}).items():
+        src = sources.get(name) if isinstance(sources, dict) else None
+        lo, hi = (ranges.get(name) or (2, None))[:2] if isinstance(ranges, dict) else (2, None)
+        out.append(s.Symbol(str(name), _int(hint), _int(lo), _int(hi), src.name() if hasattr(src, "name") else str(src or "")))
+    return out

@@ -1,0 +1,162 @@
+"""What a report concludes from its facts: marks beside lines, findings, status, and the closed line."""
+from __future__ import annotations
+
+from typing import Any
+
+from . import schema as s
+from .labels import cell_number
+from .numbers import count, interval, plural, seconds
+
+__all__ = ["finish", "closed_line"]
+
+SYMBOLS = {"compiled": "●", "partly": "▲", "eager": "○", "nothing": "·", "error": "✕"}
+# Of several marks on one line the first of these wins: what a person can act on comes first.
+_PRIORITY = ("break", "guard", "eager", "captured")
+_MAX_FINDINGS = 3
+
+
+def finish(r: Any, served: int = 0) -> None:
+    """Fill marks, findings and summary of a CompileReport. `served`: calls that entries of an earlier run served."""
+    r.marks = _marks(r)
+    r.findings = _findings(r)
+    m = r.summary = s.Summary()
+    m.graphs = len(r.graphs)
+    m.breaks = len(r.graph_breaks)
+    m.kernels = len(r.kernels)
+    m.externs = sum(e.count for e in r.externs)
+    m.recompiles = len(r.recompiles)
+    m.compile_seconds = sum(st.seconds for st in r.stages if not st.parent)
+    m.status, m.note = _status(r, served)
+    m.symbol = SYMBOLS[m.status]
+    m.line = closed_line(r)
+
+
+def _status(r: Any, served: int) -> tuple[str, str]:
+    limit = next((f for f in r.frames if f.status == "limit"), None)
+    skipped = [r.frames[f.frame] for f in r.fallbacks if f.frame is not None and r.frames[f.frame].status == "skipped"]
+    if r.graphs or any(f.entries for f in r.frames):
+        if limit is not None:
+            return "partly", f"{limit.reason} in `{limit.name}`, which runs eager from there on"
+        if r.graph_breaks or skipped or r.errors:
+            return "partly", ""
+        return "compiled", ""
+    if limit is not None:
+        return "eager", f"{limit.reason} in `{limit.name}`"
+    if r.errors:
+        return "error", r.errors[0]
+    if skipped or r.graph_breaks:
+        why = skipped[0].reason if skipped else r.graph_breaks[0].reason
+        where = f" `{skipped[0].name}`:" if skipped else ""
+        return "eager", f"ran as plain Python:{where} {why}"
+    if served:
+        return "compiled", f"{plural(served, 'call')} served by entries compiled before"
+    return "nothing", "nothing to compile: no tensor code ran"
+
+
+def _marks(r: Any) -> list[s.Mark]:
+    best: dict[tuple[str, int], s.Mark] = {}
+
+    def put(file: str, line: int | None, kind: str, text: str, ref: str, end_line: int | None = None) -> None:
+        if not line or not _is_user_code(r, file):
+            return
+        old = best.get((file, line))
+        if old is None or _PRIORITY.index(kind) < _PRIORITY.index(old.kind):
+            best[file, line] = s.Mark(line, kind, text, file, cell_number(file), end_line, ref)
+
+    for i, b in enumerate(r.graph_breaks):
+        put(b.file, b.line, "break", b.reason + (f" {b.remedy[0].upper()}{b.remedy[1:]}" if b.remedy else ""), f"breaks/{i}", b.end_line)
+    for i, c in enumerate(r.recompiles):
+        put(c.file, c.line, "guard", f"{_subject(c)} was {c.expected}, got {c.got}: `{c.frame_name}` was compiled again", f"recompiles/{i}")
+    for i, f in enumerate(r.fallbacks):
+        if f.frame is not None:
+            frame = r.frames[f.frame]
+            put(frame.file, frame.line, "eager", f"runs as plain Python: {f.reason}", f"fallbacks/{i}")
+    for i, g in enumerate(r.guards):
+        if g.kind in ("EQUALS", "PREDICATE", "LEN") and g.why:
+            put(g.file, g.line, "guard", f"pinned: {g.text} ({g.why})", f"guards/{i}")
+    for i, g in enumerate(r.graphs):
+        for n in (g.captured or g.lowered).nodes():
+            if n.line is not None and n.op not in ("input", "parameter", "output"):
+                put(n.file, n.line, "captured", f"compiled into {g.name}", f"graphs/{i}")
+    return sorted(best.values(), key=lambda m: (m.file, m.line))
+
+
+def _is_user_code(r: Any, file: str) -> bool:
+    return bool(file) and (file == r.source.file or cell_number(file) is not None)
+
+
+def _subject(c: s.Recompile) -> str:
+    return f"{c.source}.{c.detail}" if c.source and c.detail else c.source or c.detail or c.kind
+
+
+def _findings(r: Any) -> list[s.Finding]:
+    out: list[s.Finding] = []
+    for i, b in enumerate(r.graph_breaks):
+        where = f"line {b.line}" if b.file == r.source.file else f"{b.file}:{b.line}"
+        out.append(s.Finding("warning", f"{where}: {b.reason}", b.remedy, f"breaks/{i}", b.line, None))
+    for i, f in enumerate(r.frames):
+        if f.status == "limit":
+            last = next((c for c in reversed(r.recompiles) if c.frame == i), None)
+            why = f": {_subject(last)} changes every call" if last is not None else ""
+            action = (last.suggestion if last is not None else "") or "raise tcompile.config.recompile_limit, or pass dynamic=True"
+            out.insert(0, s.Finding("warning", f"`{f.name}` reached the {f.reason.removesuffix(')')}){why}", action, f"frames/{i}", f.line))
+    by_cause: dict[tuple, list[int]] = {}
+    for i, c in enumerate(r.recompiles):
+        by_cause.setdefault((c.frame, _subject(c)), []).append(i)
+    for (_, what), which in by_cause.items():
+        c = r.recompiles[which[-1]]
+        cost = sum(e.seconds for n, e in enumerate(r.entries) if e.frame == c.frame and n != r.frames[c.frame].entries[0]) if c.frame is not None and r.frames[c.frame].entries else None
+        out.append(s.Finding("info" if len(which) < 3 else "warning",
+                             f"`{c.frame_name}` was compiled again {plural(len(which), 'time')} because {what} changed ({c.expected} → {c.got})",
+                             c.suggestion, f"recompiles/{which[-1]}", c.line, cost or None))
+    for i, f in enumerate(r.fallbacks):
+        out.append(s.Finding("info", f"{f.what} ran eager{f' {f.count} times' if f.count > 1 else ''}: {f.reason}", "", f"fallbacks/{i}"))
+    return out[:_MAX_FINDINGS]
+
+
+def closed_line(r: Any) -> str:
+    """The one line under a cell: did it compile, was it faster, what did it cost."""
+    m = r.summary
+    head = f"{m.symbol} {m.status if m.status != 'nothing' else 'tcompile'}"
+    if m.status in ("nothing", "error", "eager"):
+        return f"{head}   {m.note}" + ("  — what to do ▸" if m.status == "eager" and r.findings and r.findings[0].action else "")
+    facts = [plural(m.graphs, "graph")]
+    lines = list(dict.fromkeys(b.line for b in r.graph_breaks))
+    at = ""
+    if m.breaks == 1:
+        b = r.graph_breaks[0]
+        at = f" (line {b.line}: {_code_word(b)})"
+    elif lines:
+        at = f" (lines {', '.join(map(str, lines[:4]))}{', …' if len(lines) > 4 else ''})"
+    facts.append(plural(m.breaks, "break") + at)
+    if m.kernels or not m.externs:
+        facts.append(plural(m.kernels, "kernel"))
+    if m.externs:
+        facts.append(plural(m.externs, "library call"))
+    if m.recompiles:
+        what = list(dict.fromkeys(_subject(c) for c in r.recompiles))
+        facts.append(f"recompiled {m.recompiles}× ({', '.join(what[:2])}{', …' if len(what) > 2 else ''})")
+    parts = [" · ".join(facts) if m.graphs or not m.note else m.note]
+    if m.note and m.graphs:
+        parts.append(m.note)
+    for over, words in (("eager", "eager"), ("torch", "torch.compile")):
+        x = r.speedups.over(over)
+        if x is not None:
+            verb = "" if over == "torch" else "faster " if x.ratio >= 1 else "the speed "
+            parts.append(f"{interval(x.ratio, x.lo, x.hi)} {verb}{'of' if verb == 'the speed ' else 'than'} {words}")
+    if m.graphs:
+        cost = f"{seconds(m.compile_seconds)} to compile"
+        even = next((c.break_even_calls for c in r.speedups.calls if c.break_even_calls is not None), None)
+        if even is not None:
+            cost += f" · pays off after {count(even)} call{'' if even == 1 else 's'}"
+        parts.append(cost)
+    return f"{head}   " + "   ".join(parts)
+
+
+def _code_word(b: s.Break) -> str:
+    """The few characters that ended the graph: `.item()`, or the kind in words."""
+    if b.code and b.col is not None and b.end_col is not None and b.end_line in (None, b.line):
+        piece = b.code.encode()[b.col:b.end_col].decode(errors="ignore").strip()
+        if piece and len(piece) <= 24:
+            return piece
+    return b.kind.replace("_", " ")

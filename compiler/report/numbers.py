@@ -1,0 +1,51 @@
+"""Numbers for people: seconds, bytes, ratios and counts, each with its unit."""
+from __future__ import annotations
+
+__all__ = ["seconds", "size", "ratio", "count", "plural", "interval"]
+
+
+def seconds(x: float | None) -> str:
+    """0.41 s, 12 ms, 5.8 µs, 310 ns; an en dash for what is not known."""
+    if x is None:
+        return "–"
+    if x == 0:
+        return "0 s"
+    for unit, factor in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6), ("ns", 1e-9)):
+        if abs(x) >= 0.0995 * factor and unit == "s" or abs(x) >= 0.9995 * factor or unit == "ns":
+            return f"{_two(x / factor)} {unit}"
+    return f"{x:.3g} s"
+
+
+def size(x: float | None) -> str:
+    """Bytes: 96 KB, 1.2 MB."""
+    if x is None:
+        return "–"
+    for unit, factor in (("GB", 1e9), ("MB", 1e6), ("KB", 1e3)):
+        if x >= factor:
+            return f"{_two(x / factor)} {unit}"
+    return f"{int(x)} B"
+
+
+def ratio(x: float) -> str:
+    return f"{x:.0f}×" if x >= 99.5 else f"{x:.2g}×" if x >= 9.95 else f"{x:.1f}×" if x >= 1.095 else f"{x:.2f}×"
+
+
+def interval(value: float, lo: float, hi: float) -> str:
+    """`2.9× [2.8–3.0]`, both with the same number of digits."""
+    digits = 0 if value >= 99.5 else 1 if value >= 1.095 and hi - lo >= 0.1 or value >= 9.95 else 2
+    return f"{value:.{digits}f}× [{lo:.{digits}f}–{hi:.{digits}f}]"
+
+
+def count(n: int) -> str:
+    """1 900: thin groups of three, so that large counts can be read."""
+    return f"{n:,}".replace(",", " ")
+
+
+def plural(n: int, word: str, words: str = "") -> str:
+    return f"{count(n)} {word if n == 1 else words or word + 's'}"
+
+
+def _two(x: float) -> str:
+    """Two significant digits, never scientific."""
+    a = abs(x)
+    return f"{x:.0f}" if a >= 9.95 else f"{x:.1f}" if a >= 0.995 else f"{x:.2f}"

@@ -1,0 +1,111 @@
+"""Guards in words: one plain sentence for each, and the short text of an expected value."""
+from __future__ import annotations
+
+from typing import Any
+
+from ..guards.guard import Guard, GuardFailure, TensorSpec
+
+__all__ = ["guard_text", "expected_text", "guard_class", "spec_text", "failure_words", "short"]
+
+_WATCHED_ROOTS = ("global", "function", "const", "builtin")
+
+
+def short(x: Any, limit: int = 80) -> str:
+    """A value as short text that never prints a tensor's data."""
+    if type(x).__name__ in ("Tensor", "Parameter") or hasattr(x, "data_ptr"):
+        return f"{type(x).__name__}{list(getattr(x, 'shape', []))}"
+    name = getattr(x, "__qualname__", None)
+    if isinstance(x, type) or callable(x) and name:
+        return str(name)
+    if type(x).__name__ == "module":
+        return f"module {x.__name__}"
+    try:
+        text = repr(x)
+    except Exception as e:                        # a user's __repr__ may fail; the report must not
+        text = f"<{type(x).__name__}, its repr raises {type(e).__name__}>"
+    return text if len(text) <= limit else text[:limit - 1] + "…"
+
+
+def spec_text(spec: TensorSpec) -> str:
+    """`float32[s0, 64] cpu`, with what is unusual added."""
+    shape = ", ".join("any" if d is None else str(d) for d in spec.shape)
+    extra = [t for t, on in (("requires grad", spec.requires_grad), ("conj", spec.is_conj), ("neg", spec.is_neg),
+                             ("this memory", spec.data_ptr is not None)) if on]
+    return f"{_dtype(spec)}[{shape}] {spec.device}" + "".join(f", {e}" for e in extra)
+
+
+def _dtype(spec: TensorSpec) -> str:
+    return str(spec.dtype).removeprefix("torch.")
+
+
+_ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth")
+
+
+def _shape_words(shape: tuple) -> str:
+    if not shape:
+        return "0-dimensional"
+    if all(type(d) is int for d in shape):
+        return "of shape (" + ", ".join(map(str, shape)) + ")"
+    parts = []
+    for i, d in enumerate(shape):
+        which = f"{_ORDINALS[i]} size" if i < len(_ORDINALS) else f"size {i}"
+        parts.append(f"{which} {'any' if d is None else d if type(d) is int else f'any from 2 up (`{d}`)' if str(d).isidentifier() else f'`{d}`'}")
+    return f"{len(shape)}-D, " + ", ".join(parts)
+
+
+def expected_text(g: Guard) -> str:
+    e = g.expected
+    if g.kind == "TENSOR" and isinstance(e, TensorSpec):
+        return spec_text(e)
+    if g.kind == "STATE" and isinstance(e, dict):
+        return ", ".join(f"{k}={short(v)}" for k, v in e.items())
+    if g.kind in ("NO_ALIAS", "NO_OVERLAP"):
+        return ", ".join(_name(x) for x in e)
+    if g.kind == "ALIAS":
+        return _name(e)
+    if g.kind == "HASATTR":
+        return f"{'has' if e[1] else 'has no'} {e[0]}"
+    if g.kind == "WEAK_ID":
+        obj = e() if callable(e) else e
+        return f"this {type(obj).__name__}" if obj is not None else "an object that is gone"
+    return short(e)
+
+
+def _name(source: Any) -> str:
+    return source.name() if hasattr(source, "name") else str(source)
+
+
+def guard_text(g: Guard) -> str:
+    """One sentence: what has to hold for the entry to be used again."""
+    s = f"`{g.source.name()}`" if g.source is not None else ""
+    e, x = g.expected, expected_text(g)
+    if g.kind == "TENSOR" and isinstance(e, TensorSpec):
+        kind = {"Tensor": "tensor", "Parameter": "parameter"}.get(e.type.__name__, e.type.__name__)
+        grad = ", requires grad" if e.requires_grad else ""
+        return f"{s} is a {_dtype(e)} {kind} on {e.device}, {_shape_words(e.shape)}{grad}".replace(", of shape", " of shape")
+    if g.kind == "STATE":
+        return "torch's state: " + x
+    return {
+        "ID": f"{s} is {x}", "TYPE": f"{s} is exactly a {x}", "EQUALS": f"{s} is {x}", "LEN": f"{s} has {x} items",
+        "DICT_KEYS": f"{s} has the keys {x}", "HASATTR": f"{s} {x}", "INT_SYMBOL": f"{s} is any whole number (`{x}`)",
+        "FLOAT": f"{s} is a float, of any value", "PREDICATE": x, "ALIAS": f"{s} and `{x}` are one object",
+        "NO_ALIAS": f"different objects: {x}", "NO_OVERLAP": f"tensors that share no memory: {x}",
+        "CODE": f"{s} still has the code it had", "WEAK_ID": f"{s} is {x}",
+    }.get(g.kind, f"{s} {g.kind} {x}")
+
+
+def guard_class(g: Guard) -> str:
+    """"watched", "checked" or "once", as the guard itself says or, failing that, by where its source starts."""
+    given = getattr(g, "cls", None)
+    if given:
+        return str(given)
+    if g.source is None or g.kind in ("TENSOR", "INT_SYMBOL", "FLOAT", "PREDICATE", "NO_OVERLAP"):
+        return "checked"
+    return "watched" if g.source.root.kind in _WATCHED_ROOTS else "checked"
+
+
+def failure_words(f: GuardFailure) -> tuple[str, str]:
+    """Expected and got of a failed guard, of the part that differs where that is known."""
+    expected = f.expected_text or expected_text(f.guard)
+    got = f.got_text or (f.got if isinstance(f.got, str) else short(f.got))
+    return expected, got
