@@ -1,0 +1,184 @@
+"""The guard program in Python: the same meaning as the C program, where the extension is not built.
+
+Also what the explanation of a failure uses, and the reference that the C program is tested against.
+"""
+from __future__ import annotations
+
+import builtins
+import types
+import weakref
+from typing import Any, Callable, Sequence
+
+import torch
+
+from .guard import Guard
+from .plan import Plan, make_plan
+from .state import read_field
+from .tensors import memory_range, tensor_mismatch
+from .values import Absent, Unreachable, const_equal, dict_keys, key_equal, length, load_attr, step
+
+__all__ = ["PythonGuardProgram", "evaluate_source"]
+
+_INT64 = range(-(1 << 63), 1 << 63)
+
+
+def load_root(kind: str, key: Any, func: Any, args: Sequence[Any]) -> Any:
+    """The value of a Source without a base. Raises Unreachable."""
+    if kind == "local":
+        if key >= len(args):
+            raise Unreachable(key)
+        return args[key]
+    if kind == "const":
+        return key
+    if kind == "weak":
+        found = key()
+        if found is None:
+            raise Unreachable("the object is gone")
+        return found
+    if kind == "function":
+        return func
+    if kind == "closure":
+        cells = func.__closure__ or ()
+        if key >= len(cells):
+            raise Unreachable(key)
+        return step("cell", cells[key], None)
+    if kind == "global":
+        return step("dict", func.__globals__, key)
+    if kind == "builtin":
+        if key in func.__globals__:                   # the name resolves to a global now
+            raise Unreachable(key)
+        return step("dict", builtins.__dict__, key)
+    raise Unreachable(kind)
+
+
+def evaluate_source(source: Any, func: Any, args: Sequence[Any]) -> Any:
+    """The value at a Source for one call. Raises Unreachable where there is none."""
+    value: Any = None
+    for s in source.path():
+        if s.base is None:
+            key = s.key[0] if s.kind in ("local", "closure") else s.key
+            value = load_root(s.kind, key, func, args)
+        else:
+            value = step(s.kind, value, s.key)
+    return value
+
+
+def _has_attr(value: Any, expected: tuple[str, bool]) -> bool:
+    try:
+        load_attr(value, expected[0])
+        return expected[1]
+    except Absent:
+        return not expected[1]
+
+
+def _no_alias(values: list[Any]) -> bool:
+    return len({id(v) for v in values}) == len(values)
+
+
+def _no_overlap(values: list[Any]) -> bool:
+    spans = []
+    for v in values:
+        if not isinstance(v, torch.Tensor):
+            return False
+        lo, hi = memory_range(v)
+        if lo != hi:
+            spans.append((lo, hi))
+    spans.sort()
+    return all(a[1] <= b[0] for a, b in zip(spans, spans[1:]))
+
+
+class PythonGuardProgram:
+    """`check(func, args) -> int`: -1 where all guards hold, else the index of the first that does not, in the order
+    of the list the program was made from. `bindings` maps size symbols to the ints of the last check that passed
+    their guards."""
+
+    native = False
+
+    def __init__(self, guards: Sequence[Guard], n_locals: int, plan: Plan | None = None) -> None:
+        plan = plan or make_plan(guards, n_locals)
+        self.guards = list(guards)
+        self.n_locals = n_locals
+        self._steps = [*plan.first, *plan.watched, *plan.last]
+        self._n_slots = plan.n_slots
+        self._needed_by = self._first_users()
+        self.bindings: dict[str, int] = {}
+
+    def _first_users(self) -> list[int]:
+        """For each step, the guard that is blamed where it cannot be taken: the first check after it that needs it."""
+        parents: dict[int, int] = {}
+        blame: dict[int, int] = {}
+        for s in self._steps:
+            if s[0] == "load":
+                parents[s[1]] = s[3]
+                continue
+            for slot in s[3] if isinstance(s[3], tuple) else (s[3],):
+                while slot >= 0 and slot not in blame:
+                    blame[slot] = s[1]
+                    slot = parents[slot]
+        return [blame.get(s[1], 0) if s[0] == "load" else s[1] for s in self._steps]
+
+    def check(self, func: Callable, args: Sequence[Any]) -> int:
+        slots: list[Any] = [None] * self._n_slots
+        bindings: dict[str, int] = {}
+        self.bindings = bindings
+        for n, s in enumerate(self._steps):
+            try:
+                if s[0] == "load":
+                    _, slot, kind, base, key = s
+                    slots[slot] = load_root(kind, key, func, args) if base < 0 else step(kind, slots[base], key)
+                    continue
+                _, index, kind, where, payload = s
+                value = [slots[i] for i in where] if isinstance(where, tuple) else slots[where] if where >= 0 else None
+                if not self._holds(kind, value, payload, bindings):
+                    return index
+            except Unreachable:
+                return self._needed_by[n]
+        return -1
+
+    def _holds(self, kind: str, value: Any, expected: Any, bindings: dict[str, int]) -> bool:
+        if kind == "ID":
+            return value is expected
+        if kind == "WEAK_ID":
+            known = expected() if isinstance(expected, weakref.ref) else expected
+            return known is not None and value is known
+        if kind == "TYPE":
+            return type(value) is expected
+        if kind == "EQUALS":
+            return const_equal(value, expected)
+        if kind == "LEN":
+            return length(value) == expected
+        if kind == "DICT_KEYS":
+            keys = dict_keys(value)
+            return len(keys) == len(expected) and all(map(key_equal, keys, expected))
+        if kind == "HASATTR":
+            return _has_attr(value, expected)
+        if kind == "TENSOR":
+            return tensor_mismatch(value, expected, bindings) is None
+        if kind == "SIZES":
+            return all(step(what, value, d) == e.eval(bindings) for what, d, e in expected)
+        if kind == "INT_SYMBOL":
+            name = expected[1]
+            if type(value) is not int or value not in _INT64:
+                return False
+            if name in bindings:
+                return bindings[name] == value
+            bindings[name] = value
+            return value >= 2
+        if kind == "FLOAT":
+            return type(value) is float
+        if kind == "PREDICATE":
+            try:
+                return bool(expected.eval(bindings)) if hasattr(expected, "eval") else bool(expected)
+            except ZeroDivisionError:
+                return False
+        if kind == "ALIAS":
+            return value[0] is value[1]
+        if kind == "NO_ALIAS":
+            return _no_alias(value)
+        if kind == "NO_OVERLAP":
+            return _no_overlap(value)
+        if kind == "STATE":
+            return all(read_field(f) == wanted for f, wanted in expected.items())
+        if kind == "CODE":
+            return type(value) is types.FunctionType and value.__code__ is expected
+        raise AssertionError(kind)

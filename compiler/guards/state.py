@@ -1,0 +1,120 @@
+"""Global state that a capture relied on, read into plain values that compare by ==.
+
+One reader per field of `guard.STATE_FIELDS`. A STATE guard holds {field: value}; capture takes `read_state()` at the
+start of a frame and guards the fields it may have relied on (`DEFAULT_FIELDS` where it cannot tell).
+
+field             value
+grad_mode         bool
+inference_mode    bool
+autocast          tuple of (device type, dtype) for each device type with autocast enabled; () for none
+deterministic     (use_deterministic_algorithms, warn_only, fill_uninitialized_memory)
+default_dtype     torch.dtype
+default_device    torch.device set by torch.set_default_device, or None
+torch_function    (torch function enabled, types of the active TorchFunctionModes, number of TorchDispatchModes); the mode
+                  behind default_device is left out
+functorch         innermost functorch level (vmap, grad, jvp, ...), or None
+num_threads       int
+matmul_precision  (float32 matmul precision, cuda allow_tf32, cudnn allow_tf32, reduced-precision reductions fp16, bf16)
+anomaly           (anomaly mode, check_nan)
+"""
+from __future__ import annotations
+
+from typing import Any, Callable, Iterable
+
+import torch
+
+from .guard import STATE_FIELDS
+
+__all__ = ["read_state", "read_field", "DEFAULT_FIELDS", "AUTOCAST_DEVICES"]
+
+DEFAULT_FIELDS = ("grad_mode", "inference_mode", "autocast", "deterministic", "default_dtype", "default_device",
+                  "torch_function", "functorch", "matmul_precision")
+
+_C = torch._C
+
+
+def _autocast_devices() -> tuple[str, ...]:
+    names = ["cpu", "cuda", "xpu", "mps"]
+    try:
+        private = torch._C._get_privateuse1_backend_name()
+    except (AttributeError, RuntimeError):
+        private = "privateuseone"
+    names.append(private)
+    found = []
+    for name in names:
+        try:
+            torch.is_autocast_enabled(name)
+        except (RuntimeError, TypeError):
+            continue
+        found.append(name)
+    return tuple(found)
+
+
+AUTOCAST_DEVICES = _autocast_devices()
+
+
+def _autocast() -> tuple:
+    return tuple((d, torch.get_autocast_dtype(d)) for d in AUTOCAST_DEVICES if torch.is_autocast_enabled(d))
+
+
+def _deterministic() -> tuple[bool, bool, bool]:
+    return (_C._get_deterministic_algorithms(), _C._get_deterministic_algorithms_warn_only(),
+            _C._get_deterministic_fill_uninitialized_memory())
+
+
+def _default_device_mode() -> Any:
+    return getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None)
+
+
+def _default_device() -> Any:
+    mode = _default_device_mode()
+    return None if mode is None else mode.device
+
+
+def _torch_function() -> tuple[bool, tuple, int]:
+    n = _C._len_torch_function_stack()
+    modes: tuple = ()
+    if n:
+        default = _default_device_mode()
+        stack = [_C._get_function_stack_at(i) for i in range(n)]
+        modes = tuple(type(m) for m in stack if m is not default)
+    return (_C._is_torch_function_enabled(), modes, _C._len_torch_dispatch_stack())
+
+
+def _functorch() -> int | None:
+    return _C._functorch.maybe_current_level()
+
+
+def _matmul_precision() -> tuple:
+    return (torch.get_float32_matmul_precision(), _C._get_cublas_allow_tf32(), _C._get_cudnn_allow_tf32(),
+            _C._get_cublas_allow_fp16_reduced_precision_reduction(), _C._get_cublas_allow_bf16_reduced_precision_reduction())
+
+
+def _anomaly() -> tuple[bool, bool]:
+    return (torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled())
+
+
+_READERS: dict[str, Callable[[], Any]] = {
+    "grad_mode": torch.is_grad_enabled,
+    "inference_mode": torch.is_inference_mode_enabled,
+    "autocast": _autocast,
+    "deterministic": _deterministic,
+    "default_dtype": torch.get_default_dtype,
+    "default_device": _default_device,
+    "torch_function": _torch_function,
+    "functorch": _functorch,
+    "num_threads": torch.get_num_threads,
+    "matmul_precision": _matmul_precision,
+    "anomaly": _anomaly,
+}
+assert set(_READERS) == set(STATE_FIELDS)
+
+
+def read_field(name: str) -> Any:
+    """The present value of one field. Raises KeyError for a field that STATE guards do not know."""
+    return _READERS[name]()
+
+
+def read_state(fields: Iterable[str] = DEFAULT_FIELDS) -> dict[str, Any]:
+    """The present values, as a STATE guard's `expected` holds them."""
+    return {f: _READERS[f]() for f in fields}

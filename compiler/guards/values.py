@@ -1,0 +1,278 @@
+"""Reaching and comparing values without running user code: the meaning of a Source's steps, in Python.
+
+The C evaluator (`compiler/native/values.c`) does the same, step by step; the tests run on both. A step that cannot be
+taken (the attribute is missing, the list too short) or that would run code of the user's (a property, `__getattr__`,
+an overridden `__getitem__`) raises `Unreachable`, and the guard that needed it fails.
+"""
+from __future__ import annotations
+
+import enum
+import math
+import types
+from collections import OrderedDict
+from typing import Any
+
+import torch
+
+__all__ = ["Unreachable", "Absent", "load_attr", "load_item", "length", "const_equal", "instance_dict", "dict_keys", "step"]
+
+
+class Unreachable(Exception):
+    """A source's step has no value, or none that can be had without running user code."""
+
+
+class Absent(Unreachable):
+    """The attribute does not exist, for certain."""
+
+
+_MISSING = object()
+_GETATTRIBUTES = (object.__getattribute__, types.ModuleType.__dict__["__getattribute__"],
+                  types.MethodType.__dict__["__getattribute__"])
+_DATA_DESCRIPTORS = (types.GetSetDescriptorType, types.MemberDescriptorType)
+_METHODS = (types.FunctionType, types.MethodDescriptorType, types.WrapperDescriptorType, classmethod,
+            types.ClassMethodDescriptorType)
+_module_getattr = torch.nn.Module.__getattr__
+_mro_of = type.__dict__["__mro__"].__get__
+_dict_of_type = type.__dict__["__dict__"].__get__
+_IDENTITY_TYPES = (type, types.FunctionType, types.BuiltinFunctionType, types.ModuleType, torch.dtype, torch.layout,
+                   torch.memory_format, type(None), bool, type(Ellipsis), type(NotImplemented))
+
+
+def _type_lookup(tp: type, name: str) -> Any:
+    for base in _mro_of(tp):
+        found = _dict_of_type(base).get(name, _MISSING)
+        if found is not _MISSING:
+            return found
+    return _MISSING
+
+
+def instance_dict(obj: Any) -> dict | None:
+    """The dict that instance attributes live in, or None."""
+    descr = types.ModuleType.__dict__["__dict__"] if isinstance(obj, types.ModuleType) else _type_lookup(type(obj), "__dict__")
+    if type(descr) not in _DATA_DESCRIPTORS:
+        return None
+    d = descr.__get__(obj)
+    return d if isinstance(d, dict) else None
+
+
+def _dict_get(d: dict, key: Any) -> Any:
+    """d[key] by the plain dict lookup. Keys of types that may have a Python __eq__ are found by identity."""
+    if _plain_key(key):
+        return dict.get(d, key, _MISSING)
+    for k, v in dict.items(d):
+        if k is key:
+            return v
+    return _MISSING
+
+
+def _plain_key(key: Any) -> bool:
+    t = type(key)
+    if t in (str, int, bool, bytes, float, complex, type(None)) or isinstance(key, (type, types.FunctionType)):
+        return True
+    return t is tuple and all(_plain_key(k) for k in key)
+
+
+def load_attr(obj: Any, name: str) -> Any:
+    """getattr(obj, name) as far as it runs no user code: instance dicts, class attributes, slots, C getters, methods,
+    and the parameters, buffers and submodules of an nn.Module. Raises Unreachable otherwise."""
+    if name == "__class__":
+        return type(obj)
+    if name == "__dict__":
+        d = None if isinstance(obj, type) else instance_dict(obj)
+        if d is None:
+            raise Unreachable(name)
+        return d
+    tp = type(obj)
+    if isinstance(obj, type):
+        return _load_class_attr(obj, name)
+    if _type_lookup(tp, "__getattribute__") not in _GETATTRIBUTES:
+        raise Unreachable(name)
+    descr = _type_lookup(tp, name)
+    if type(descr) in _DATA_DESCRIPTORS:
+        if isinstance(obj, torch.Tensor) and tp not in (torch.Tensor, torch.nn.Parameter):
+            raise Unreachable(name)                  # its getters call the subclass' __torch_function__
+        try:
+            return descr.__get__(obj, tp)
+        except Exception as error:
+            raise Absent(name) from error
+    if descr is not _MISSING and hasattr(type(descr), "__set__"):
+        raise Unreachable(name)                      # a property, or another descriptor written in Python
+    d = instance_dict(obj)
+    if d is not None and (found := _dict_get(d, name)) is not _MISSING:
+        return found
+    if descr is not _MISSING:
+        return _bind(descr, obj, tp, name)
+    custom = _type_lookup(tp, "__getattr__")
+    if d is not None and custom is _module_getattr:
+        for table in ("_parameters", "_buffers", "_modules"):
+            t = dict.get(d, table)
+            if isinstance(t, dict) and (found := _dict_get(t, name)) is not _MISSING:
+                return found
+        raise Absent(name)
+    if custom is _MISSING and not isinstance(obj, types.MethodType) and not (
+            isinstance(obj, types.ModuleType) and d is not None and "__getattr__" in d):
+        raise Absent(name)
+    raise Unreachable(name)
+
+
+def _bind(descr: Any, obj: Any, tp: type, name: str) -> Any:
+    if type(descr) is staticmethod:
+        return descr.__func__
+    if type(descr) in _METHODS:
+        return descr.__get__(obj, tp)
+    if not hasattr(type(descr), "__get__") or isinstance(descr, (type, types.BuiltinFunctionType)):
+        return descr
+    raise Unreachable(name)
+
+
+def _load_class_attr(cls: type, name: str) -> Any:
+    if _type_lookup(type(cls), "__getattribute__") is not type.__getattribute__:
+        raise Unreachable(name)
+    meta = _type_lookup(type(cls), name)
+    if type(meta) in _DATA_DESCRIPTORS:
+        return meta.__get__(cls, type(cls))
+    if meta is not _MISSING and hasattr(type(meta), "__set__"):
+        raise Unreachable(name)
+    descr = _type_lookup(cls, name)
+    if descr is _MISSING:
+        if meta is _MISSING:
+            raise (Absent if _type_lookup(type(cls), "__getattr__") is _MISSING else Unreachable)(name)
+        return _bind(meta, cls, type(cls), name)
+    if type(descr) is staticmethod:
+        return descr.__func__
+    if type(descr) in (classmethod, types.ClassMethodDescriptorType):
+        return descr.__get__(None, cls)
+    if type(descr) in _METHODS or type(descr) in _DATA_DESCRIPTORS or type(descr) is property or \
+            not hasattr(type(descr), "__get__") or isinstance(descr, (type, types.BuiltinFunctionType)):
+        return descr
+    raise Unreachable(name)
+
+
+def _inherits(tp: type, base: type, slot: str) -> bool:
+    return issubclass(tp, base) and _type_lookup(tp, slot) is _dict_of_type(base)[slot]
+
+
+def load_item(obj: Any, key: Any) -> Any:
+    """obj[key] of a list, tuple, dict, str, bytes or range, or of a subclass that did not change __getitem__."""
+    tp = type(obj)
+    for base in (list, tuple):
+        if _inherits(tp, base, "__getitem__"):
+            if type(key) is not int:
+                raise Unreachable(key)
+            n = base.__len__(obj)
+            if not -n <= key < n:
+                raise Unreachable(key)
+            return base.__getitem__(obj, key)
+    if _inherits(tp, dict, "__getitem__"):
+        found = _dict_get(obj, key)
+        if found is _MISSING:                        # a __missing__ would be user code
+            raise Unreachable(key)
+        return found
+    raise Unreachable(key)
+
+
+def length(obj: Any) -> int:
+    """len(obj) of a builtin container or string, or of a subclass that did not change __len__."""
+    for base in (list, tuple, dict, str, bytes, set, frozenset, range):
+        if _inherits(type(obj), base, "__len__"):
+            return base.__len__(obj)
+    if type(obj) is OrderedDict:
+        return dict.__len__(obj)
+    raise Unreachable("len")
+
+
+def dict_keys(obj: Any) -> tuple:
+    """The keys of a dict (or OrderedDict) in order."""
+    if not isinstance(obj, dict) or not (type(obj) is OrderedDict or _inherits(type(obj), dict, "__iter__")):
+        raise Unreachable("keys")
+    return tuple(OrderedDict.__iter__(obj) if isinstance(obj, OrderedDict) else dict.__iter__(obj))
+
+
+def key_equal(a: Any, b: Any) -> bool:
+    return a is b or const_equal(a, b)
+
+
+def const_equal(a: Any, b: Any) -> bool:
+    """Same type and equal, for immutable constants: NaN equals NaN, 0.0 differs from -0.0, 1 from True. Objects of
+    other types are equal only to themselves; no __eq__ of the user's is called."""
+    if a is b:
+        return True
+    t = type(a)
+    if t is not type(b):
+        return False
+    if t is int or t is str or t is bytes:
+        return a == b
+    if t is float:
+        return _float_equal(a, b)
+    if t is complex:
+        return _float_equal(a.real, b.real) and _float_equal(a.imag, b.imag)
+    if t is tuple or t is torch.Size:
+        return len(a) == len(b) and all(const_equal(x, y) for x, y in zip(a, b))
+    if t is frozenset:
+        return len(a) == len(b) and all(any(const_equal(x, y) for y in b) for x in a)
+    if t is slice or t is range:
+        return const_equal(a.start, b.start) and const_equal(a.stop, b.stop) and const_equal(a.step, b.step)
+    if t is torch.device:
+        return a == b
+    return False
+
+
+def _float_equal(a: float, b: float) -> bool:
+    return (a == b and math.copysign(1.0, a) == math.copysign(1.0, b)) or (a != a and b != b)
+
+
+def is_constant(value: Any) -> bool:
+    """Whether EQUALS can hold this value: const_equal decides it without user code."""
+    t = type(value)
+    if t in (int, float, complex, str, bytes, torch.device) or isinstance(value, (*_IDENTITY_TYPES, enum.Enum)):
+        return True
+    if t is tuple or t is torch.Size or t is frozenset:
+        return all(is_constant(v) for v in value)
+    if t is slice or t is range:
+        return all(is_constant(v) for v in (value.start, value.stop, value.step))
+    return False
+
+
+def step(kind: str, base: Any, key: Any) -> Any:
+    """One step of a Source (source.py has the table) from the value of its base. Raises Unreachable."""
+    if kind == "attr":
+        return load_attr(base, key)
+    if kind == "item":
+        return load_item(base, key)
+    if kind == "dict":
+        if not isinstance(base, dict):
+            raise Unreachable(key)
+        found = _dict_get(base, key)
+        if found is _MISSING:
+            raise Unreachable(key)
+        return found
+    if kind == "type":
+        return type(base)
+    if kind == "cell":
+        if type(base) is not types.CellType:
+            raise Unreachable("cell_contents")
+        try:
+            return base.cell_contents
+        except ValueError as error:
+            raise Unreachable("cell_contents") from error
+    if kind == "default":
+        defaults = base.__defaults__ if type(base) is types.FunctionType else None
+        if defaults is None or not 0 <= key < len(defaults):
+            raise Unreachable("__defaults__")
+        return defaults[key]
+    if kind == "kwdefault":
+        defaults = base.__kwdefaults__ if type(base) is types.FunctionType else None
+        if not defaults or key not in defaults:
+            raise Unreachable("__kwdefaults__")
+        return defaults[key]
+    if kind in ("size", "stride", "offset"):
+        if not isinstance(base, torch.Tensor):
+            raise Unreachable(kind)
+        with torch._C.DisableTorchFunctionSubclass():
+            if kind == "offset":
+                return base.storage_offset()
+            values = base.shape if kind == "size" else base.stride()
+            if not -len(values) <= key < len(values):
+                raise Unreachable(kind)
+            return values[key]
+    raise Unreachable(kind)
