@@ -15,11 +15,12 @@ from ..symbolic.env import ShapeEnv
 from ..symbolic.expr import Expr, as_expr, maybe_int
 from ..symbolic.node import wrap
 from .fallback import meta_by_running
-from .meta.core import DataDependentError, TensorMeta, decide, fold, state
+from .meta.core import RULES, DataDependentError, TensorMeta, fold, same, state
+from .meta.types import category
 from .opinfo import OpInfo, op_info
 
-__all__ = ["TraceTensor", "TensorMeta", "DataDependentError", "trace_tensor_like", "tensor_meta", "from_meta", "recording",
-           "Recorder", "Storage"]
+__all__ = ["TraceTensor", "TensorMeta", "DataDependentError", "trace_tensor_like", "tensor_meta", "from_meta",
+           "recording", "Recorder", "Storage"]
 
 
 class Storage:
@@ -29,7 +30,7 @@ class Storage:
 
 class Recorder(Protocol):
     def record(self, info: OpInfo, args: tuple, kwargs: dict, out: Any) -> None:
-        """One operator ran: its arguments as they came (TraceTensors, real tensors, SymInts) and its TraceTensor results."""
+        """One operator ran: its arguments as they came (TraceTensors, tensors, SymInts) and its results."""
 
 
 class TraceTensor(torch.Tensor):
@@ -45,6 +46,8 @@ class TraceTensor(torch.Tensor):
     @staticmethod
     def __new__(cls, meta: TensorMeta, env: ShapeEnv | None = None, storage: Storage | None = None,
                 requires_grad: bool = False) -> "TraceTensor":
+        if not _registered:
+            _register()
         if env is None:
             shape, stride, offset = meta.shape, meta.stride, meta.storage_offset
         else:
@@ -77,6 +80,31 @@ class TraceTensor(torch.Tensor):
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         raise DataDependentError("a tensor being traced cannot be pickled or copied")
+
+
+_registered = False
+
+
+def _rule_entry(cls: type, op: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+    return _dispatch(op, args, kwargs or {})
+
+
+def _register() -> None:
+    """Tell torch, operator by operator, that TraceTensor has a dispatch rule (torch.library.register_torch_dispatch).
+
+    It would find `__torch_dispatch__` anyway, but before it looks there, torch asks whether the tensor is a DTensor, and
+    for that it imports torch.distributed and sympy (0.6 s) once per process. Operators without a rule of ours are left
+    out: they take the slow path anyway.
+    """
+    global _registered
+    _registered = True
+    from torch._library.simple_registry import singleton
+    bases = {name.partition(".")[0] for name in RULES}
+    for full in torch._C._dispatch_get_all_op_names():
+        ns, _, name = full.partition("::")
+        base, _, overload = name.partition(".")
+        if ns == "aten" and not overload.endswith("out") and (base in bases or (base[-1:] == "_" and base[:-1] in bases)):
+            singleton.find(full).torch_dispatch_rules.register(TraceTensor, _rule_entry)
 
 
 def _plain(x: Any) -> Any:
@@ -209,8 +237,6 @@ def _written(info: OpInfo, op: torch._ops.OpOverload, args: tuple, kwargs: dict)
 
 
 def _check_written(op: Any, target: TensorMeta, value: TensorMeta) -> None:
-    from .meta.core import same
-    from .meta.types import category
     if len(target.shape) != len(value.shape) or not all(map(same, target.shape, value.shape)):
         raise RuntimeError(f"{op}: output with shape {list(target.shape)} doesn't match the broadcast shape "
                            f"{list(value.shape)}")

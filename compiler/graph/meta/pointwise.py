@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from .core import TensorMeta, broadcast_shapes, rule
+from .core import RULES, TensorMeta, broadcast_shapes, rule
 from .strides import elementwise_strides
 from .types import is_int, result_type, to_complex_real
 
@@ -204,3 +204,16 @@ def grad(*args: Any, **kwargs: Any) -> TensorMeta:
 @rule("_conj", "_neg_view")
 def lazy_bits(a: TensorMeta) -> TensorMeta:
     raise NotImplementedError("conj and neg views are not traced")
+
+
+_PROMOTING = """mul bitwise_and bitwise_or bitwise_xor bitwise_left_shift bitwise_right_shift __lshift__ __rshift__ __and__
+    __or__ __xor__ remainder fmod maximum minimum fmax fmin copysign nextafter hypot heaviside floor_divide gcd lcm
+    ldexp""".split()
+
+
+def _register_promoting() -> None:
+    for name in [*_PROMOTING, *FLOAT_RESULT, *BOOL_RESULT]:
+        RULES.setdefault(name, generic_pointwise(name))
+
+
+_register_promoting()
