@@ -4,8 +4,9 @@
 resume.py makes the functions that a graph break needs, regions.py takes loop bodies out of functions.
 """
 from .instructions import Bytecode, Handler, Instruction, Position, Slot, decode
+from .assemble import assemble
 from .opset import OPS, stack_effect
 from .version import NULL_FIRST, VERSION
 from .wire import UnsupportedBytecode
 
-__all__ = ["Bytecode", "Handler", "Instruction", "Position", "Slot", "decode", "OPS", "stack_effect", "NULL_FIRST", "VERSION", "UnsupportedBytecode"]
+__all__ = ["Bytecode", "Handler", "Instruction", "Position", "Slot", "assemble", "decode", "OPS", "stack_effect", "NULL_FIRST", "VERSION", "UnsupportedBytecode"]

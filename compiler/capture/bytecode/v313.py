@@ -69,7 +69,7 @@ def lower(ins: Any, peek: Any, operands: Operands) -> tuple[Native, int]:
         return [("CALL", ins.arg)], 1
     if op == "LOAD_GLOBAL" and peek is not None and peek.op == "PUSH_NULL":
         return [(op, operands.name(ins.arg) << 1 | 1)], 2
-    if peek is not None and (op, peek.op) in _PAIR_OF and ins.slot < 16 and peek.slot < 16 and ins.line == peek.line:
+    if peek is not None and (op, peek.op) in _PAIR_OF and ins.slot < 16 and peek.slot < 16 and ins.positions == peek.positions:
         return [(_PAIR_OF[op, peek.op], ins.slot << 4 | peek.slot)], 2
     if op == "LOAD_CLOSURE":
         return [("LOAD_FAST", ins.slot)], 1

@@ -1,0 +1,232 @@
+"""Data flow over a Bytecode: reachability, what each stack slot holds, which locals are bound, which are live.
+
+Sets of local slots are int bit masks (bit i is slot i). Exception edges count: an instruction that a handler covers has the
+handler's target as a successor, with the stack cut to the handler's depth.
+"""
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Iterator
+
+from .instructions import Bytecode, Instruction
+from .opset import pops, pushes
+from .wire import UnsupportedBytecode
+
+__all__ = ["Flow", "analyse", "successors", "transfer", "reachable", "depths", "on_exception", "slots_in", "VALUE", "NULL", "MAYBE", "PREV_EXC", "LASTI"]
+
+# What a stack slot holds, as far as the code alone tells.
+VALUE = "value"          # an object
+NULL = "null"            # the empty slot of a call sequence
+MAYBE = "maybe"          # an object or NULL, decided at run time (LOAD_METHOD, LOAD_FAST_AND_CLEAR)
+PREV_EXC = "prev_exc"    # what PUSH_EXC_INFO saved: the exception (or None) that was being handled before
+LASTI = "lasti"          # an instruction pointer for RERAISE
+
+Kinds = tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Flow:
+    """Facts before each instruction, by index. None / 0 where it cannot be reached."""
+    kinds: list[Kinds | None]        # the stack, bottom first
+    must: list[int]                  # slots surely bound
+    may: list[int]                   # slots possibly bound
+    live: list[int]                  # slots whose content may still be used
+
+    def depth(self, index: int) -> int | None:
+        kinds = self.kinds[index]
+        return None if kinds is None else len(kinds)
+
+
+def successors(bytecode: Bytecode, index: int) -> Iterator[tuple[int, bool]]:
+    """(index, by jumping) of what may run next, exceptions aside."""
+    ins = bytecode.instructions[index]
+    if ins.target is not None:
+        yield ins.target.index, True
+    if ins.falls_through:
+        if index + 1 >= len(bytecode.instructions):
+            raise UnsupportedBytecode(f"{bytecode.qualname} runs off its end")
+        yield index + 1, False
+
+
+def transfer(ins: Instruction, kinds: Kinds, jump: bool = False) -> Kinds:
+    """The stack after `ins`, given the stack before it."""
+    op = ins.op
+    if op == "SWAP":
+        below = list(kinds)
+        below[-1], below[-ins.arg] = below[-ins.arg], below[-1]
+        return tuple(below)
+    if op == "COPY":
+        return kinds + (kinds[-ins.arg],)
+    if op == "WITH_EXCEPT_START":
+        return kinds + (VALUE,)
+    rest = kinds[:len(kinds) - pops(ins)]
+    if op == "PUSH_NULL":
+        return rest + (NULL,)
+    if op == "PUSH_EXC_INFO":
+        return rest + (PREV_EXC, VALUE)
+    if op == "LOAD_FAST_AND_CLEAR" or op == "LOAD_METHOD" or (op == "LOAD_SUPER_ATTR" and ins.method):
+        return rest + (MAYBE,) * pushes(ins)
+    return rest + (VALUE,) * pushes(ins, jump)
+
+
+def _join(a: Kinds, b: Kinds, where: str) -> Kinds:
+    if a == b:
+        return a
+    if len(a) != len(b):
+        raise UnsupportedBytecode(f"stack depth {len(a)} meets {len(b)} in {where}")
+    return tuple(x if x == y else MAYBE for x, y in zip(a, b))
+
+
+def on_exception(ins: Instruction, kinds: Kinds) -> Kinds:
+    """The stack at the handler's target when `ins` raises."""
+    h = ins.handler
+    return kinds[:h.depth] + ((LASTI,) if h.lasti else ()) + (VALUE,)
+
+
+def _bind(ins: Instruction, kinds: Kinds, must: int, may: int) -> tuple[int, int]:
+    bit = 1 << ins.slot if ins.slot >= 0 else 0
+    op = ins.op
+    if op == "STORE_FAST":
+        if kinds[-1] == VALUE:
+            return must | bit, may | bit
+        return must & ~bit, may | bit if kinds[-1] == MAYBE else may & ~bit
+    if op == "DELETE_FAST" or op == "LOAD_FAST_AND_CLEAR":
+        return must & ~bit, may & ~bit
+    if op in ("LOAD_FAST", "LOAD_FAST_CHECK", "MAKE_CELL"):
+        return must | bit, may | bit
+    return must, may
+
+
+def _forward(bytecode: Bytecode) -> tuple[list, list[int], list[int]]:
+    instructions = bytecode.instructions
+    count = len(instructions)
+    kinds: list[Kinds | None] = [None] * count
+    must, may = [0] * count, [0] * count
+    bound = sum(1 << i for i, slot in enumerate(bytecode.slots) if slot.param or slot.cell or slot.free)
+    kinds[0], must[0], may[0] = (), bound, bound
+    work = [0]
+
+    def reach(index: int, stack: Kinds, m: int, y: int) -> None:
+        old = kinds[index]
+        if old is None:
+            kinds[index], must[index], may[index] = stack, m, y
+            work.append(index)
+            return
+        joined = _join(old, stack, bytecode.qualname)
+        state = (joined, must[index] & m, may[index] | y)
+        if state != (old, must[index], may[index]):
+            kinds[index], must[index], may[index] = state
+            work.append(index)
+
+    while work:
+        index = work.pop()
+        ins, stack, m, y = instructions[index], kinds[index], must[index], may[index]
+        after_must, after_may = _bind(ins, stack, m, y)
+        if ins.handler is not None:
+            reach(ins.handler.target.index, on_exception(ins, stack), m & after_must, y | after_may)
+        for following, jump in successors(bytecode, index):
+            reach(following, transfer(ins, stack, jump), after_must, after_may)
+    return kinds, must, may
+
+
+_SLOT_USES = frozenset(["LOAD_FAST", "LOAD_FAST_CHECK", "LOAD_FAST_AND_CLEAR", "DELETE_FAST", "LOAD_CLOSURE", "LOAD_DEREF", "STORE_DEREF", "DELETE_DEREF",
+                        "LOAD_CLASSDEREF", "LOAD_FROM_DICT_OR_DEREF", "MAKE_CELL"])
+# a frame that asks for these by name may look at its own locals, so all of them are kept
+LOOKS_AT_FRAME = frozenset(["locals", "vars", "dir", "eval", "exec", "_getframe", "currentframe", "stack", "breakpoint", "set_trace", "__import__"])
+
+
+def _backward(bytecode: Bytecode, kinds: list) -> list[int]:
+    instructions = bytecode.instructions
+    live = [0] * len(instructions)
+    everything = 0
+    if any(ins.op in ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_ATTR", "LOAD_METHOD") and ins.arg in LOOKS_AT_FRAME for ins in instructions):
+        everything = (1 << len(bytecode.slots)) - 1
+    changed = True
+    while changed:
+        changed = False
+        for index in range(len(instructions) - 1, -1, -1):
+            if kinds[index] is None:
+                continue
+            ins = instructions[index]
+            out = everything
+            for following, _ in successors(bytecode, index):
+                out |= live[following]
+            if ins.slot >= 0:
+                bit = 1 << ins.slot
+                if ins.op == "STORE_FAST" or ins.op == "DELETE_FAST" or ins.op == "LOAD_FAST_AND_CLEAR":
+                    out &= ~bit
+                if ins.op in _SLOT_USES:
+                    out |= bit
+            if ins.handler is not None:
+                out |= live[ins.handler.target.index]
+            if out != live[index]:
+                live[index] = out
+                changed = True
+    return live
+
+
+_CACHE_SIZE = 1024
+_cache: dict[int, tuple[Bytecode, Flow]] = {}
+
+
+def analyse(bytecode: Bytecode) -> Flow:
+    """All facts; remembered for Bytecodes that come from `decode`. Raises UnsupportedBytecode on code whose stack does not add up."""
+    known = _cache.get(id(bytecode)) if bytecode.code is not None else None
+    if known is not None and known[0] is bytecode:
+        return known[1]
+    kinds, must, may = _forward(bytecode)
+    flow = Flow(kinds, must, may, _backward(bytecode, kinds))
+    if bytecode.code is not None:
+        if len(_cache) >= _CACHE_SIZE:
+            del _cache[next(iter(_cache))]
+        _cache[id(bytecode)] = (bytecode, flow)
+    return flow
+
+
+def depths(bytecode: Bytecode) -> list[int | None]:
+    """Stack depth before each instruction; None where it cannot be reached. Raises UnsupportedBytecode where two paths disagree."""
+    instructions = bytecode.instructions
+    found: list[int | None] = [None] * len(instructions)
+    work = [(0, 0)]
+    while work:
+        index, depth = work.pop()
+        if found[index] is not None:
+            if found[index] != depth:
+                raise UnsupportedBytecode(f"stack depth {found[index]} meets {depth} at {index} in {bytecode.qualname}")
+            continue
+        found[index] = depth
+        ins = instructions[index]
+        if depth < pops(ins):
+            raise UnsupportedBytecode(f"{ins!r} in {bytecode.qualname} finds {depth} on the stack")
+        h = ins.handler
+        if h is not None:
+            work.append((h.target.index, h.depth + h.lasti + 1))
+        for following, jump in successors(bytecode, index):
+            work.append((following, depth - pops(ins) + pushes(ins, jump)))
+    return found
+
+
+def reachable(bytecode: Bytecode, entry: int) -> set[int]:
+    """Indices of what may run from `entry` on."""
+    seen: set[int] = set()
+    work = [entry]
+    while work:
+        index = work.pop()
+        if index in seen:
+            continue
+        seen.add(index)
+        ins = bytecode.instructions[index]
+        if ins.handler is not None:
+            work.append(ins.handler.target.index)
+        work.extend(following for following, _ in successors(bytecode, index))
+    return seen
+
+
+def slots_in(mask: int) -> list[int]:
+    """The slot numbers of a mask, ascending."""
+    found = []
+    while mask:
+        low = mask & -mask
+        found.append(low.bit_length() - 1)
+        mask ^= low
+    return found

@@ -1,0 +1,359 @@
+"""Leaving compiled code in the middle of a function and coming back.
+
+A graph break at instruction `index` needs two kinds of function:
+
+* the *break function* gets the live locals and the operand stack as arguments, rebuilds the frame's state, executes the one instruction
+  natively, under copies of the exception handlers that cover it, and then calls
+* a *resume function* for where execution goes on: the original's code from there, with the live locals and the stack as its parameters.
+
+Calling convention. Both are plain functions. `spec.params` lists the positional parameters (splice.Param): first the locals that are
+bound and live, by slot, then the stack, bottom first, without NULLs. `spec.closure` lists the original's slots whose *cells* form
+the closure, in the order of co_freevars: cells keep their identity, and what the original owns as a cell variable is a free variable here.
+The break function calls `dispatch(resume_function, *arguments)`, outside of any handler; `dispatch` is a constant of its code, given by the
+integrator, who may look up a compiled entry by `resume_function.__code__`. With `dispatch=None` it calls the resume function itself.
+
+State. The caller says which stack slots hold NULL and which slots are bound; what else the stack holds is read off the code. Handled
+exceptions are re-established: see Param. What cannot be carried over raises CannotResume with the reason.
+
+Module-level code whose locals are its globals (notebook cells) uses *_GLOBAL instructions in the made functions; they are not
+CO_OPTIMIZED, so calling them gives them globals() as f_locals. Pass `locals_are_globals=True`.
+"""
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from types import CellType, CodeType, FunctionType
+from typing import Any, Callable, Collection, Iterable, Sequence
+
+from .flow import LASTI, LOOKS_AT_FRAME, MAYBE, NULL, PREV_EXC, VALUE, Kinds, analyse, reachable, slots_in, transfer
+from .instructions import Bytecode, Handler, Instruction, decode
+from .splice import CannotResume, Param, Splice, cells_used, check_supported
+from .version import NULL_FIRST
+
+__all__ = ["CannotResume", "Param", "ResumeSpec", "BreakSpec", "make_resume", "make_break", "live_locals", "stack_kinds"]
+
+
+@dataclass(frozen=True, eq=False)
+class ResumeSpec:
+    """A function that starts at an instruction of another. See the module's calling convention."""
+    code: CodeType
+    original: CodeType
+    index: int                       # of the instruction (in decode(original).instructions) where it starts
+    params: tuple[Param, ...]
+    closure: tuple[int, ...]         # slots of the original
+    kinds: Kinds                     # the operand stack, bottom first (flow.VALUE, NULL, PREV_EXC, LASTI)
+    bound: int                       # mask of slots bound on entry
+
+    def arguments(self, local_values: Any, stack: Sequence[Any], handled: dict[int, Any] | None = None) -> list[Any]:
+        """The positional arguments: `local_values[slot]`, `stack[depth]`, `handled[depth]`."""
+        found = []
+        for param in self.params:
+            source = local_values if param.kind == "local" else stack if param.kind == "stack" else handled
+            found.append(source[param.number])
+        return found
+
+    def function(self, namespace: dict[str, Any], cells: Sequence[CellType] = ()) -> FunctionType:
+        """The function, over globals and the cells for `closure`."""
+        made = FunctionType(self.code, namespace, self.code.co_name, None, tuple(cells) or None)
+        made.__qualname__ = self.code.co_qualname
+        return made
+
+
+@dataclass(frozen=True, eq=False)
+class BreakSpec(ResumeSpec):
+    """A function that executes one instruction and goes on in one of `successors` (fall-through first, then the jump)."""
+    successors: tuple[ResumeSpec, ...] = field(default=())
+
+
+def live_locals(code: CodeType, index: int) -> list[int]:
+    """Local slots (not cells) whose values may be used from instruction `index` on, bound or not."""
+    bytecode = decode(code)
+    return [i for i in slots_in(_live(bytecode, index)) if not (bytecode.slots[i].cell or bytecode.slots[i].free)]
+
+
+def stack_kinds(code: CodeType, index: int) -> Kinds:
+    """What the operand stack holds before instruction `index`, as far as the code tells. Raises CannotResume if it cannot be reached."""
+    kinds = analyse(decode(code)).kinds[index]
+    if kinds is None:
+        raise CannotResume("the instruction cannot be reached")
+    return kinds
+
+
+def _live(bytecode: Bytecode, index: int) -> int:
+    live = analyse(bytecode).live[index]
+    first = bytecode.slots[0] if bytecode.slots else None
+    if first is not None and first.param and not live & 1 and any(slot.name == "__class__" and slot.free for slot in bytecode.slots):
+        live |= 1                        # zero-argument super() takes the first parameter out of the frame
+    return live
+
+
+def _mask(slots: Iterable[int] | int) -> int:
+    return slots if isinstance(slots, int) else sum(1 << slot for slot in set(slots))
+
+
+def _resolve(bytecode: Bytecode, index: int, nulls: Collection[int], bound: Iterable[int] | int | None) -> tuple[Kinds, int]:
+    """The state at `index`, checked against what the code says."""
+    flow = analyse(bytecode)
+    known = flow.kinds[index]
+    if known is None:
+        raise CannotResume("the instruction cannot be reached")
+    kinds = tuple(NULL if depth in nulls else VALUE if kind == MAYBE else kind for depth, kind in enumerate(known))
+    for depth, kind in enumerate(known):
+        if (depth in nulls) != (kind == NULL) and kind != MAYBE:
+            raise ValueError(f"stack slot {depth} at {bytecode.instructions[index]!r} holds {kind}; the caller says "
+                             f"{'NULL' if depth in nulls else 'a value'}")
+    must, may = flow.must[index], flow.may[index]
+    if bound is None:
+        undecided = must ^ may
+        if undecided & _live(bytecode, index):
+            names = [bytecode.slots[i].name for i in slots_in(undecided)]
+            raise ValueError(f"say which slots are bound: the code does not decide {names}")
+        return kinds, must
+    mask = _mask(bound) | sum(1 << i for i, slot in enumerate(bytecode.slots) if slot.free)
+    missing = must & _live(bytecode, index) & ~mask
+    if missing:
+        raise ValueError(f"slots {[bytecode.slots[i].name for i in slots_in(missing)]} are bound here, the caller says they are not")
+    return kinds, mask
+
+
+def _params(bytecode: Bytecode, kinds: Kinds, passed: int) -> tuple[Param, ...]:
+    taken = {slot.name for slot in bytecode.slots}
+    found = []
+
+    def fresh(name: str) -> str:
+        while name in taken:
+            name += "_"
+        taken.add(name)
+        return name
+
+    for number in slots_in(passed):
+        name = bytecode.slots[number].name
+        found.append(Param("local", number, name if name.isidentifier() else fresh("__local_" + name.strip("."))))
+    for depth, kind in enumerate(kinds):
+        if kind == VALUE:
+            found.append(Param("stack", depth, fresh(f"__stack_{depth}")))
+        elif kind == PREV_EXC:
+            found.append(Param("handled", depth, fresh(f"__handled_{depth}")))
+    return tuple(found)
+
+
+def _plain_slots(bytecode: Bytecode) -> int:
+    return sum(1 << i for i, slot in enumerate(bytecode.slots) if not (slot.cell or slot.free))
+
+
+def _check_first_cell(bytecode: Bytecode) -> None:
+    """Zero-argument super() where `self` is a cell: the frame's first slot would no longer hold it."""
+    if bytecode.slots and bytecode.slots[0].cell and any(slot.free and slot.name == "__class__" for slot in bytecode.slots):
+        if any(ins.op in ("LOAD_GLOBAL", "LOAD_NAME") and ins.arg == "super" for ins in bytecode.instructions):
+            if not any(ins.op == "LOAD_SUPER_ATTR" for ins in bytecode.instructions):
+                raise CannotResume(f"{bytecode.name} uses super() while a closure captures its first parameter")
+
+
+def _restore(splice: Splice, bytecode: Bytecode, kinds: Kinds, params: Sequence[Param], closure: Sequence[int], bound: int) -> None:
+    for number in closure:
+        if not bound >> number & 1:
+            splice.emit("DELETE_FAST", slot=splice.slot(number))       # an empty slot, in the middle of an inlined comprehension
+    splice.restore_stack(kinds, {param.number: at for at, param in enumerate(params) if param.kind != "local"})
+
+
+_CACHE_SIZE = 4096
+_resumes: dict[tuple, ResumeSpec] = {}
+_breaks: dict[tuple, tuple[BreakSpec, Any]] = {}
+
+
+def _remember(cache: dict, key: tuple, value: Any) -> None:
+    if len(cache) >= _CACHE_SIZE:
+        del cache[next(iter(cache))]
+    cache[key] = value
+
+
+def make_resume(code: CodeType, index: int, nulls: Collection[int] = (), bound: Iterable[int] | int | None = None, *,
+                locals_are_globals: bool = False) -> ResumeSpec:
+    """A function that goes on at instruction `index` of `code`.
+
+    nulls: depths of the operand stack (0 is the bottom) that hold NULL; bound: slots that are bound (cell slots: hold a cell), a mask or
+    numbers; None if the code decides it. The same state gives the same spec, hence the same code object.
+    Raises CannotResume; ValueError if the state contradicts the code.
+    """
+    bytecode = decode(code)
+    check_supported(bytecode, locals_are_globals)
+    kinds, mask = _resolve(bytecode, index, nulls, bound)
+    return _make_resume(code, bytecode, index, kinds, mask)
+
+
+def _start(bytecode: Bytecode, index: int) -> None:
+    first = next(i for i, ins in enumerate(bytecode.instructions) if ins.op == "RESUME")
+    if index <= first:
+        raise CannotResume("the function has not started yet")
+
+
+def _make_resume(code: CodeType, bytecode: Bytecode, index: int, kinds: Kinds, bound: int) -> ResumeSpec:
+    _start(bytecode, index)
+    live = _live(bytecode, index)
+    plain = _plain_slots(bytecode)
+    key = (id(code), index, kinds, bound & live, bound & ~plain)
+    known = _resumes.get(key)
+    if known is not None and known.original is code:
+        return known
+    _check_first_cell(bytecode)
+    params = _params(bytecode, kinds, bound & live & plain)
+    wanted = reachable(bytecode, index)
+    closure = cells_used(bytecode, wanted)
+    splice = Splice(bytecode, params, closure, bytecode.instructions[index].positions)
+    _restore(splice, bytecode, kinds, params, closure, bound)
+    if min(wanted) != index:
+        entry = splice.emit("JUMP")
+        entry.target = splice.copy(wanted)[index]
+    else:
+        splice.copy(wanted)
+    spec = ResumeSpec(splice.finish(), code, index, params, closure, kinds, bound)
+    _remember(_resumes, key, spec)
+    return spec
+
+
+def _step(ins: Instruction, kinds: Kinds, bound: int, jump: bool) -> tuple[Kinds, int]:
+    """The concrete state after `ins`."""
+    bit = 1 << ins.slot if ins.slot >= 0 else 0
+    if ins.op == "STORE_FAST":
+        bound = bound & ~bit if kinds[-1] == NULL else bound | bit
+    elif ins.op == "DELETE_FAST":
+        bound &= ~bit
+    elif ins.op == "MAKE_CELL":
+        bound |= bit
+    elif ins.op == "LOAD_FAST_AND_CLEAR":
+        return kinds + (VALUE if bound & bit else NULL,), bound & ~bit
+    elif ins.op == "LOAD_METHOD" or (ins.op == "LOAD_SUPER_ATTR" and ins.method):
+        below = transfer(ins, kinds)[:-2]
+        return below + ((NULL, VALUE) if NULL_FIRST else (VALUE, NULL)), bound
+    return transfer(ins, kinds, jump), bound
+
+
+def _emit_native(splice: Splice, ins: Instruction, handler: Handler | None) -> Instruction:
+    """The one instruction, so that what it leaves on the stack is known beforehand: a method is loaded bound, beside a NULL."""
+    first = len(splice.code)
+    slot = splice.slot(ins.slot) if ins.slot >= 0 else -1
+    if ins.op == "LOAD_METHOD" or (ins.op == "LOAD_SUPER_ATTR" and ins.method):
+        native = ins.copy(op="LOAD_ATTR" if ins.op == "LOAD_METHOD" else ins.op, method=False)
+        splice.code.append(native)
+        splice.emit("PUSH_NULL")
+        if NULL_FIRST:
+            splice.emit("SWAP", 2)
+    else:
+        native = ins.copy(slot=slot)
+        splice.code.append(native)
+    for made in splice.code[first:]:
+        made.handler = None
+    native.handler = handler
+    return native
+
+
+def _emit_tail(splice: Splice, resume: ResumeSpec, dispatch: Callable[..., Any] | None) -> Instruction:
+    """Pack the state and call the resume function. Returns the first instruction."""
+    first = len(splice.code)
+    splice.emit("NOP")
+    saved = splice.save_stack(resume.kinds)
+    if dispatch is None:
+        if NULL_FIRST:
+            splice.emit("PUSH_NULL")
+        splice.push_function(resume.code, resume.closure, resume.bound)
+        if not NULL_FIRST:
+            splice.emit("PUSH_NULL")
+    else:
+        splice.push_call(dispatch)
+        splice.push_function(resume.code, resume.closure, resume.bound)
+    for param in resume.params:
+        splice.load_and_forget(splice.slot(param.number) if param.kind == "local" else saved[param.number])
+    splice.emit("CALL", len(resume.params) + (dispatch is not None))
+    splice.emit("RETURN_VALUE")
+    return splice.code[first]
+
+
+_HARMLESS = frozenset(["NOP", "POP_TOP", "LOAD_CONST", "LOAD_FAST", "STORE_FAST", "COPY", "SWAP", "BUILD_TUPLE", "JUMP", "RETURN_VALUE"])
+_SHORT = 12
+
+
+def _short_ending(bytecode: Bytecode, index: int, kinds: Kinds, bound: int) -> list[int] | None:
+    """The instructions from `index` to the return, if they are few and can neither raise nor call: not worth a resume function."""
+    path: list[int] = []
+    while len(path) < _SHORT:
+        ins = bytecode.instructions[index]
+        if ins.op not in _HARMLESS or (ins.op == "LOAD_FAST" and not bound >> ins.slot & 1) or index in path:
+            return None
+        if ins.op in ("POP_TOP", "STORE_FAST") and kinds[-1] != VALUE:
+            return None
+        path.append(index)
+        if ins.op == "RETURN_VALUE":
+            return path
+        kinds, bound = _step(ins, kinds, bound, ins.op == "JUMP")
+        index = ins.target.index if ins.target is not None else index + 1
+    return None
+
+
+def make_break(code: CodeType, index: int, nulls: Collection[int] = (), bound: Iterable[int] | int | None = None, *,
+               dispatch: Callable[..., Any] | None = None, locals_are_globals: bool = False, finish_short: bool = True) -> BreakSpec:
+    """A function that executes instruction `index` natively and goes on in resume functions. Arguments as for make_resume.
+
+    dispatch: called as dispatch(resume_function, *arguments); None: the resume function is called itself. With `finish_short`, an ending
+    that only returns a value known by then (`return None` after the last call) is executed in place.
+    An exception of the instruction goes to copies of the original's handlers, inside the break function.
+    """
+    bytecode = decode(code)
+    check_supported(bytecode, locals_are_globals)
+    kinds, mask = _resolve(bytecode, index, nulls, bound)
+    _start(bytecode, index)
+    live, plain = _live(bytecode, index), _plain_slots(bytecode)
+    key = (id(code), index, kinds, mask & live, mask & ~plain, id(dispatch), finish_short)
+    known = _breaks.get(key)
+    if known is not None and known[0].original is code:
+        return known[0]
+    _check_first_cell(bytecode)
+    ins = bytecode.instructions[index]
+    params = _params(bytecode, kinds, mask & live & plain)
+    handled = reachable(bytecode, ins.handler.target.index) if ins.handler is not None else set()
+    nexts: list[tuple[bool, ResumeSpec | None, list[int] | None]] = []
+    if ins.op not in ("RETURN_VALUE", "RAISE_VARARGS", "RERAISE"):
+        for jump in ((False, True) if ins.is_conditional else (True,) if ins.is_jump else (False,)):
+            following = ins.target.index if jump else index + 1
+            after, after_bound = _step(ins, kinds, mask, jump)
+            ending = _short_ending(bytecode, following, after, after_bound) if finish_short else None
+            resume = None if ending is not None else _make_resume(code, bytecode, following, after, after_bound)
+            nexts.append((jump, resume, ending))
+    used = set(handled) | {index}
+    for _, resume, ending in nexts:
+        used |= set(ending or ())
+    closure = set(cells_used(bytecode, used))
+    for _, resume, _ in nexts:
+        closure |= set(resume.closure if resume is not None else ())
+    splice = Splice(bytecode, params, sorted(closure), ins.positions)
+    _restore(splice, bytecode, kinds, params, splice.closure, mask)
+    _emit_body(splice, bytecode, ins, handled, nexts, dispatch)
+    spec = BreakSpec(splice.finish(), code, index, params, splice.closure, kinds, mask, tuple(r for _, r, _ in nexts if r is not None))
+    _remember(_breaks, key, (spec, dispatch))
+    return spec
+
+
+def _emit_body(splice: Splice, bytecode: Bytecode, ins: Instruction, handled: set[int], nexts: list, dispatch: Callable[..., Any] | None) -> None:
+    native = _emit_native(splice, ins, None)
+    for jump, resume, ending in nexts:
+        if ending is not None:
+            first = len(splice.code)
+            splice.emit("NOP")
+            _copy_ending(splice, bytecode, ending)
+            entry = splice.code[first]
+        else:
+            entry = _emit_tail(splice, resume, dispatch)
+        if jump:
+            native.target = entry
+    if ins.handler is not None:
+        copies = splice.copy(handled)
+        native.handler = Handler(copies[ins.handler.target.index], ins.handler.depth, ins.handler.lasti)
+
+
+def _copy_ending(splice: Splice, bytecode: Bytecode, path: list[int]) -> None:
+    for index in path:
+        ins = bytecode.instructions[index]
+        if ins.op != "JUMP":
+            splice.code.append(ins.copy(handler=None, slot=splice.slot(ins.slot) if ins.slot >= 0 else -1))
+
+
+# re-exported for callers that decide on names alone whether a frame looks at itself
+FRAME_INSPECTION_NAMES = LOOKS_AT_FRAME

@@ -1,0 +1,195 @@
+"""Making new functions out of parts of an existing one.
+
+A Splice collects instructions for a function whose frame holds some of the original's state: it lays out the slots (parameters, other
+locals, closure cells), copies original instructions with their slots renumbered, and emits glue: restoring an operand stack, packing
+it up again, calling through the integrator's dispatch.
+"""
+from __future__ import annotations
+
+import inspect
+import sys
+from dataclasses import dataclass, replace
+from types import CellType, CodeType, FunctionType
+from typing import Any, Callable, Iterable, Sequence
+
+from .assemble import assemble
+from .flow import LASTI, NULL, PREV_EXC, VALUE, Kinds, slots_in
+from .instructions import Bytecode, Handler, Instruction, Position, Slot, copy_instructions
+from .opset import OPS
+from .version import NULL_FIRST
+
+__all__ = ["CannotResume", "Param", "Splice", "as_globals", "check_supported", "cells_used"]
+
+
+class CannotResume(Exception):
+    """The frame's state at this instruction cannot be carried into another function. str() says why, for the report."""
+
+
+@dataclass(frozen=True)
+class Param:
+    """One parameter of a made function.
+
+    kind "local": the value of slot `number`;  "stack": the value at depth `number` of the operand stack (0 is the bottom);
+    "handled": depth `number` holds what PUSH_EXC_INFO saved, and the argument is the exception which that PUSH_EXC_INFO made the
+    handled one (for the topmost such slot: sys.exception()).
+    """
+    kind: str
+    number: int
+    name: str
+
+
+_NAMESPACE = {"LOAD_NAME": "LOAD_GLOBAL", "STORE_NAME": "STORE_GLOBAL", "DELETE_NAME": "DELETE_GLOBAL"}
+
+
+def check_supported(bytecode: Bytecode, locals_are_globals: bool) -> None:
+    """Raises CannotResume for kinds of code whose frames cannot be continued in another function."""
+    if bytecode.is_generator:
+        raise CannotResume(f"{bytecode.name} is a generator or coroutine: its frame outlives the call")
+    if not bytecode.is_function and not locals_are_globals:
+        raise CannotResume(f"{bytecode.name} runs in a namespace of its own (a class body, or exec with separate locals)")
+
+
+def as_globals(instructions: Iterable[Instruction]) -> None:
+    """Module-level code whose locals are its globals: *_NAME -> *_GLOBAL, in place."""
+    for ins in instructions:
+        ins.op = _NAMESPACE.get(ins.op, ins.op)
+
+
+def cells_used(bytecode: Bytecode, indices: Iterable[int]) -> tuple[int, ...]:
+    """Cell and free slots that a function made of these instructions needs: those they mention, and every closure cell of the original
+    (zero-argument super() finds `__class__` in the frame, not in an instruction)."""
+    used = {i for i, slot in enumerate(bytecode.slots) if slot.free}
+    for index in indices:
+        number = bytecode.instructions[index].slot
+        if number >= 0 and (bytecode.slots[number].cell or bytecode.slots[number].free):
+            used.add(number)
+    return tuple(sorted(used))
+
+
+def _no_positions(position: Position) -> Position:
+    return position if position.line is not None else Position()
+
+
+class Splice:
+    """A function under construction. `params` become its positional parameters in order, `closure` (slots of the original that hold
+    cells) its free variables."""
+
+    def __init__(self, original: Bytecode, params: Sequence[Param], closure: Sequence[int], position: Position) -> None:
+        self.original, self.params, self.closure = original, tuple(params), tuple(closure)
+        self.position = _no_positions(position)
+        self.code: list[Instruction] = []
+        self._taken = {slot.name for slot in original.slots}
+        self._taken.update(param.name for param in params)
+        self._locals: list[str] = [param.name for param in params]
+        self._local_of: dict[int, int] = {param.number: i for i, param in enumerate(params) if param.kind == "local"}
+        self._cell_of = {slot: i for i, slot in enumerate(closure)}
+        if closure:
+            self.emit("COPY_FREE_VARS", len(closure))
+        self.emit("RESUME", 0)
+
+    # --- slots: negative numbers stand for free variables until the number of locals is known
+    def slot(self, number: int) -> int:
+        """This function's slot for a slot of the original."""
+        if number in self._cell_of:
+            return -2 - self._cell_of[number]
+        if number not in self._local_of:
+            self._local_of[number] = len(self._locals)
+            self._locals.append(self.original.slots[number].name)
+        return self._local_of[number]
+
+    def temporary(self, name: str) -> int:
+        """A fresh local."""
+        while name in self._taken:
+            name += "_"
+        self._taken.add(name)
+        self._locals.append(name)
+        return len(self._locals) - 1
+
+    # --- instructions
+    def emit(self, op: str, arg: Any = None, **fields: Any) -> Instruction:
+        """Append a made instruction, at the position of the break or region."""
+        ins = Instruction(op, arg, positions=self.position, **fields)
+        self.code.append(ins)
+        return ins
+
+    def copy(self, indices: Iterable[int]) -> dict[int, Instruction]:
+        """Append copies of original instructions, in their order, and return them by index. References among them are kept."""
+        chosen = sorted(indices)
+        copies = copy_instructions(self.original.instructions[i] for i in chosen)
+        if not self.original.is_function:
+            as_globals(copies)
+        for ins in copies:
+            if ins.slot >= 0:
+                ins.slot = self.slot(ins.slot)
+        self.code += copies
+        return dict(zip(chosen, copies))
+
+    def push_call(self, function: Any) -> None:
+        """Start calling a constant."""
+        if NULL_FIRST:
+            self.emit("PUSH_NULL")
+        self.emit("LOAD_CONST", function)
+        if not NULL_FIRST:
+            self.emit("PUSH_NULL")
+
+    def load_and_forget(self, slot: int) -> None:
+        """Push a local and empty it, so that the frame does not keep the value alive."""
+        self.emit("LOAD_FAST", slot=slot)
+        self.emit("DELETE_FAST", slot=slot)
+
+    def restore_stack(self, kinds: Kinds, numbers: dict[int, int]) -> None:
+        """Build an operand stack from parameters; numbers[depth] is the parameter's slot."""
+        for depth, kind in enumerate(kinds):
+            if kind == NULL:
+                self.emit("PUSH_NULL")
+            elif kind == LASTI:
+                self.emit("LOAD_CONST", 0)       # RERAISE points the frame there; no traceback entry is made from it
+            else:
+                self.load_and_forget(numbers[depth])
+                if kind == PREV_EXC:
+                    self.emit("PUSH_EXC_INFO")
+                    self.emit("POP_TOP")
+
+    def save_stack(self, kinds: Kinds) -> dict[int, int]:
+        """Take the operand stack apart into temporaries, leaving all exception handlers; depth -> slot."""
+        saved: dict[int, int] = {}
+        for depth in range(len(kinds) - 1, -1, -1):
+            kind = kinds[depth]
+            if kind == LASTI:
+                self.emit("POP_TOP")
+                continue
+            if kind == PREV_EXC:
+                self.push_call(sys.exception)
+                self.emit("CALL", 0)
+            saved[depth] = self.temporary(f"__saved_{depth}")
+            self.emit("STORE_FAST", slot=saved[depth])          # also takes NULL, as comprehensions do
+            if kind == PREV_EXC:
+                self.emit("POP_EXCEPT")
+        return saved
+
+    def push_function(self, code: CodeType, closure: Sequence[int], bound: int) -> None:
+        """Push a function over `code` whose closure is the cells in these slots of the original (a new cell for a slot that is empty)."""
+        if closure:
+            for number in closure:
+                if bound >> number & 1:
+                    self.emit("LOAD_CLOSURE", slot=self.slot(number))
+                else:
+                    self.push_call(CellType)
+                    self.emit("CALL", 0)
+            self.emit("BUILD_TUPLE", len(closure))
+        self.emit("LOAD_CONST", code)
+        self.emit("MAKE_FUNCTION", 8 if closure else 0)
+
+    def finish(self, name: str | None = None, qualname: str | None = None) -> CodeType:
+        """Assemble. Names, file and lines are the original's, so tracebacks show the user's code."""
+        original = self.original
+        n_locals = len(self._locals)
+        for ins in self.code:
+            if ins.slot < -1:
+                ins.slot = n_locals - 2 - ins.slot
+        slots = [Slot(local, True, False, False, i < len(self.params)) for i, local in enumerate(self._locals)]
+        slots += [Slot(original.slots[number].name, False, False, True, False) for number in self.closure]
+        flags = original.flags & ~(inspect.CO_VARARGS | inspect.CO_VARKEYWORDS)
+        bytecode = Bytecode(self.code, slots, len(self.params), 0, 0, flags, name or original.name, qualname or original.qualname,
+                            original.filename, original.firstlineno)
+        return assemble(bytecode)
