@@ -236,7 +236,8 @@ class ReportBuilder:
             if (f.what, f.reason) == (what, reason):
                 f.count += n
                 return
-        self.r.fallbacks.append(s.Fallback(what, reason, n, self._current))
+        frame = next((i for i, f in enumerate(self.r.frames) if f.name == what), self._current)
+        self.r.fallbacks.append(s.Fallback(what, reason, n, frame))
 
     def _on_cache(self, e: events.Event) -> None:
         key = str(e.facts.get("key") or "")[:16]

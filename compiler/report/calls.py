@@ -5,10 +5,34 @@ the outermost captured call (calls made by captured code belong to it). It refer
 """
 from __future__ import annotations
 
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Callable
+from typing import Any, Callable, Iterator
 
-__all__ = ["EntryCall", "GraphCall"]
+import torch
+
+__all__ = ["EntryCall", "GraphCall", "CallState"]
+
+
+@dataclass
+class CallState:
+    """The modes of torch that a call ran under and that change what it computes: read when it is made, applied later."""
+    grad: bool = field(default_factory=torch.is_grad_enabled)
+    inference: bool = field(default_factory=torch.is_inference_mode_enabled)
+    autocast: dict[str, tuple[bool, Any]] = field(default_factory=lambda: {
+        d: (torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in ("cpu", "cuda")})
+
+    @contextmanager
+    def apply(self) -> Iterator[None]:
+        """Run a with-block under the same modes."""
+        with ExitStack() as stack:
+            if self.inference:
+                stack.enter_context(torch.inference_mode())
+            stack.enter_context(torch.set_grad_enabled(self.grad))
+            for device, (on, dtype) in self.autocast.items():
+                if on:
+                    stack.enter_context(torch.autocast(device, dtype))
+            yield
 
 
 @dataclass
@@ -34,3 +58,5 @@ class EntryCall:
     why_not: str = ""
     graphs: list[GraphCall] = field(default_factory=list)
     compile_seconds: float | None = None
+    compiled: Callable[..., Any] | None = None     # `fn` through the entries it has, without the frame hook; None: compile it for timing
+    state: CallState = field(default_factory=CallState)

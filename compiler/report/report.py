@@ -54,7 +54,8 @@ class CompileReport:
     findings: list[s.Finding] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
     omitted: list[s.Omission] = field(default_factory=list)
-    live: Any = field(default=None, compare=False)     # what re-timing in the same process needs; never saved
+    result: Any = field(default=None, compare=False, repr=False)   # explain(): the call's value; never saved
+    live: Any = field(default=None, compare=False, repr=False)     # times the calls again, in the same process; never saved
 
     @property
     def compile_seconds(self) -> float:

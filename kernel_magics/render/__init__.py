@@ -1,0 +1,30 @@
+"""Drawing a report: in comes a CompileReport, out come text, self-contained HTML and the JSON for JupyterLab.
+
+Nothing here needs Jupyter; importing this package makes reports draw themselves as HTML wherever they are displayed.
+"""
+from __future__ import annotations
+
+from typing import Any, Iterable
+
+from ...compiler.report import MIME, set_renderer
+from ...compiler.report.text import render, render_short
+
+__all__ = ["bundle", "MIME"]
+
+# Together what a report adds to a saved notebook stays below 200 KB.
+JSON_LIMIT = 110_000
+
+
+def bundle(report: Any, only: Iterable[str] | None = None) -> dict[str, Any]:
+    """The MIME bundle of a report: text, HTML and JSON, or the types in `only`."""
+    from .html import render_html
+    makers = {"text/plain": lambda: render_short(report), "text/html": lambda: render_html(report),
+              MIME: lambda: report.to_dict(JSON_LIMIT)}
+    return {mime: make() for mime, make in makers.items() if only is None or mime in only}
+
+
+def full_text(report: Any) -> str:
+    return render(report)
+
+
+set_renderer(bundle)

@@ -1,0 +1,267 @@
+"""A session: tcompile in one IPython shell. Runs cells, shows and keeps reports, times when the result has been shown."""
+from __future__ import annotations
+
+import contextlib
+import re
+import sys
+from dataclasses import replace
+from typing import Any, Callable, Iterator
+
+from IPython.core.error import UsageError
+
+from ..compiler import events
+from ..compiler.errors import OptionError
+from ..compiler.report import CompileReport
+from ..compiler.report.builder import ReportBuilder
+from ..compiler.report.finish import finish
+from ..compiler.report.labels import label, set_cell_labels
+from ..compiler.report.schema import CellSource
+from .cell import Cell, execute, execute_async, needs_await, own_traceback, prepare
+from .display import Place
+from .engine import Compiler, Engine
+from .options import CellOptions, comment_options, parse
+from .progress import Progress
+
+__all__ = ["Session"]
+
+_IMPLICIT = "@on"         # the magic's line of a cell that `%tcompile on` runs
+
+
+class Session:
+    """What `%load_ext tcompile` installs: one per shell.
+
+    `always` holds the options of `%tcompile on` (None: off), `last` the latest report.
+    """
+
+    def __init__(self, shell: Any, engine: Engine | None = None):
+        self.shell = shell
+        self.engine: Engine = engine or Compiler()
+        self.always: CellOptions | None = None
+        self.last: CompileReport | None = None
+        self.cells = 0                               # cells run through tcompile
+        self._executing = 0                          # > 0 while the shell executes a cell
+        self._due: list[Callable[[], None]] = []     # timings that wait until the cell's result is shown
+
+    # -- in and out of the shell -------------------------------------------------------------------------------------------
+    def install(self) -> None:
+        from . import render                         # noqa: F401  from now on reports draw themselves
+        set_cell_labels(self._cell_of)
+        for name, f in self._hooks():
+            self.shell.events.register(name, f)
+        transforms = self.shell.input_transformers_cleanup
+        at = next((i for i, t in enumerate(transforms) if getattr(t, "__name__", "") == "cell_magic"), len(transforms))
+        self._transformer = _Transformer(self)
+        transforms.insert(at, self._transformer)
+
+    def remove(self) -> None:
+        for name, f in self._hooks():
+            with contextlib.suppress(ValueError):    # was registered by another session of this shell
+                self.shell.events.unregister(name, f)
+        if self._transformer in self.shell.input_transformers_cleanup:
+            self.shell.input_transformers_cleanup.remove(self._transformer)
+        set_cell_labels(None)
+
+    def _hooks(self) -> list[tuple[str, Callable]]:
+        return [("pre_execute", self._enter), ("post_execute", self._leave), ("post_run_cell", self._after_cell)]
+
+    def _enter(self) -> None:
+        self._executing += 1
+
+    def _leave(self) -> None:
+        self._executing = max(0, self._executing - 1)
+
+    def _after_cell(self, result: Any = None) -> None:
+        due, self._due = self._due, []
+        for f in due:
+            f()
+
+    def _cell_of(self, file: str) -> int | None:
+        name = self.shell.compile.format_code_name(file)
+        number = name[1].removeprefix("In[").removesuffix("]") if name is not None else ""
+        return int(number) if number.isdecimal() else None
+
+    # -- input -------------------------------------------------------------------------------------------------------------
+    def transform(self, lines: list[str]) -> list[str]:
+        """A cell under `%tcompile on` becomes a `%%tcompile` cell; one with top-level await becomes an await of the
+        coroutine that runs it, because a magic itself cannot wait. Cells inside a running cell stay as they are."""
+        if self._executing or not lines:
+            return lines
+        if _is_ours(lines[0]):
+            head, body = lines[0].rstrip("\n"), "".join(lines[1:])
+            return [_await(head, body)] if self._awaits(body) else lines
+        if self.always is None or not _is_python(lines):
+            return lines
+        body = "".join(lines)
+        return [_await("", body)] if self._awaits(body) else [f"%%tcompile {_IMPLICIT}\n", *lines]
+
+    def _awaits(self, body: str) -> bool:
+        self._executing += 1                         # needs_await transforms the body: not again through here
+        try:
+            return needs_await(self.shell, body)
+        finally:
+            self._executing -= 1
+
+    # -- running -----------------------------------------------------------------------------------------------------------
+    def run(self, line: str, body: str) -> Any:
+        """Run the body of a `%%tcompile` cell; gives the value of its last expression."""
+        __tracebackhide__ = True
+        first = None if line.strip() == _IMPLICIT else f"%%tcompile {line}".rstrip()
+        spec = self._options(first, body)
+        cell = self._prepare(first, body)
+        if cell is None:
+            return None
+        with self._running(cell, spec, first is None):
+            value = execute(self.shell, cell, lambda code, ns: self.engine.run_code(code, ns, spec.options))
+        return None if cell.silenced else value
+
+    async def run_async(self, head: str, body: str) -> Any:
+        """As `run`, for a cell with top-level await. `head` is the magic's line, empty under `%tcompile on`."""
+        __tracebackhide__ = True
+        first = head or None
+        spec = self._options(first, body)
+        cell = self._prepare(first, body)
+        if cell is None:
+            return None
+        with self._running(cell, spec, first is None):
+            value = await execute_async(self.shell, cell, lambda code, ns: self.engine.run_code(code, ns, spec.options))
+        return None if cell.silenced else value
+
+    def options(self, line: str, base: CellOptions | None = None) -> CellOptions:
+        """Options of a line; a mistake in them is a UsageError, which IPython shows without a traceback."""
+        try:
+            return parse(line, self.shell.user_ns, base)
+        except OptionError as e:
+            raise UsageError(f"tcompile: {e}") from None
+
+    def _options(self, first: str | None, body: str) -> CellOptions:
+        if first is not None:
+            return self.options(first.removeprefix("%%tcompile"), self.always)
+        return self.options(comment_options(body) or "", self.always)
+
+    def _prepare(self, first: str | None, body: str) -> Cell | None:
+        """The cell, or None when its syntax error has been shown and is said to whoever runs the cell."""
+        result = self.shell.displayhook.exec_result
+        self._executing += 1
+        try:
+            return prepare(self.shell, body, first)
+        except (SyntaxError, OverflowError, ValueError, MemoryError) as e:
+            if result is None:
+                raise
+            self.shell.showsyntaxerror()
+            result.error_before_exec = e             # Run All stops here
+            return None
+        finally:
+            self._executing -= 1
+
+    @contextlib.contextmanager
+    def _running(self, cell: Cell, spec: CellOptions, implicit: bool) -> Iterator[None]:
+        __tracebackhide__ = True
+        file = label(cell.name)
+        builder = ReportBuilder(file, spec.words(), CellSource(cell.text, file, 1, self._cell_of(cell.name)))
+        place = Place(self.shell, spec.quiet)
+        ok = False
+        try:
+            with events.listen(builder), events.listen(Progress(place.say)), self.engine.enable(spec.options):
+                yield
+            ok = True
+        except BaseException as e:
+            self._own_lines_only(e, cell)
+            raise
+        finally:
+            self.cells += 1
+            self._finish(builder, spec, cell, place, implicit, ok)
+
+    def _finish(self, builder: ReportBuilder, spec: CellOptions, cell: Cell, place: Place, implicit: bool, ok: bool) -> None:
+        try:
+            report = builder.report()
+        except Exception as e:                       # the cell's own result or error matters more
+            place.clear()
+            print(f"tcompile: the report could not be made: {type(e).__name__}: {e}", file=sys.stderr)
+            return
+        if spec.out:
+            self.shell.user_ns[spec.out] = report
+        if report.summary.status == "nothing" and (implicit or not ok):
+            place.drop()
+            return
+        self.last = report
+
+        def time_again(seconds: float | None = None, compare: tuple[str, ...] | None = None) -> None:
+            again = replace(spec, time=seconds or spec.time or 1.0, compare=compare or spec.compare)
+            report.speedups = self._time(builder, again, cell, Place(self.shell, quiet=True))
+            finish(report, builder.served)
+        report.live = time_again
+        times = ok and (spec.repeat or builder.calls and spec.time is not None)
+        if not times:
+            report.speedups = _not_timed(spec, builder, ok)
+            place.show(report)
+            return
+        place.show(report, final=False)
+
+        def timing() -> None:
+            report.speedups = self._time(builder, spec, cell, place)
+            finish(report, builder.served)
+            place.show(report)
+        if self.shell.displayhook.exec_result is None:     # called by code, not by a cell: nothing is shown afterwards
+            timing()
+        else:
+            self._due.append(timing)
+
+    def _time(self, builder: ReportBuilder, spec: CellOptions, cell: Cell, place: Place) -> Any:
+        from .timing import measure, measure_cell
+        if not spec.repeat:
+            return measure(builder.calls, self.engine, spec.options, spec.compare, spec.time, place.say)
+        if cell.is_async:
+            from ..compiler.report.schema import Speedups
+            return Speedups("unavailable", "a cell with top-level await is not run again")
+
+        def eager() -> None:
+            execute(self.shell, cell, eval, show=False)
+
+        def compiled() -> None:
+            with self.engine.enable(spec.options):
+                execute(self.shell, cell, lambda code, ns: self.engine.run_code(code, ns, spec.options), show=False)
+        place.say(f"running the cell again, {spec.repeat} times under each engine")
+        return measure_cell(eager, compiled, spec.repeat, builder.r.title, spec.compare, builder.r.summary.compile_seconds)
+
+    def _own_lines_only(self, e: BaseException, cell: Cell) -> None:
+        """Let the traceback begin at the cell's own code, as if IPython had run it."""
+        def render() -> list[str]:
+            tb = own_traceback(e.__traceback__, cell.name)
+            return self.shell.InteractiveTB.structured_traceback(type(e), e, tb or e.__traceback__, tb_offset=0)
+        with contextlib.suppress(AttributeError, TypeError):       # an exception class with __slots__ shows all frames
+            e._render_traceback_ = render                          # type: ignore[attr-defined]
+
+
+class _Transformer:
+    has_side_effects = True       # a terminal that only asks whether a cell is complete leaves it out
+
+    def __init__(self, session: Session):
+        self.session = session
+
+    def __call__(self, lines: list[str]) -> list[str]:
+        return self.session.transform(lines)
+
+
+def _is_ours(line: str) -> bool:
+    return re.match(r"%%tcompile(\s|$)", line) is not None
+
+
+def _is_python(lines: list[str]) -> bool:
+    """Not another cell magic, and not only line magics, shell commands, help and comments."""
+    code = [line.strip() for line in lines if line.strip() and not line.lstrip().startswith("#")]
+    if not code or code[0].startswith("%%"):
+        return False
+    return not all(line[0] in "%!?" or line.endswith("?") for line in code)
+
+
+def _await(head: str, body: str) -> str:
+    return f"await get_ipython().find_cell_magic('tcompile').__self__.session.run_async({head!r}, {body!r})\n"
+
+
+def _not_timed(spec: CellOptions, builder: ReportBuilder, ok: bool) -> Any:
+    from ..compiler.report.schema import Speedups
+    if not ok:
+        return Speedups("unavailable", "the cell raised")
+    if spec.time is None:
+        return Speedups("off", "timing is off (time=off)")
+    return Speedups("unavailable", "no call from this cell's code into a compiled function was seen that could be run again; repeat=N times the whole cell")

@@ -1,0 +1,313 @@
+"""Timing engines against each other, by running again only what is safe to run again.
+
+Captured calls without side effects are timed end to end on the user's own inputs; calls with effects by their graphs alone, and
+labelled so; the whole cell only where the user asks (repeat=N). Engines run in turn, round by round, and medians carry bootstrap intervals.
+Eager runs without the frame hook. Stock torch.compile comes last, because its first call can take minutes, and can be interrupted.
+Random state and module buffers are as before afterwards. Inputs are not copied.
+"""
+from __future__ import annotations
+
+import gc
+import random
+import sys
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Callable, Iterable, Iterator, Sequence
+
+import torch
+
+from ..compiler.report import schema as s
+from ..compiler.report.calls import EntryCall
+from ..compiler.report.labels import label
+from .stats import Bootstrap, interval_of
+
+__all__ = ["measure", "measure_cell", "Contender", "preserved"]
+
+_MIN_SAMPLE = 2e-4        # a sample lasts at least that long, in seconds, so that the clock does not matter
+_MAX_ROUNDS = 200
+_MIN_ROUNDS = 5
+_MAX_CALLS = 4
+_KEPT_SAMPLES = 100
+Say = Callable[[str], None]
+
+
+@dataclass
+class Contender:
+    """One engine's way to do one call, and what is known of it so far."""
+    engine: str
+    run: Callable[[], Any] | None
+    status: str = "ok"
+    reason: str = ""
+    cold: float | None = None
+    warm: float | None = None
+    inner: int = 1
+
+
+@dataclass
+class _Job:
+    """One call with its contenders, and the rounds timed so far."""
+    call: EntryCall
+    measured: str
+    contenders: dict[str, Contender] = field(default_factory=dict)
+    rounds: list[dict[str, float]] = field(default_factory=list)
+    why_not: str = ""
+
+
+def measure(calls: Sequence[EntryCall], engine: Any, options: Any, compare: Sequence[str], budget: float | None,
+            say: Say = lambda text: None) -> s.Speedups:
+    """Time `calls` under eager, tcompile (`engine`) and the engines in `compare`, within `budget` seconds (without
+    what stock torch.compile takes to compile). Never raises for what a call raises: a figure that could not be
+    measured has its reason. An interrupt ends the timing and keeps what was measured."""
+    engines = ["eager", "tcompile", *(e for e in compare if e not in ("eager", "tcompile"))]
+    out = s.Speedups("off", "timing is off (time=off)", budget, 0.0, engines)
+    if budget is None:
+        return out
+    if not calls:
+        out.status, out.reason = "unavailable", "no compiled call in this cell could be timed: none reached the compiler from outside"
+        return out
+    t0 = time.perf_counter()
+    jobs = [_job(c, engine, options) for c in calls[:_MAX_CALLS]]
+    reasons = [] if len(calls) <= _MAX_CALLS else [f"{len(calls) - _MAX_CALLS} further calls were not timed"]
+    with preserved(m for c in calls for m in (c.fn, getattr(c.fn, "__self__", None), *c.args, *c.kwargs.values())):
+        try:
+            live = [j for j in jobs if j.measured]
+            share = budget / max(1, len(live)) / (2 if "torch" in engines else 1)
+            for j in live:
+                say(f"timing {j.call.name}")
+                _rounds(j, share)
+            if "torch" in engines:
+                for j in live:
+                    _add_stock(j, say)
+                    _rounds(j, share)
+        except KeyboardInterrupt:
+            reasons.append(f"timing was interrupted after {time.perf_counter() - t0:.1f} s")
+    out.calls = [_result(j, engines) for j in jobs]
+    out.overall = _overall(jobs, engines)
+    out.spent_seconds = time.perf_counter() - t0
+    missing = [f"{c.name}: {e.engine} {e.reason or e.status}" for c in out.calls for e in c.engines if e.status != "ok"]
+    missing += [f"{c.name}: {c.why_not}" for c in out.calls if not c.measured]
+    reasons += list(dict.fromkeys(missing))
+    out.status = "measured" if out.overall and not reasons else "partial" if out.overall else "unavailable"
+    out.reason = "; ".join(reasons)
+    return out
+
+
+def measure_cell(eager: Callable[[], Any], compiled: Callable[[], Any], repeat: int, name: str, compare: Sequence[str] = (),
+                 compile_seconds: float | None = None) -> s.Speedups:
+    """Time a whole cell `repeat` times under each engine, in turn. Its side effects happen again: the user asked."""
+    call = EntryCall(name, eager, safe=False, compile_seconds=compile_seconds)
+    job = _Job(call, "cell", {"eager": Contender("eager", eager), "tcompile": Contender("tcompile", compiled)},
+               why_not=f"the cell ran again {repeat} times under each engine")
+    t0 = time.perf_counter()
+    reasons = []
+    try:
+        for _ in range(repeat):
+            job.rounds.append({c.engine: _sample(c) for c in job.contenders.values()})
+    except KeyboardInterrupt:
+        reasons.append(f"interrupted after {len(job.rounds)} of {repeat} runs")
+    except Exception as e:
+        reasons.append(f"running the cell again raised {type(e).__name__}: {e}")
+    if "torch" in compare:
+        reasons.append("stock torch.compile compiles functions, not cells: it was not timed")
+    if len(job.rounds) == 1:
+        reasons.append("one run gives no interval")
+    engines = ["eager", "tcompile"]
+    overall = _overall([job], engines)
+    return s.Speedups("measured" if overall and not reasons else "partial" if overall else "unavailable", "; ".join(reasons), None,
+                      time.perf_counter() - t0, engines, [_result(job, engines)], overall)
+
+
+def _job(call: EntryCall, engine: Any, options: Any) -> _Job:
+    if call.safe:
+        job = _Job(call, "call")
+        job.contenders["eager"] = Contender("eager", lambda: call.fn(*call.args, **call.kwargs))
+        try:
+            compiled = call.compiled or engine.compile(call.fn, options)
+            job.contenders["tcompile"] = Contender("tcompile", lambda: compiled(*call.args, **call.kwargs), cold=call.compile_seconds)
+        except Exception as e:
+            job.contenders["tcompile"] = Contender("tcompile", None, "failed", f"{type(e).__name__}: {e}")
+        return job
+    if call.graphs:
+        job = _Job(call, "graphs", why_not=call.why_not or "it has side effects")
+        job.contenders["eager"] = Contender("eager", lambda: [g.eager(*g.inputs) for g in call.graphs])
+        job.contenders["tcompile"] = Contender("tcompile", lambda: [g.compiled(*g.inputs) for g in call.graphs], cold=call.compile_seconds)
+        return job
+    return _Job(call, "", why_not=f"not timed: {call.why_not or 'it has side effects'}; repeat=N runs the whole cell again")
+
+
+def _add_stock(job: _Job, say: Say) -> None:
+    """Compile a call with stock torch.compile. An interrupt stops this engine alone."""
+    say(f"compiling {job.call.name} with stock torch.compile, which can take a while (interrupt to stop it)")
+    c = job.contenders["torch"] = Contender("torch", None)
+    t0 = time.perf_counter()
+    try:
+        from ..compiler.backends import stock
+        why = stock.available()
+        if why:
+            c.status, c.reason = "unavailable", why
+            return
+        if job.measured == "call":
+            fn = stock.compile(job.call.fn)
+            c.run = lambda: fn(*job.call.args, **job.call.kwargs)
+        else:
+            fns = [(stock.compile(g.eager), g.inputs) for g in job.call.graphs]
+            c.run = lambda: [f(*inputs) for f, inputs in fns]
+        with job.call.state.apply():
+            c.cold, c.warm = _once(c.run), _once(c.run)
+    except KeyboardInterrupt:
+        c.status, c.reason, c.run = "stopped", f"interrupted after {time.perf_counter() - t0:.1f} s of compiling", None
+    except Exception as e:
+        c.status, c.reason, c.run = "failed", f"{type(e).__name__}: {str(e).splitlines()[0] if str(e) else ''}", None
+
+
+def _rounds(job: _Job, budget: float) -> None:
+    """Time the contenders in turn until the budget is spent. What raises is out, with its reason."""
+    end = time.perf_counter() + budget
+    with job.call.state.apply(), _collector_off():
+        for c in job.contenders.values():
+            if c.run is None:
+                continue
+            try:
+                _warm_up(c, budget / 8)
+            except Exception as e:
+                c.status, c.reason, c.run = "failed", f"running it again raised {type(e).__name__}: {e}", None
+        live = [c for c in job.contenders.values() if c.run is not None]
+        n = 0
+        while live and n < _MAX_ROUNDS and (n < _MIN_ROUNDS or time.perf_counter() < end):
+            if n >= 2 and time.perf_counter() > end + 2 * budget:      # slow calls: few samples, and the interval says so
+                break
+            order = live[n % len(live):] + live[:n % len(live)]        # no engine always follows the same one
+            job.rounds.append({c.engine: _sample(c) for c in order})
+            n += 1
+
+
+def _warm_up(c: Contender, budget: float) -> None:
+    assert c.run is not None
+    first = _once(c.run)
+    if c.cold is None:
+        c.cold = first
+    second = _once(c.run)
+    c.warm = second if c.warm is None else c.warm
+    c.inner = max(1, min(10_000, int(min(_MIN_SAMPLE, max(budget / 4, 1e-5)) / max(second, 1e-8))))
+
+
+def _once(run: Callable[[], Any]) -> float:
+    _synchronize()
+    t0 = time.perf_counter()
+    run()
+    _synchronize()
+    return time.perf_counter() - t0
+
+
+def _sample(c: Contender) -> float:
+    """Seconds a call, over `inner` calls."""
+    run, steps = c.run, range(c.inner)
+    assert run is not None
+    _synchronize()
+    t0 = time.perf_counter()
+    for _ in steps:
+        run()
+    _synchronize()
+    return (time.perf_counter() - t0) / c.inner
+
+
+def _synchronize() -> None:
+    if torch.cuda.is_initialized():
+        torch.cuda.synchronize()
+
+
+@contextmanager
+def _collector_off() -> Iterator[None]:
+    on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if on:
+            gc.enable()
+
+
+def _result(job: _Job, engines: Sequence[str]) -> s.CallTiming:
+    call = job.call
+    out = s.CallTiming(call.name, call.line, call.safe, job.why_not if not call.safe else "", job.measured, compile_seconds=call.compile_seconds)
+    for name in engines:
+        c = job.contenders.get(name)
+        if c is None:
+            if job.measured:
+                out.engines.append(s.EngineTime(name, "skipped", "timing ended before its turn" if job.measured != "cell" else "not timed for a whole cell"))
+            continue
+        rounds = [r for r in job.rounds if name in r]
+        if not rounds:
+            out.engines.append(s.EngineTime(name, c.status if c.status != "ok" else "skipped", c.reason or "timing ended before its turn", cold=c.cold, warm=c.warm))
+            continue
+        b = Bootstrap(rounds, [name])
+        median, lo, hi = b.interval(name)
+        samples = [r[name] for r in rounds]
+        step = max(1, len(samples) // _KEPT_SAMPLES)
+        out.engines.append(s.EngineTime(name, c.status, c.reason, median, lo, hi, len(samples), c.inner, c.cold, c.warm, samples[::step][:_KEPT_SAMPLES]))
+    for engine, over in (("tcompile", "eager"), ("tcompile", "torch"), ("torch", "eager")):
+        rounds = [r for r in job.rounds if engine in r and over in r]
+        if rounds:
+            out.speedups.append(s.Speedup(engine, over, *Bootstrap(rounds, [engine, over]).ratio(over, engine)))
+    _break_even(out)
+    return out
+
+
+def _break_even(out: s.CallTiming) -> None:
+    times = {e.engine: e.median for e in out.engines if e.median is not None}
+    if "eager" not in times or "tcompile" not in times:
+        return
+    gain = times["eager"] - times["tcompile"]
+    x = next((x for x in out.speedups if (x.engine, x.over) == ("tcompile", "eager")), None)
+    if gain <= 0 or x is not None and x.lo <= 1:
+        out.break_even_reason = "no gain per call was measured, so compiling does not pay off here"
+    elif out.compile_seconds is None:
+        out.break_even_reason = "its entry was compiled in an earlier cell"
+    else:
+        out.break_even_calls = max(1, round(out.compile_seconds / gain))
+
+
+def _overall(jobs: Sequence[_Job], engines: Sequence[str]) -> list[s.Speedup]:
+    """Speedups of all timed calls together: sums of medians, intervals from sums of resampled medians. End-to-end times and
+    graph-only times are not mixed: the former count where there are any."""
+    out = []
+    kinds = [j.measured for j in jobs if j.rounds]
+    kind = "call" if "call" in kinds else kinds[0] if kinds else ""
+    for engine, over in (("tcompile", "eager"), ("tcompile", "torch"), ("torch", "eager")):
+        if engine not in engines or over not in engines:
+            continue
+        boots = []
+        for k, j in enumerate(jobs):
+            rounds = [r for r in j.rounds if engine in r and over in r]
+            if rounds and j.measured == kind:
+                boots.append(Bootstrap(rounds, [engine, over], seed=k))
+        if boots:
+            a, b = sum(x.point[over] for x in boots), sum(x.point[engine] for x in boots)
+            spread = torch.stack([x.medians[over] for x in boots]).sum(0) / torch.stack([x.medians[engine] for x in boots]).sum(0)
+            out.append(s.Speedup(engine, over, a / b, *interval_of(spread)))
+    return out
+
+
+@contextmanager
+def preserved(objects: Iterable[Any] = ()) -> Iterator[None]:
+    """Random number generators, and the buffers of the modules among `objects`, are afterwards as they were."""
+    modules = {id(m): m for m in objects if isinstance(m, torch.nn.Module)}
+    buffers = [(b, b._version, b.detach().clone()) for m in modules.values() for b in m.buffers()]
+    cpu, python = torch.get_rng_state(), random.getstate()
+    gpu = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else None
+    numpy = sys.modules.get("numpy")
+    np_state = numpy.random.get_state() if numpy is not None else None
+    try:
+        yield
+    finally:
+        torch.set_rng_state(cpu)
+        random.setstate(python)
+        if gpu is not None:
+            torch.cuda.set_rng_state_all(gpu)
+        if numpy is not None:
+            numpy.random.set_state(np_state)
+        with torch.no_grad():
+            for b, version, value in buffers:
+                if b._version != version:
+                    b.copy_(value)
