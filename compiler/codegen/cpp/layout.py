@@ -1,0 +1,310 @@
+"""The shape of a kernel's loops: which axis the vectors run along, how many lanes, what one work item is, what it costs.
+
+Two shapes cover everything:
+
+    "inner"   each stage's vectors run along one of its own axes; an item is one point of the outer axes.
+              A reduction ends in one number per item. (softmax over rows, layer norm, a full sum)
+    "outer"   vectors run along an outer axis, which every stage then loops over innermost, a block of it per item.
+              A reduction keeps one accumulator per position of the block. (pointwise kernels, sums over leading axes)
+
+A kernel without outer axes is "split": each stage is a phase of its own whose items are chunks of its first axis; the
+chunks depend on the sizes alone, never on the number of threads, so results do not either.
+"""
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from ...lowering.ir import Acc, Axis, Kernel, Stage, Store, Value, indirect_values, walk
+from ...lowering.rewrite import Rewriter
+from ...symbolic.expr import ONE, ZERO, Expr, as_expr, ceildiv, integer, maximum, minimum
+from .dtypes import ctype, storage_size
+from .support import Target
+
+__all__ = ["Choices", "StageLoops", "Layout", "merge_axes", "plan_layout", "numel"]
+
+MAX_CHUNKS = 64                     # of a split reduction
+CHUNK_ELEMENTS = 8192
+
+# Cost of one operation on a full vector, in units of an addition.
+_COST = {"div": 4, "sqrt": 5, "rsqrt": 8, "reciprocal": 4, "exp": 14, "sigmoid": 20, "tanh": 28, "erf": 30, "log": 20, "sin": 18, "cos": 18,
+         "const": 0, "param": 0, "acc": 0, "load": 1, "index": 1, "maximum": 2, "minimum": 2}
+_LANE_BY_LANE = frozenset(("exp2", "expm1", "log2", "log10", "log1p", "tan", "asin", "acos", "atan", "sinh", "cosh", "asinh", "acosh", "atanh",
+                           "erfc", "lgamma", "pow", "atan2", "hypot", "nextafter", "fmod", "remainder", "div_floor"))
+_LANE_COST = 30
+_NS_PER_OP = 0.15
+_NS_PER_BYTE = 0.04
+
+
+@dataclass(frozen=True)
+class Choices:
+    """What a search may vary; None leaves it to the rules below."""
+    mode: str | None = None            # "inner" | "outer"
+    vector: str | None = None          # symbol of the vector axis, mode "outer"
+    unroll: int | None = None          # accumulators and vectors per turn of the innermost loop
+    block: int | None = None           # elements of the vector axis per item, mode "outer"
+    lanes: int | None = None
+    serial: bool = False
+
+
+@dataclass
+class StageLoops:
+    """Loops of one stage, outermost first, then the vector loop (None: the stage is a few scalar statements)."""
+    scalar: tuple[Axis, ...]
+    vector: Axis | None
+    unroll: int = 1
+
+
+@dataclass
+class Layout:
+    mode: str
+    lanes: int
+    items: tuple[Axis, ...]            # outer axes that count work items, slowest first
+    stages: list[StageLoops]
+    vector: Axis | None = None         # the outer axis of mode "outer"
+    block: Any = None                  # elements of `vector` per item; None: all of it
+    block_first: bool = False          # blocks vary slowest (keeps strided reads in cache)
+    split: bool = False
+    serial: bool = False               # items must run in order: they add to shared elements
+    item_ns: Any = 1.0                 # estimated time of one item: float, or (ns per element, elements Expr)
+    stage_ns: list[float] = field(default_factory=list)   # per element of each stage
+    copies: int = 1                    # vectors that go through the statements side by side (long dependent chains)
+
+
+def numel(axes: tuple[Axis, ...]) -> Expr:
+    n = ONE
+    for a in axes:
+        n = n * as_expr(a.size)
+    return n
+
+
+def _values(stage: Stage) -> list[Value]:
+    roots = [a.value for a in stage.accs] + [s.value for s in stage.stores]
+    for s in stage.stores:
+        roots += [indirect_values()[n] for n in s.index.symbol_names() if n in indirect_values()]
+    return walk(roots)
+
+
+def _indices(stage: Stage) -> list[Expr]:
+    out = [s.index for s in stage.stores]
+    for v in _values(stage):
+        if v.op == "load":
+            out.append(v.attr[1])
+        elif v.op == "index":
+            out.append(v.attr)
+    return out
+
+
+# ---- merging axes
+def merge_axes(kernel: Kernel) -> Kernel:
+    """The same kernel with neighbouring axes made one wherever every index allows: a contiguous 4-d loop becomes 1-d."""
+    per_stage = [_indices(s) for s in kernel.stages]
+    # positions reported by argmax count along the stage's axes, which merging keeps in order
+    mapping: dict[str, Expr] = {}
+    outer = _merge(kernel.outer, [e for es in per_stage for e in es], mapping)
+    stages = []
+    for stage, es in zip(kernel.stages, per_stage):
+        local: dict[str, Expr] = {}
+        axes = _merge(stage.axes, es, local)
+        rewrite = Rewriter(on_index=lambda e, m={**mapping, **local}: e.subs(m)) if mapping or local else None
+        if rewrite is None:
+            stages.append(stage)
+            continue
+        accs = [Acc(a.name, a.op, a.dtype, rewrite(a.value)) for a in stage.accs]
+        stores = [Store(s.buffer, _store_index(s.index, rewrite, {**mapping, **local}), rewrite(s.value), s.mode) for s in stage.stores]
+        stages.append(Stage(axes, accs, stores))
+    return replace(kernel, outer=outer, stages=stages)
+
+
+def _store_index(e: Expr, rewrite: Rewriter, mapping: dict[str, Expr]) -> Expr:
+    from ...lowering.ir import indirect_symbol
+    known = indirect_values()
+    changed = {n: indirect_symbol(rewrite(known[n])) for n in e.symbol_names() if n in known}
+    return e.subs({**mapping, **changed})
+
+
+def _merge(axes: tuple[Axis, ...], indices: list[Expr], mapping: dict[str, Expr]) -> tuple[Axis, ...]:
+    out: list[Axis] = []
+    for axis in axes:
+        if out and _mergeable(out[-1], axis, indices):
+            previous = out.pop()
+            mapping[previous.symbol.name] = ZERO
+            axis = Axis(axis.symbol, _size(as_expr(previous.size) * as_expr(axis.size)))
+        out.append(axis)
+    return tuple(out)
+
+
+def _size(e: Expr) -> Any:
+    return e.value if e.is_const else e
+
+
+def _mergeable(a: Axis, b: Axis, indices: list[Expr]) -> bool:
+    na, nb, size = a.symbol.name, b.symbol.name, as_expr(b.size)
+    for e in indices:
+        ca, cb = e.coeff(na), e.coeff(nb)
+        if ca is None or cb is None or ca is not cb * size:
+            return False
+    return True
+
+
+# ---- choosing
+def _hint(size: Any, hints: dict) -> int:
+    e = as_expr(size)
+    try:
+        return int(e.eval(hints))
+    except KeyError:
+        return 1024
+
+
+def _axis_cost(name: str, size: int, indices: list[Expr], lanes: int) -> float:
+    """Relative cost per element of vectors along this axis."""
+    cost = 0.25
+    for e in indices:
+        c = e.coeff(name)
+        if c is ONE:
+            cost += 1.0
+        elif c is ZERO:
+            cost += 0.4
+        elif c is None:
+            cost += 12.0
+        else:
+            cost += 8.0
+    used = -(-size // lanes) * lanes / max(size, 1)       # lanes that a short axis leaves empty
+    return cost * min(used, lanes)
+
+
+def _memory_indices(stage: Stage) -> list[Expr]:
+    return [s.index for s in stage.stores] + [v.attr[1] for v in _values(stage) if v.op == "load"]
+
+
+def _register_bytes(kernel: Kernel) -> int:
+    """Bytes of the widest value that may fill a vector: it decides the number of lanes."""
+    widest = 1
+    for stage in kernel.stages:
+        for v in _values(stage):
+            if v.op in ("const", "param", "acc") or v.dtype.is_complex:
+                continue
+            if v.op == "index" and not _varies(v, kernel, stage):
+                continue
+            widest = max(widest, ctype(v.dtype).size if ctype(v.dtype).kind != "bool" else 1)
+        for a in stage.accs:
+            widest = max(widest, 8 if a.op.startswith("arg") else ctype(a.dtype).size)
+    return widest
+
+
+def _varies(v: Value, kernel: Kernel, stage: Stage) -> bool:
+    names = {a.symbol.name for a in (*kernel.outer, *stage.axes)}
+    return bool(v.attr.symbol_names() & names) or bool(v.args)
+
+
+def plan_layout(kernel: Kernel, target: Target, choices: Choices = Choices()) -> Layout:
+    """Decide the loops of a kernel whose axes are merged already."""
+    lanes = choices.lanes or max(1, target.width // _register_bytes(kernel))
+    hints = kernel.hints
+    has_inner = any(s.axes for s in kernel.stages)
+    mode, vector = _choose_mode(kernel, lanes, hints, has_inner, choices)
+    layout = Layout(mode, lanes, (), [], vector)
+    layout.serial = choices.serial or any(s.mode == "add" for st in kernel.stages for s in st.stores)
+    ops = [_stage_cost(st, lanes) for st in kernel.stages]
+    bytes_ = [_stage_bytes(st) for st in kernel.stages]
+    layout.stage_ns = [o / lanes * _NS_PER_OP + b * _NS_PER_BYTE for o, b in zip(ops, bytes_)]
+    n_values = sum(len(_values(st)) for st in kernel.stages)
+    if mode == "outer" and not has_inner and n_values > 96 and all(_cheap(st) for st in kernel.stages):
+        layout.copies = 8 if n_values > 400 else 4
+    for stage, cost in zip(kernel.stages, ops):
+        unroll = choices.unroll or (4 if cost <= 8 else 2 if cost <= 24 else 1)
+        if layout.copies > 1:
+            unroll = 1
+        if mode == "outer":
+            layout.stages.append(StageLoops(stage.axes, vector, unroll))
+        elif stage.axes:
+            v = _inner_axis(stage, lanes, hints)
+            layout.stages.append(StageLoops(tuple(a for a in stage.axes if a is not v), v, unroll))
+        else:
+            layout.stages.append(StageLoops((), None))
+    if mode == "outer":
+        _plan_blocks(kernel, layout, hints, choices, has_inner)
+    else:
+        layout.items = kernel.outer
+        layout.split = not kernel.outer and has_inner
+        layout.item_ns = sum((numel(st.axes) * integer(max(1, round(ns * 1000))) for st, ns in zip(kernel.stages, layout.stage_ns)), ZERO)
+    return layout
+
+
+def _choose_mode(kernel: Kernel, lanes: int, hints: dict, has_inner: bool, choices: Choices) -> tuple[str, Axis | None]:
+    outer_best: tuple[float, Axis | None] = (float("inf"), None)
+    total = 0.0
+    per_stage = [(_memory_indices(st), _hint(numel(st.axes), hints)) for st in kernel.stages]
+    for axis in kernel.outer:
+        size = _hint(axis.size, hints)
+        cost = sum(n * _axis_cost(axis.symbol.name, size, es, lanes) * (1.3 if has_inner else 1.0) for es, n in per_stage)
+        if choices.vector == axis.symbol.name:
+            return "outer", axis
+        # the last axis wins a tie: items then run through memory in order
+        if cost <= outer_best[0]:
+            outer_best = (cost, axis)
+    if not has_inner:
+        return ("outer", outer_best[1]) if kernel.outer else ("inner", None)
+    for (es, n), stage in zip(per_stage, kernel.stages):
+        if stage.axes:
+            v = _inner_axis(stage, lanes, hints)
+            total += n * _axis_cost(v.symbol.name, _hint(v.size, hints), es, lanes)
+        else:
+            total += len(es)
+    total += 12.0 * sum(len(st.accs) for st in kernel.stages)            # the lanes of each accumulator are folded per item
+    if choices.mode == "inner" or not kernel.outer:
+        return "inner", None
+    if choices.mode == "outer" or outer_best[0] < total:
+        return "outer", outer_best[1]
+    return "inner", None
+
+
+def _inner_axis(stage: Stage, lanes: int, hints: dict) -> Axis:
+    es = _memory_indices(stage)
+    best = min(reversed(stage.axes), key=lambda a: _axis_cost(a.symbol.name, _hint(a.size, hints), es, lanes))
+    return best
+
+
+def _stage_cost(stage: Stage, lanes: int) -> float:
+    cost = 2.0 * len(stage.accs) + len(stage.stores)
+    for v in _values(stage):
+        cost += lanes * _LANE_COST / 4 if v.op in _LANE_BY_LANE else _COST.get(v.op, 1)
+    return cost
+
+
+def _stage_bytes(stage: Stage) -> int:
+    n = sum(storage_size(ctype(v.dtype)) for v in _values(stage) if v.op == "load" and v.attr[0].scope == "global")
+    return n + sum(storage_size(ctype(s.buffer.dtype)) for s in stage.stores if s.buffer.scope == "global")
+
+
+def _cheap(stage: Stage) -> bool:
+    return all(_COST.get(v.op, 1) <= 4 and v.op not in _LANE_BY_LANE for v in _values(stage))
+
+
+def _plan_blocks(kernel: Kernel, layout: Layout, hints: dict, choices: Choices, has_inner: bool) -> None:
+    """Cut the vector axis into blocks: enough work per item to be worth a thread, few enough bytes to stay in cache."""
+    v = layout.vector
+    layout.items = tuple(a for a in kernel.outer if a is not v)
+    ns = sum(n * _hint(numel(st.axes), hints) for st, n in zip(kernel.stages, layout.stage_ns))
+    strided = any(e.coeff(v.symbol.name) not in (ZERO, ONE) for st in kernel.stages for e in _memory_indices(st))
+    group = layout.lanes * max(1, layout.copies)
+    block = choices.block
+    if block is None:
+        block = group
+        limit = 64 if strided and layout.items else 512 if has_inner else 32768
+        while block < limit and block * ns < 4000:
+            block *= 2
+    size = as_expr(v.size)
+    layout.block = None if size.is_const and size.value <= block and not has_inner else block
+    if layout.block is not None and size.is_const:
+        layout.block = min(block, -(-size.value // layout.lanes) * layout.lanes)
+    layout.block_first = strided and bool(layout.items)
+    per_item = minimum(size, integer(layout.block)) if layout.block else size
+    inner = sum((numel(st.axes) * integer(max(1, round(n * 1000))) for st, n in zip(kernel.stages, layout.stage_ns)), ZERO)
+    layout.item_ns = per_item * inner
+
+
+def chunk_count(extent: Any, rest: Any = 1) -> Expr:
+    """Chunks of a split stage: a function of the sizes alone. `extent`: of the axis that is split, `rest`: elements per step of it."""
+    e = as_expr(extent)
+    return maximum(integer(1), minimum(minimum(e, integer(MAX_CHUNKS)), ceildiv(e * as_expr(rest), integer(CHUNK_ELEMENTS))))

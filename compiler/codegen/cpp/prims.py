@@ -1,0 +1,333 @@
+"""What each primitive of the loop IR is in C++, for scalars and for vectors.
+
+`expression` gives the text of one operation and has its helper functions printed into the kernel's prelude (`Support`).
+Arithmetic and comparisons are operators of the language; the rest are functions `tc::name` overloaded for scalar and
+vector types. A function without a vector form of its own is run lane by lane.
+"""
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ...errors import InternalError
+from .dtypes import CType, literal, lowest, highest
+from .support import Support, vector_type
+from .vecmath import need_function
+
+__all__ = ["Operand", "expression", "conversion", "splat", "reduce_identity", "reduce_update"]
+
+
+@dataclass(frozen=True)
+class Operand:
+    """An operand as C++ text: a name or a literal. `is_vector`: one value per lane."""
+    text: str
+    ct: CType
+    is_vector: bool
+
+
+_INFIX = {"add": "+", "sub": "-", "mul": "*", "bitwise_and": "&", "bitwise_or": "|", "bitwise_xor": "^"}
+_COMPARE = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
+_ON_BOOL = {"add": "bitwise_or", "mul": "bitwise_and", "maximum": "bitwise_or", "minimum": "bitwise_and", "sub": "bitwise_xor",
+            "fmax": "bitwise_or", "fmin": "bitwise_and", "square": "identity", "relu": "identity", "abs": "identity", "sign": "identity"}
+_IDENTITY_ON_INT = frozenset(("floor", "ceil", "round", "trunc"))
+
+# libm functions that have the name of the primitive
+_LIBM = ("exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh",
+         "tanh", "asinh", "acosh", "atanh", "erf", "erfc", "lgamma", "floor", "ceil", "trunc", "sqrt", "fmod", "atan2",
+         "hypot", "copysign", "nextafter")
+_ARITY2 = frozenset(("fmod", "remainder", "pow", "atan2", "hypot", "copysign", "nextafter", "div_floor", "div_trunc", "maximum", "minimum",
+                     "fmax", "fmin", "bitwise_left_shift", "bitwise_right_shift"))
+
+# Scalar forms; {T} the type, {f} the suffix of libm's functions, {bits} the width of an integer type.
+_FLOAT = {
+    "round": "{T} round({T} x) {{ return __builtin_nearbyint{f}(x); }}",
+    "frac": "{T} frac({T} x) {{ return x - __builtin_trunc{f}(x); }}",
+    "sign": "{T} sign({T} x) {{ return (x > 0) - (x < 0); }}",
+    "abs": "{T} abs({T} x) {{ return __builtin_fabs{f}(x); }}",
+    "rsqrt": "{T} rsqrt({T} x) {{ return 1 / __builtin_sqrt{f}(x); }}",
+    "sigmoid": "{T} sigmoid({T} x) {{ return 1 / (1 + __builtin_exp{f}(-x)); }}",
+    "relu": "{T} relu({T} x) {{ return x < 0 ? 0 : x; }}",
+    "fma": "{T} fma({T} a, {T} b, {T} c) {{ return __builtin_fma{f}(a, b, c); }}",
+    "maximum": "{T} maximum({T} a, {T} b) {{ return a > b || a != a ? a : b; }}",
+    "minimum": "{T} minimum({T} a, {T} b) {{ return a < b || a != a ? a : b; }}",
+    "fmax": "{T} fmax({T} a, {T} b) {{ return a > b || b != b ? a : b; }}",
+    "fmin": "{T} fmin({T} a, {T} b) {{ return a < b || b != b ? a : b; }}",
+    "pow": "{T} pow({T} a, {T} b) {{ return __builtin_pow{f}(a, b); }}",
+    "remainder": "{T} remainder({T} a, {T} b) {{          // the sign of the divisor, as Python's %\n"
+                 "    {T} r = __builtin_fmod{f}(a, b);\n    return r != 0 && (b < 0) != (r < 0) ? r + b : r;\n}}",
+    "div_trunc": "{T} div_trunc({T} a, {T} b) {{ return __builtin_trunc{f}(a / b); }}",
+    "div_floor": "{T} div_floor({T} a, {T} b) {{          // as Python's //\n    if (b == 0) return a / b;\n"
+                 "    {T} r = __builtin_fmod{f}(a, b), q = (a - r) / b;\n    if (r != 0 && (b < 0) != (r < 0)) q -= 1;\n"
+                 "    if (q == 0) return __builtin_copysign{f}(0, a / b);\n"
+                 "    {T} w = __builtin_floor{f}(q);\n    return q - w > {T}(0.5) ? w + 1 : w;\n}}",
+}
+_INT = {
+    "sign": "{T} sign({T} x) {{ return (x > 0) - (x < 0); }}",
+    "abs": "{T} abs({T} x) {{ return x < 0 ? -x : x; }}",
+    "relu": "{T} relu({T} x) {{ return x < 0 ? 0 : x; }}",
+    "maximum": "{T} maximum({T} a, {T} b) {{ return a > b ? a : b; }}",
+    "minimum": "{T} minimum({T} a, {T} b) {{ return a < b ? a : b; }}",
+    "fmax": "{T} fmax({T} a, {T} b) {{ return a > b ? a : b; }}",
+    "fmin": "{T} fmin({T} a, {T} b) {{ return a < b ? a : b; }}",
+    "div": "{T} div({T} a, {T} b) {{ return b == 0 ? 0 : {minus_one}a / b; }}",
+    "div_trunc": "{T} div_trunc({T} a, {T} b) {{ return b == 0 ? 0 : {minus_one}a / b; }}",
+    "fmod": "{T} fmod({T} a, {T} b) {{ return b == 0 {or_minus_one}? 0 : a % b; }}",
+    "div_floor": "{T} div_floor({T} a, {T} b) {{          // as Python's //\n    if (b == 0) return 0;\n{minus_one_line}"
+                 "    {T} q = a / b;\n    return a % b != 0 && (a < 0) != (b < 0) ? q - 1 : q;\n}}",
+    "remainder": "{T} remainder({T} a, {T} b) {{          // the sign of the divisor, as Python's %\n"
+                 "    if (b == 0 {or_minus_one}) return 0;\n    {T} r = a % b;\n    return r != 0 && (r < 0) != (b < 0) ? r + b : r;\n}}",
+    "pow": "{T} pow({T} a, {T} b) {{\n    if (b < 0) return a == 1 ? 1 : a == ({T})-1 ? (b & 1 ? -1 : 1) : 0;\n    {T} r = 1;\n"
+           "    for (; b; b = ({T})(b >> 1), a = ({T})(a * a)) if (b & 1) r = ({T})(r * a);\n    return r;\n}}",
+    "bitwise_left_shift": "{T} bitwise_left_shift({T} a, {T} b) {{ return b < 0 || b >= {bits} ? 0 : ({T})(({U})a << b); }}",
+    "bitwise_right_shift": "{T} bitwise_right_shift({T} a, {T} b) {{ return a >> (b < 0 || b >= {bits} ? {bits} - 1 : b); }}",
+}
+_UINT_SHIFT = "{T} bitwise_right_shift({T} a, {T} b) {{ return b >= {bits} ? 0 : a >> b; }}"
+
+# Vector forms that need no instruction of their own: text over {V}, for every type of the kind.
+_VECTOR = {
+    "float": {
+        "relu": "{V} relu({V} x) {{ return x < 0 ? {V}{{}} : x; }}",
+        "sign": "{V} sign({V} x) {{ return __builtin_convertvector((x < 0) - (x > 0), {V}); }}",
+        "maximum": "{V} maximum({V} a, {V} b) {{ return (a > b) | (a != a) ? a : b; }}",
+        "minimum": "{V} minimum({V} a, {V} b) {{ return (a < b) | (a != a) ? a : b; }}",
+        "fmax": "{V} fmax({V} a, {V} b) {{ return (a > b) | (b != b) ? a : b; }}",
+        "fmin": "{V} fmin({V} a, {V} b) {{ return (a < b) | (b != b) ? a : b; }}",
+    },
+    "int": {
+        "relu": "{V} relu({V} x) {{ return x < 0 ? {V}{{}} : x; }}",
+        "abs": "{V} abs({V} x) {{ return x < 0 ? -x : x; }}",
+        "sign": "{V} sign({V} x) {{ return (x < 0) - (x > 0); }}",
+        "maximum": "{V} maximum({V} a, {V} b) {{ return a > b ? a : b; }}",
+        "minimum": "{V} minimum({V} a, {V} b) {{ return a < b ? a : b; }}",
+    },
+}
+_VECTOR["uint"] = {k: _VECTOR["int"][k] for k in ("maximum", "minimum")}
+
+
+def splat(s: Support, x: Operand) -> str:
+    """A scalar in every lane."""
+    if x.is_vector:
+        return x.text
+    v = vector_type(s, x.ct)
+    if x.ct.kind == "bool":
+        s.need("splat.bool", "INLINE vmask splat(bool x) { return vmask{} - (lane_mask)x; }")
+    else:
+        sign = "-" if x.ct.is_float else "+"       # -0.0 + 0.0 would lose the sign
+        s.need("splat." + x.ct.tag, f"INLINE {v} splat({x.ct.scalar} x) {{ return x {sign} {v}{{}}; }}")
+    return f"tc::splat({x.text})"
+
+
+def _function(s: Support, op: str, ct: CType, vector: bool) -> None:
+    """Have `tc::op` printed for scalars of type `ct`, or for its vectors."""
+    key = f"{op}.{ct.tag}.{'function' if vector else 'scalar'}"
+    if key in s._order:
+        return
+    if not vector:
+        s.need(key, "INLINE " + _scalar_text(op, ct))
+        return
+    if ct.tag in ("f32", "f64") and need_function(s, op, ct.tag):
+        return
+    v = vector_type(s, ct)
+    text = _VECTOR.get(ct.kind, {}).get(op)
+    if text is not None:
+        s.need(key, "INLINE " + text.format(V=v))
+        return
+    _function(s, op, ct, False)
+    n = 3 if op == "fma" else 2 if op in _ARITY2 or (op == "div" and not ct.is_float) else 1
+    names = "abc"[:n]
+    s.need(key, f"INLINE {v} {op}({', '.join(f'{v} {a}' for a in names)}) "
+                f"{{ {v} r; UNROLL for (int k = 0; k < L; k++) r[k] = {op}({', '.join(f'{a}[k]' for a in names)}); return r; }}")
+
+
+def _scalar_text(op: str, ct: CType) -> str:
+    t = ct.scalar
+    if ct.is_float:
+        f = "f" if ct.tag == "f32" else ""
+        if op in _FLOAT:
+            return _FLOAT[op].format(T=t, f=f)
+        if op in _LIBM:
+            args = ("x", "y")[:2 if op in _ARITY2 else 1]
+            return f"{t} {op}({', '.join(f'{t} {a}' for a in args)}) {{ return __builtin_{op}{f}({', '.join(args)}); }}"
+    elif op in _INT:
+        text = _UINT_SHIFT if ct.kind == "uint" and op == "bitwise_right_shift" else _INT[op]
+        signed = ct.kind == "int"          # the smallest number divided by -1 traps
+        return text.format(T=t, bits=8 * ct.size, U="u" + t[1:] if signed else t,
+                           minus_one=f"b == -1 ? ({t})-(u64)a : " if signed else "", or_minus_one="|| b == -1 " if signed else "",
+                           minus_one_line=f"    if (b == -1) return ({t})-(u64)a;\n" if signed else "")
+    raise InternalError(f"C++ code generation: primitive {op!r} is not defined on {ct.scalar}")
+
+
+def _call(s: Support, op: str, ct: CType, args: list[Operand], vector: bool) -> str:
+    _function(s, op, ct, vector)
+    texts = [splat(s, a) if vector else a.text for a in args]
+    return f"tc::{op}({', '.join(texts)})"
+
+
+def _mask(s: Support, text: str, ct: CType) -> str:
+    """A comparison's result as the kernel's mask type."""
+    s.need("masks")
+    return f"tc::mask({text})" if ct.size != s.mask_bytes else text
+
+
+def _as_bool(s: Support, x: Operand) -> Operand:
+    if x.ct.kind == "bool":
+        return x
+    return Operand(f"({x.text} != 0)" if not x.is_vector else _mask(s, f"({x.text} != 0)", x.ct), BOOL, x.is_vector)
+
+
+BOOL = CType("bool", "bool", 1, "bool", "bool")
+
+
+def expression(s: Support, op: str, ct: CType, args: list[Operand]) -> str:
+    """The text of `op` on operands; a vector where any operand is one. `ct` is the result's type."""
+    vector = any(a.is_vector for a in args)
+    a = args[0]
+    if op in ("where", "masked"):
+        if not vector:
+            return f"{a.text} ? {args[1].text} : {args[2].text}"
+        s.need("masks")
+        return f"tc::where({splat(s, _as_bool(s, a))}, {splat(s, args[1])}, {splat(s, args[2])})"
+    if op in ("logical_and", "logical_or", "logical_xor"):
+        x, y = (_as_bool(s, v) for v in args)
+        sign = {"logical_and": "&", "logical_or": "|", "logical_xor": "^"}[op]
+        return f"{splat(s, x) if vector else x.text} {sign} {splat(s, y) if vector else y.text}"
+    if op == "logical_not":
+        x = _as_bool(s, a)
+        return f"~{x.text}" if vector else f"!{x.text}"
+    if a.ct.kind == "bool" and op in _ON_BOOL:
+        op = _ON_BOOL[op]
+    if op == "identity" or (op in _IDENTITY_ON_INT and not a.ct.is_float):
+        return a.text
+    if op in _COMPARE:
+        if a.ct.kind == "bool" and vector:
+            x, y = splat(s, a), splat(s, args[1])
+            return {"eq": f"~({x} ^ {y})", "ne": f"{x} ^ {y}", "lt": f"~{x} & {y}", "le": f"~{x} | {y}", "gt": f"{x} & ~{y}",
+                    "ge": f"{x} | ~{y}"}[op]
+        text = f"{_raw(s, a, vector)} {_COMPARE[op]} {_raw(s, args[1], vector)}"
+        return _mask(s, f"({text})", a.ct) if vector else text
+    if op in ("isnan", "isinf", "signbit"):
+        return _classify(s, op, a, vector)
+    if op in _INFIX:
+        text = f"{_raw(s, a, vector)} {_INFIX[op]} {_raw(s, args[1], vector)}"
+        return _wrap(text, ct, vector)
+    if op == "div" and ct.is_float:
+        return f"{_raw(s, a, vector)} / {_raw(s, args[1], vector)}"
+    if op == "neg":
+        return _wrap(f"-{a.text}", ct, vector)
+    if op == "bitwise_not":
+        return (f"!{a.text}" if not vector else f"~{a.text}") if ct.kind == "bool" else _wrap(f"~{a.text}", ct, vector)
+    if op == "square":
+        return _wrap(f"{a.text} * {a.text}", ct, vector)
+    if op == "reciprocal":
+        return f"{literal(1, ct)} / {a.text}"
+    if op == "div_trunc" and ct.is_float and vector:
+        return _call(s, "trunc", ct, [Operand(f"({_raw(s, a, vector)} / {_raw(s, args[1], vector)})", ct, True)], True)
+    if op == "pow" and ct.is_float:
+        known = _power(s, a, args[1], ct, vector)
+        if known is not None:
+            return known
+    return _call(s, op, ct, args, vector)
+
+
+def _raw(s: Support, x: Operand, vector: bool) -> str:
+    """An operand of an operator: the language broadcasts scalars of four bytes and more."""
+    return splat(s, x) if vector and not x.is_vector and (x.ct.size < 4 or x.ct.kind == "bool") else x.text
+
+
+def _wrap(text: str, ct: CType, vector: bool) -> str:
+    """Small integers are promoted to int by the language: bring the result back."""
+    return f"({ct.scalar})({text})" if not vector and ct.size < 4 and ct.kind != "bool" else text
+
+
+def _classify(s: Support, op: str, a: Operand, vector: bool) -> str:
+    if not a.ct.is_float:
+        yes = f"{a.text} < 0" if op == "signbit" and a.ct.kind == "int" else None
+        if yes is None:
+            return splat(s, Operand("false", BOOL, False)) if vector else "false"
+        return _mask(s, f"({yes})", a.ct) if vector else yes
+    f = "f" if a.ct.tag == "f32" else ""
+    if not vector:
+        return {"isnan": f"{a.text} != {a.text}", "isinf": f"__builtin_isinf({a.text}) != 0", "signbit": f"__builtin_signbit{f}({a.text}) != 0"}[op]
+    i = "vi32" if a.ct.tag == "f32" else "vi64"
+    s.vector(i[1:])
+    text = {"isnan": f"({a.text} != {a.text})", "isinf": f"(({a.text} == __builtin_inf{f}()) | ({a.text} == -__builtin_inf{f}()))",
+            "signbit": f"(({i}){a.text} < 0)"}[op]
+    return _mask(s, text, a.ct)
+
+
+def _power(s: Support, a: Operand, b: Operand, ct: CType, vector: bool) -> str | None:
+    """Powers that eager computes without pow()."""
+    try:
+        e = float(b.text.strip("()").rstrip("f"))
+    except ValueError:
+        return None
+    x = a.text
+    if e in (2.0, 3.0):
+        return " * ".join([x] * int(e))
+    if e == 1.0:
+        return x
+    if e == -1.0:
+        return f"{literal(1, ct)} / {x}"
+    if e == -2.0:
+        return f"{literal(1, ct)} / ({x} * {x})"
+    if e == 0.5:
+        return _call(s, "sqrt", ct, [a], vector)
+    if e == -0.5:
+        return _call(s, "rsqrt", ct, [a], vector)
+    return None
+
+
+def conversion(s: Support, x: Operand, to: CType) -> str:
+    """`x` as another dtype, with eager's semantics: floats truncate towards zero, anything but 0 is True."""
+    text = x.text
+    if to.kind == "bool":
+        return _as_bool(s, x).text
+    if x.ct.kind == "bool":
+        if not x.is_vector:
+            return f"({to.scalar}){text}"
+        v = vector_type(s, to)
+        if to.is_float:
+            s.need("masks")
+            return f"tc::where({text}, {splat(s, Operand(literal(1, to), to, False))}, {v}{{}})"
+        return f"__builtin_convertvector({text} & 1, {v})"
+    if x.ct.is_float and to.is_float:
+        if x.ct.tag != to.tag:
+            text = f"__builtin_convertvector({text}, {vector_type(s, to)})" if x.is_vector else f"({to.scalar}){text}"
+        if to.storage in ("bf16", "f16") and x.ct.storage != to.storage:
+            s.need(f"{to.storage}.vector" if x.is_vector else to.storage)
+            text = f"tc::round_{to.storage}({text})"
+        return text
+    if x.ct.is_float and to.size < 4:                 # through a wider integer, so that large values wrap as eager's
+        if not x.is_vector:
+            return f"({to.scalar})(i64){text}"
+        wide = "i32" if x.ct.tag == "f32" else "i64"
+        s.vector(wide)
+        return f"__builtin_convertvector(__builtin_convertvector({text}, v{wide}), {vector_type(s, to)})"
+    if x.is_vector:
+        text = f"__builtin_convertvector({text}, {vector_type(s, to)})"
+    else:
+        text = f"({to.scalar}){text}"
+    if to.storage in ("bf16", "f16"):
+        s.need(f"{to.storage}.vector" if x.is_vector else to.storage)
+        text = f"tc::round_{to.storage}({text})"
+    return text
+
+
+# ---- reductions
+_REDUCE_PRIM = {"sum": "add", "prod": "mul", "max": "maximum", "min": "minimum", "any": "logical_or", "all": "logical_and", "xor_sum": "bitwise_xor"}
+
+
+def reduce_identity(op: str, ct: CType) -> str:
+    if op in ("sum", "any", "xor_sum"):
+        return literal(0, ct)
+    if op in ("prod", "all"):
+        return literal(1, ct)
+    if op in ("max", "argmax"):
+        return lowest(ct)
+    if op in ("min", "argmin"):
+        return highest(ct)
+    raise InternalError(f"C++ code generation: unknown reduction {op!r}")
+
+
+def reduce_update(s: Support, op: str, old: Operand, x: Operand) -> str:
+    """The accumulator with one more value."""
+    return expression(s, _REDUCE_PRIM[op], old.ct, [old, x])

@@ -1,0 +1,582 @@
+"""A kernel as C++ text: `print_kernel(kernel, target, choices) -> KernelSource`.
+
+Every function it prints has the signature
+
+    extern "C" int NAME(void *const *buffer, const i64 *size, const Scalar *param, char *scratch, i64 begin, i64 end)
+
+and runs the work items [begin, end): the launcher decides how many threads share them. It returns 0, or 1 + the position of a
+failed check in Kernel.checks. NAME_plan(size, out) fills in what the launcher has to know: out[0] bytes of scratch, then
+for each phase its number of items and the estimated picoseconds of one.
+"""
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from ...lowering.ir import Acc, Axis, Buffer, Kernel, Stage, indirect_values
+from ...symbolic.expr import ZERO, Expr, as_expr, ceildiv, integer, symbol
+from .dtypes import ctype, literal, storage_size
+from .layout import Choices, Layout, StageLoops, chunk_count, merge_axes, numel, plan_layout
+from .prims import Operand, expression, reduce_identity, reduce_update, splat
+from .support import Support, Target, vector_type
+from .values import LEVEL_ITEM, LEVEL_LOOP, LEVEL_TOP, LEVEL_VECTOR, Location, Scope, StageValues
+
+__all__ = ["KernelSource", "print_kernel"]
+
+STACK_BYTES = 64 * 1024              # of local buffers; larger ones are allocated once per call and thread
+FLUSH = 8192                         # elements that one accumulator adds before it is added to a total (accuracy of long sums)
+SIGNATURE = "(void *const *buffer, const i64 *size, const Scalar *param, char *scratch, i64 begin, i64 end)"
+
+
+@dataclass
+class KernelSource:
+    """One kernel's file. `phases`: symbols to run one after the other, each over all of its items; `layout` tells how the
+    loops were chosen, for the report."""
+    name: str
+    text: str
+    phases: list[str]
+    plan_symbol: str
+    checks: list[str]
+    choices: dict[str, Any] = field(default_factory=dict)
+
+
+def print_kernel(kernel: Kernel, target: Target, choices: Choices = Choices(), name: str | None = None) -> KernelSource:
+    """Print one kernel. Raises InternalError for what the loop IR allows but C++ has no form for (complex numbers)."""
+    return _Printer(merge_axes(kernel), target, choices, name or kernel.name).run()
+
+
+class _Printer:
+    def __init__(self, kernel: Kernel, target: Target, choices: Choices, name: str):
+        self.k, self.name = kernel, name
+        self.layout: Layout = plan_layout(kernel, target, choices)
+        self.s = Support(target, self.layout.lanes)
+        self.scope = Scope(self.s, checks=list(kernel.checks))
+        self.top: list[str] = []                 # statements of LEVEL_TOP
+        self.accs: dict[str, tuple[Acc, str]] = {}
+        self.heap: list[str] = []
+
+    # ---- the file
+    def run(self) -> KernelSource:
+        lay = self.layout
+        phases = self._split_phases() if lay.split else [self._whole()]
+        functions = [text for _, text, _, _ in phases]
+        plan = self._plan_function([(items, ps) for _, _, items, ps in phases])
+        text = "\n".join([self._header(), self.s.text(), *functions, plan])
+        v = lay.vector.symbol.name if lay.vector is not None else ", ".join(sorted({s.vector.symbol.name for s in lay.stages if s.vector is not None}))
+        return KernelSource(self.name, text, [p[0] for p in phases], f"{self.name}_plan", list(self.k.checks),
+                            {"shape": "split" if lay.split else lay.mode, "vector": v, "lanes": lay.lanes, "block": lay.block,
+                             "unroll": [s.unroll for s in lay.stages], "serial": lay.serial})
+
+    def _header(self) -> str:
+        k = self.k
+        out = [f"// {self.name}: {', '.join(dict.fromkeys(k.origins)) or 'generated kernel'}"]
+        seen = dict.fromkeys(f"{line[0].rsplit('/', 1)[-1]}:{line[1]}" for line in k.lines if len(line) >= 2)
+        if seen:
+            out.append(f"// from {', '.join(list(seen)[:8])}{' ...' if len(seen) > 8 else ''}")
+        for b, role in [*((b, "reads ") for b in k.inputs), *((b, "writes") for b in k.outputs)]:
+            out.append(f"//   {role} {b}")
+        return "\n".join(out)
+
+    def _plan_function(self, phases: list[tuple[Expr, Expr]]) -> str:
+        scratch = self.scratch_bytes if self.layout.split else 0
+        rows = [f"    out[0] = {self._c(scratch)};"]
+        for i, (items, ps) in enumerate(phases):
+            rows += [f"    out[{1 + 2 * i}] = {self._c(items)};", f"    out[{2 + 2 * i}] = {0 if self.layout.serial else self._c(ps)};"]
+        if any("tc_" in r for r in rows):
+            self.s.index_helpers()
+        sizes = self._size_lines("    ") if any(as_expr(e).symbol_names() for p in phases for e in p) else []
+        return "\n".join([f'extern "C" void {self.name}_plan(const i64 *size, i64 *out) {{', *sizes, *rows, "}", ""])
+
+    def _c(self, e: Any) -> str:
+        return self.scope.index_text(as_expr(e))
+
+    # ---- declarations
+    def _pointer_lines(self) -> list[str]:
+        out = []
+        for n, b in enumerate((*self.k.inputs, *self.k.outputs)):
+            t = self._storage(b)
+            const = "const " if n < len(self.k.inputs) and b not in self.k.outputs else ""
+            out.append(f"    {const}{t} *{b.name} = ({const}{t} *)buffer[{n}];")
+        return out
+
+    def _size_lines(self, ind: str) -> list[str]:
+        return [f"{ind}const i64 {e} = size[{n}];" for n, e in enumerate(self.k.sizes)]
+
+    def _param_lines(self) -> list[str]:
+        out = []
+        for n, (p, dtype) in enumerate(self.k.params):
+            ct = ctype(dtype)
+            out.append(f"    const {ct.scalar} {p} = ({ct.scalar})param[{n}].{'f' if ct.is_float else 'i'};")
+        return out
+
+    def _storage(self, b: Buffer) -> str:
+        ct = ctype(b.dtype)
+        return {"bf16": "u16", "f16": "u16", "bool": "u8"}.get(ct.storage, ct.scalar)
+
+    def _local_lines(self) -> list[str]:
+        """Scratch of one thread: on the stack where it is small and its size is known."""
+        out, used = [], 0
+        per = self.layout.block if self.layout.mode == "outer" and self.layout.block else 1
+        for b in self.k.locals:
+            t = self._storage(b)
+            n = integer(per)
+            for d in b.shape:
+                n = n * as_expr(d)
+            n_bytes = n * storage_size(ctype(b.dtype))
+            if n_bytes.is_const and used + n_bytes.value <= STACK_BYTES:
+                used += n_bytes.value
+                out.append(f"    {t} {b.name}[{max(1, n.value)}] __attribute__((aligned(64)));")
+            else:
+                out.append(f"    {t} *{b.name} = ({t} *)__builtin_malloc({self._c(n_bytes)} + 64);")
+                self.heap.append(b.name)
+        return out
+
+    def _function(self, symbol_name: str, body: list[str]) -> str:
+        head = [f'extern "C" int {symbol_name}{SIGNATURE} {{', *self._pointer_lines(), *self._size_lines("    "), *self._param_lines()]
+        if self.k.checks:
+            head.append("    int failed = 0;")
+        free = [f"    __builtin_free({n});" for n in self.heap]
+        return "\n".join([*head, *self.local_lines, *(f"    {line}" for line in self.top), *body, *free,
+                          f"    return {'failed' if self.k.checks else '0'};", "}", ""])
+
+    # ---- kernels with outer axes, and those without loops
+    def _whole(self) -> tuple[str, str, Expr, Expr]:
+        lay = self.layout
+        self.local_lines = self._local_lines()
+        items = numel(lay.items)
+        blocks = None
+        if lay.mode == "outer" and lay.block:
+            blocks = ceildiv(lay.vector.size, lay.block)
+            items = items * blocks
+        body = []
+        for i, stage in enumerate(self.k.stages):
+            body += self._stage(i, stage, lay.stages[i])
+        lines = self._items_loop(blocks, body)
+        return self.name, self._function(self.name, lines), items, as_expr(lay.item_ns)
+
+    def _items_loop(self, blocks: Expr | None, body: list[str]) -> list[str]:
+        lay = self.layout
+        axes = [(a.symbol.name, as_expr(a.size)) for a in lay.items]
+        if blocks is not None and not (blocks.is_const and blocks.value == 1):
+            axes.insert(0 if lay.block_first else len(axes), ("block", blocks))
+        if not axes:
+            head = ["    for (i64 item = begin; item < end; ++item) {"]
+        elif len(axes) == 1:
+            head = [f"    for (i64 {axes[0][0]} = begin; {axes[0][0]} < end; ++{axes[0][0]}) {{"]
+        else:
+            head = ["    for (i64 item = begin; item < end; ++item) {", "        i64 rest = item;"]
+            for name, size in reversed(axes[1:]):
+                head.append(f"        const i64 {name} = rest % ({self._c(size)}); rest /= {self._c(size)};"
+                            if not size.is_const else f"        const i64 {name} = rest % {size}; rest /= {size};")
+            head.append(f"        const i64 {axes[0][0]} = rest;")
+        if lay.mode == "outer":
+            v, n = lay.vector.symbol.name, self._c(lay.vector.size)
+            if blocks is not None and any(a == "block" for a, _ in axes):
+                head += [f"        const i64 {v}_begin = block * {lay.block}, {v}_end = {v}_begin + {lay.block} < {n} ? {v}_begin + {lay.block} : {n};"]
+            else:
+                head += [f"        const i64 {v}_begin = 0, {v}_end = {n};"]
+        return [*head, *(f"    {line}" for line in body), "    }"]
+
+    # ---- one stage
+    def _locate(self, buffer: Buffer, e: Expr) -> Location:
+        if buffer.scope == "local" and self.layout.mode == "outer":
+            v = self.layout.vector.symbol
+            at = symbol(v.name) - symbol(v.name + "_begin")
+            e = e * (self.layout.block or 1) + at
+        return Location(buffer.name, e, None)
+
+    def _acc_operand(self, name: str) -> tuple[str, int]:
+        acc, kind = self.accs[name]
+        if kind == "array":
+            v = self.layout.vector.symbol.name
+            self.s.need("access")
+            return f"tc::load<{self._acc_vector(acc)}>({name} + ({v} - {v}_begin), lanes)", LEVEL_VECTOR
+        return name, LEVEL_ITEM
+
+    def _acc_vector(self, acc: Acc) -> str:
+        if acc.op.startswith("arg"):
+            self.s.vector("i64")
+            return "vi64"
+        return vector_type(self.s, ctype(acc.dtype))
+
+    def _stage(self, number: int, stage: Stage, loops: StageLoops, bounds: tuple[str, str] | None = None,
+               chunked: Axis | None = None) -> list[str]:
+        """Lines of one stage, indented for a function's items loop by the caller (4 blanks)."""
+        lay = self.layout
+        axis_level = {a.symbol.name: LEVEL_ITEM for a in lay.items}
+        for i, a in enumerate(loops.scalar):
+            axis_level[a.symbol.name] = LEVEL_LOOP + i
+        if lay.mode == "outer":
+            axis_level["block"] = LEVEL_ITEM
+            axis_level[""] = LEVEL_VECTOR
+        if loops.vector is not None:
+            axis_level[loops.vector.symbol.name] = LEVEL_VECTOR
+        vector = loops.vector.symbol.name if loops.vector is not None else None
+        roots = [a.value for a in stage.accs]
+        for st in stage.stores:
+            known = indirect_values()
+            roots += [known[n] for n in sorted(st.index.symbol_names()) if n in known]
+            roots.append(st.value)
+        lines: list[str] = []
+        if vector is None:
+            lines += self._scalar_stage(stage, roots, axis_level, loops)
+        else:
+            lines += self._vector_stage(number, stage, roots, axis_level, loops, bounds, chunked)
+        return lines
+
+    def _take_outer(self, values: StageValues) -> list[str]:
+        """Move finished statements of the outermost levels to their places; those of the item are returned."""
+        self.top += values.lines.pop(LEVEL_TOP, [])
+        return values.lines.pop(LEVEL_ITEM, [])
+
+    def _scalar_stage(self, stage: Stage, roots: list, axis_level: dict[str, int], loops: StageLoops) -> list[str]:
+        values = StageValues(self.scope, axis_level, None, self._locate, self._acc_operand)
+        values.emit(roots)
+        lines = self._take_outer(values)
+        for st in stage.stores:
+            lines += [text for _, text in values.store(st.buffer, st.index, st.value, st.mode, False)]
+        for acc in stage.accs:                        # a reduction over nothing but one element
+            x = values.operand(acc.value)
+            ct = ctype(acc.dtype)
+            text = "0" if acc.op.startswith("arg") else self._convert_acc(x, acc)
+            lines.append(f"const {ct.scalar} {acc.name} = {text};")
+            self.accs[acc.name] = (acc, "scalar")
+        self.scope.leave(LEVEL_ITEM)
+        return [f"    {line}" for line in lines]
+
+    def _convert_acc(self, x: Operand, acc: Acc) -> str:
+        from .prims import conversion
+        ct = ctype(acc.dtype)
+        return x.text if x.ct == ct else conversion(self.s, x, ct)
+
+    def _vector_stage(self, number: int, stage: Stage, roots: list, axis_level: dict[str, int], loops: StageLoops,
+                      bounds: tuple[str, str] | None, chunked: Axis | None) -> list[str]:
+        lay = self.layout
+        v = loops.vector
+        name = v.symbol.name
+        outer_mode = lay.mode == "outer"
+        lo, hi = bounds or ((f"{name}_begin", f"{name}_end") if outer_mode else ("0", self._c(v.size)))
+        copies = lay.copies
+        main = StageValues(self.scope, axis_level, name, self._locate, self._acc_operand, copies)
+        main.emit(roots)
+        item_lines = self._take_outer(main)
+        body = list(main.lines.pop(LEVEL_VECTOR, []))
+        between = {lv: main.lines[lv] for lv in sorted(main.lines)}
+        accumulators = [_Accumulator(self, a, outer_mode, loops) for a in stage.accs]
+        for a in accumulators:
+            body += a.update(main)
+        for st in stage.stores:
+            body += [text for _, text in main.store(st.buffer, st.index, st.value, st.mode, True)]
+        tail_body = body
+        if copies > 1:
+            self.scope.leave(LEVEL_LOOP + len(loops.scalar))
+            one = StageValues(self.scope, axis_level, name, self._locate, self._acc_operand, 1)
+            one.emit(roots)
+            tail_body = list(one.lines.pop(LEVEL_VECTOR, []))
+            for st in stage.stores:
+                tail_body += [text for _, text in one.store(st.buffer, st.index, st.value, st.mode, True)]
+        out = [f"    {line}" for line in item_lines]
+        for a in accumulators:
+            out += [f"    {line}" for line in a.declare()]
+        ind = "    "
+        for i, axis in enumerate(loops.scalar):
+            begin, end = ("chunk_begin", "chunk_end") if axis is chunked else ("0", self._c(axis.size))
+            out.append(f"{ind}for (i64 {axis.symbol} = {begin}; {axis.symbol} < {end}; ++{axis.symbol}) {{")
+            ind += "    "
+            out += [ind + line for line in between.get(LEVEL_LOOP + i, [])]
+        out += [ind + line for line in self._vector_loop(number, name, lo, hi, body, tail_body, accumulators, loops.unroll, v, bounds is not None)]
+        for _ in loops.scalar:
+            ind = ind[:-4]
+            out.append(ind + "}")
+        for a in accumulators:
+            out += [f"    {line}" for line in a.finish()]
+            self.accs[a.acc.name] = (a.acc, "array" if outer_mode else "scalar")
+        self.scope.leave(LEVEL_ITEM)
+        return out
+
+    def _vector_loop(self, number: int, v: str, lo: str, hi: str, body: list[str], tail_body: list[str],
+                     accumulators: list["_Accumulator"], unroll: int, axis: Axis, bounded: bool) -> list[str]:
+        """The pass over one vector axis: a lambda for one vector, called for whole vectors, then for the rest."""
+        lay = self.layout
+        L, copies = lay.lanes, lay.copies
+        if lay.mode == "outer":
+            unroll = 1 if accumulators else unroll
+        fn = f"pass{number}"
+        params = "".join(f", {p}" for a in accumulators for p in a.parameters())
+        lines = [f"auto {fn} = [&](i64 {v}, auto lanes{params}) __attribute__((always_inline)) {{", *(f"    {t}" for t in tail_body), "};"]
+        if copies > 1:
+            lines += [f"auto {fn}_wide = [&](i64 {v}, tc::All lanes) __attribute__((always_inline)) {{   // {copies} vectors side by side",
+                      *(f"    {t}" for t in body), "};"]
+        self.s.need("access")
+
+        def call(at: str, lanes: str, u: int) -> str:
+            args = "".join(f", {x}" for a in accumulators for x in a.arguments(u))
+            return f"{fn}({at}, {lanes}{args});"
+
+        size = as_expr(axis.size)
+        static = size.value if size.is_const and not bounded and (lay.mode == "inner" or not lay.block or size.value <= lay.block) else None
+        whole = static is not None and static % L == 0 or (lay.mode == "outer" and lay.block and size.is_const and size.value % lay.block == 0
+                                                          and lay.block % L == 0)
+        flush = any(a.flushes for a in accumulators)
+        loop: list[str] = []
+        step = L * unroll
+        end = "stop" if flush else hi
+        if copies > 1:
+            loop.append(f"for (; at + {L * copies} <= {end}; at += {L * copies}) {fn}_wide(at, tc::All{{}});")
+        if unroll > 1 and (static is None or static >= step):
+            calls = " ".join(call(f"at + {u * L}" if u else "at", "tc::All{}", u) for u in range(unroll))
+            loop.append(f"for (; at + {step} <= {end}; at += {step}) {{ {calls} }}")
+        if (static is None or static >= L) and not (unroll > 1 and static is not None and static % step == 0):
+            loop.append(f"for (; at + {L} <= {end}; at += {L}) {call('at', 'tc::All{}', 0)}")
+        rest = [] if whole else [f"if (at < {hi}) {call('at', f'tc::First{{{hi} - at}}', 0)}"]
+        if flush:
+            inner = [f"const i64 stop = {hi} - at < {FLUSH} ? {hi} : at + {FLUSH};", *loop,
+                     f"if (stop == {hi} && at < {hi}) {{ {call('at', f'tc::First{{{hi} - at}}', 0)} at = {hi}; }}",
+                     *(t for a in accumulators for t in a.flush(unroll))]
+            loop = [f"while (at < {hi}) {{", *(f"    {t}" for t in inner), "}"]
+            rest = []
+        return ["{", *(f"    {t}" for t in lines), f"    i64 at = {lo};", *(f"    {t}" for t in (*loop, *rest)), "}"]
+
+    # ---- kernels without outer axes: every stage is a phase over chunks
+    def _split_phases(self) -> list[tuple[str, str, Expr, Expr]]:
+        """See layout.py. Accumulators of a chunk go to scratch; later phases begin by combining them, always in the same order."""
+        lay, k = self.layout, self.k
+        from .layout import MAX_CHUNKS
+        offset = 0
+        partials: list[tuple[Acc, int, int, Expr]] = []          # acc, offset of values, offset of positions, chunks
+        phases = []
+        local_bytes: Any = 0
+        self.shared_locals = {}
+        for b in k.locals:                                       # locals live across phases: in scratch, shared by all threads
+            n = as_expr(storage_size(ctype(b.dtype)))
+            for d in b.shape:
+                n = n * as_expr(d)
+            self.shared_locals[b.name] = local_bytes
+            local_bytes = as_expr(local_bytes) + ceildiv(n, 64) * 64
+        for i, stage in enumerate(k.stages):
+            loops = lay.stages[i]
+            name = self.name if len(k.stages) == 1 else f"{self.name}_phase{i}"
+            self.top, self.scope.names, self.scope.levels = [], {}, {}
+            self.local_lines = [f"    {self._storage(b)} *{b.name} = ({self._storage(b)} *)(scratch + {self._c(self.shared_locals[b.name])});" for b in k.locals]
+            combine = [line for acc, at, pos, n in partials for line in self._combine(acc, local_bytes, at, pos, n)]
+            self.top += combine
+            if not stage.axes:
+                body = ["    for (i64 item = begin; item < end; ++item) {", *(f"    {t}" for t in self._stage(i, stage, loops)), "    }"]
+                phases.append((name, self._function(name, body), integer(1), integer(1000)))
+                for acc in stage.accs:
+                    raise AssertionError(f"accumulator {acc.name} without axes in a split kernel")
+                continue
+            axis = loops.scalar[0] if loops.scalar else loops.vector
+            rest = numel(tuple(a for a in stage.axes if a is not axis))
+            n = chunk_count(axis.size, rest)
+            size = self._c(axis.size)
+            step = lay.lanes if axis is loops.vector else 1
+            body = [f"    const i64 chunks = {self._c(n)}, per_chunk = (({size} + chunks - 1) / chunks + {step - 1}) / {step} * {step};",
+                    "    for (i64 chunk = begin; chunk < end; ++chunk) {",
+                    f"        const i64 chunk_begin = chunk * per_chunk < {size} ? chunk * per_chunk : {size};",
+                    f"        const i64 chunk_end = chunk_begin + per_chunk < {size} ? chunk_begin + per_chunk : {size};"]
+            bounds = ("chunk_begin", "chunk_end") if axis is loops.vector else None
+            body += [f"    {t}" for t in self._stage(i, stage, loops, bounds, axis)]
+            for acc in stage.accs:
+                ct = ctype(acc.value.dtype if acc.op.startswith("arg") else acc.dtype)
+                at, pos = offset, offset + 8 * MAX_CHUNKS
+                offset += 8 * MAX_CHUNKS * (2 if acc.op.startswith("arg") else 1)
+                base = f"scratch + {self._c(as_expr(local_bytes) + at)}"
+                if acc.op.startswith("arg"):
+                    body += [f"        (({ct.scalar} *)({base}))[chunk] = {acc.name}_best;",
+                             f"        ((i64 *)(scratch + {self._c(as_expr(local_bytes) + pos)}))[chunk] = {acc.name};"]
+                else:
+                    body.append(f"        (({ct.scalar} *)({base}))[chunk] = {acc.name};")
+                partials.append((acc, at, pos, n))
+            body.append("    }")
+            ps = integer(max(1, round(lay.stage_ns[i] * 1000))) * ceildiv(numel(stage.axes), n)
+            phases.append((name, self._function(name, body), n, ps))
+        self.scratch_bytes = as_expr(local_bytes) + offset
+        return phases
+
+    def _combine(self, acc: Acc, base: Any, at: int, pos: int, n: Expr) -> list[str]:
+        arg = acc.op.startswith("arg")
+        ct = ctype(acc.value.dtype if arg else acc.dtype)
+        chunks = f"{acc.name}_chunks"
+        lines = [f"const {ct.scalar} *{chunks} = (const {ct.scalar} *)(scratch + {self._c(as_expr(base) + at)});"]
+        if arg:
+            better = _better(acc.op, ct, f"{chunks}[c]", f"{acc.name}_best")
+            lines += [f"const i64 *{acc.name}_positions = (const i64 *)(scratch + {self._c(as_expr(base) + pos)});",
+                      f"{ct.scalar} {acc.name}_best = {chunks}[0];", f"i64 {acc.name} = {acc.name}_positions[0];",
+                      f"for (i64 c = 1; c < {self._c(n)}; ++c) if ({better}) {acc.name}_best = {chunks}[c], {acc.name} = {acc.name}_positions[c];"]
+        else:
+            x = expression(self.s, _PRIM[acc.op], ct, [Operand(acc.name, ct, False), Operand(f"{chunks}[c]", ct, False)])
+            lines += [f"{ct.scalar} {acc.name} = {chunks}[0];", f"for (i64 c = 1; c < {self._c(n)}; ++c) {acc.name} = {x};"]
+        self.accs[acc.name] = (acc, "scalar")
+        return lines
+
+
+_PRIM = {"sum": "add", "prod": "mul", "max": "maximum", "min": "minimum", "any": "logical_or", "all": "logical_and", "xor_sum": "bitwise_xor"}
+
+
+def _better(op: str, ct: Any, x: str, best: str) -> str:
+    """C++ test whether x takes the place of best: strictly better, or the first NaN."""
+    sign = ">" if op == "argmax" else "<"
+    return f"{x} {sign} {best} || ({x} != {x} && {best} == {best})" if ct.is_float else f"{x} {sign} {best}"
+
+
+class _Accumulator:
+    """The C++ of one accumulator: vectors that are folded into a number ("inner"), or an array over the block ("outer")."""
+
+    def __init__(self, printer: _Printer, acc: Acc, array: bool, loops: StageLoops):
+        self.p, self.s, self.acc, self.array, self.loops = printer, printer.s, acc, array, loops
+        self.arg = acc.op.startswith("arg")
+        self.ct = ctype(acc.value.dtype if self.arg else acc.dtype)
+        self.vector = vector_type(self.s, self.ct)
+        self.element = {"bool": "lane_mask"}.get(self.ct.kind, self.ct.scalar)
+        n = numel((*loops.scalar, loops.vector) if not array else loops.scalar)
+        hints = printer.k.hints
+        try:
+            extent = int(n.eval(hints))
+        except KeyError:
+            extent = FLUSH * 4
+        self.flushes = not array and acc.op == "sum" and self.ct.is_float and (extent > 2 * FLUSH)
+        self.identity = splat(self.s, Operand(f"({reduce_identity(acc.op, self.ct)})", self.ct, False))
+        if self.arg:
+            self.s.vector("i64")
+
+    @property
+    def name(self) -> str:
+        return self.acc.name
+
+    def _position(self) -> Expr:
+        """Row-major position in the stage's axes, at lane 0."""
+        loops = self.loops
+        stage = next(st for st in self.p.k.stages if self.acc in st.accs)
+        e: Expr = ZERO
+        for a in stage.axes:
+            e = e * as_expr(a.size) + a.symbol
+        del loops
+        return e
+
+    def declare(self) -> list[str]:
+        n = self.name
+        if self.array:
+            block = self.p.layout.block
+            out = [f"{self.element} {n}{'_best' if self.arg else ''}[{block}] __attribute__((aligned(64)));"]
+            if self.arg:
+                out.append(f"i64 {n}[{block}] __attribute__((aligned(64)));")
+                out.append(f"for (i64 k = 0; k < {block}; k++) {n}_best[k] = {reduce_identity(self.acc.op, self.ct)}, {n}[k] = 0;")
+            else:
+                first = {"any": "0", "all": "-1"}.get(self.acc.op, reduce_identity(self.acc.op, self.ct))
+                out.append(f"for (i64 k = 0; k < {block}; k++) {n}[k] = {first};")
+            return out
+        out = []
+        for u in range(self.loops.unroll):
+            out.append(f"{self.vector} {n}_{'best_' if self.arg else ''}v{u} = {self.identity};")
+            if self.arg:
+                out.append(f"vi64 {n}_at_v{u} = {{}};")
+        if self.flushes:
+            out.append(f"{self.vector} {n}_total = {self.identity};")
+        return out
+
+    def parameters(self) -> list[str]:
+        if self.array:
+            return []
+        return [f"{self.vector} &{self.name}_best", f"vi64 &{self.name}_at"] if self.arg else [f"{self.vector} &{self.name}_sum"]
+
+    def arguments(self, u: int) -> list[str]:
+        if self.array:
+            return []
+        return [f"{self.name}_best_v{u}", f"{self.name}_at_v{u}"] if self.arg else [f"{self.name}_v{u}"]
+
+    def update(self, values: StageValues) -> list[str]:
+        """Statements of the loop's body."""
+        s, n = self.s, self.name
+        x = values.operand(self.acc.value)
+        if x.ct != self.ct and not self.arg:
+            from .prims import conversion
+            x = Operand(f"({conversion(s, x, self.ct)})", self.ct, x.is_vector)
+        x = Operand(splat(s, x), self.ct, True)
+        if self.arg:
+            return self._update_position(values, x)
+        if self.array:
+            v = self.p.layout.vector.symbol.name
+            at = f"{n} + ({v} - {v}_begin)"
+            s.need("access")
+            old = Operand(f"tc::load<{self.vector}>({at}, tc::All{{}})", self.ct, True)
+            return [f"tc::store({at}, ({self.vector})({reduce_update(s, self.acc.op, old, x)}), tc::All{{}});"]
+        s.need("keep")
+        old = Operand(f"{n}_sum", self.ct, True)
+        return [f"{n}_sum = tc::keep(lanes, ({self.vector})({reduce_update(s, self.acc.op, old, x)}), {n}_sum);"]
+
+    def _update_position(self, values: StageValues, x: Operand) -> list[str]:
+        s, n = self.s, self.name
+        sign = ">" if self.acc.op == "argmax" else "<"
+        s.need("masks"), s.need("keep"), s.need("access")
+        lines = []
+        best = f"{n}_best"
+        if self.array:
+            v = self.p.layout.vector.symbol.name
+            at = f"({v} - {v}_begin)"
+            lines += [f"const {self.vector} {n}_old = tc::load<{self.vector}>({n}_best + {at}, tc::All{{}});",
+                      f"const vi64 {n}_old_at = tc::load<vi64>({n} + {at}, tc::All{{}});"]
+            best = f"{n}_old"
+        if self.ct.kind == "bool":
+            better = f"({x.text} & ~{best})" if sign == ">" else f"(~{x.text} & {best})"
+        elif self.ct.is_float:
+            better = f"tc::mask(({x.text} {sign} {best}) | (({x.text} != {x.text}) & ({best} == {best})))"
+        else:
+            better = f"tc::mask({x.text} {sign} {best})"
+        position = self.p.scope.index_text(values.index_at(self._position(), 0, False))
+        vector = self.loops.vector.symbol.name
+        step = self._position().coeff(vector)
+        if not self.array and step is not None and step.op == "int":
+            s.need("lane_ids", "INLINE vi64 lane_ids() { vi64 v; UNROLL for (int k = 0; k < L; k++) v[k] = k; return v; }")
+            at_lanes = f"((i64)({position}) + tc::lane_ids() * {step.value}LL)"
+        elif self.array:
+            at_lanes = f"((i64)({position}) + vi64{{}})"
+        else:
+            s.need("each")
+            lane = self.p.scope.index_text(values.index_at(self._position(), 0, True))
+            at_lanes = f"tc::gather<vi64>(tc::All{{}}, [&](int k) {{ return (i64)({lane}); }})"
+        if self.array:
+            return [*lines, f"const vmask {n}_better = {better};",
+                    f"tc::store({n}_best + {at}, tc::where({n}_better, {x.text}, {n}_old), tc::All{{}});",
+                    f"tc::store({n} + {at}, tc::where({n}_better, {at_lanes}, {n}_old_at), tc::All{{}});"]
+        return [f"const vmask {n}_better = tc::keep(lanes, {better}, vmask{{}});",
+                f"{n}_best = tc::where({n}_better, {x.text}, {n}_best);", f"{n}_at = tc::where({n}_better, {at_lanes}, {n}_at);"]
+
+    def flush(self, unroll: int) -> list[str]:
+        if not self.flushes:
+            return []
+        vs = [f"{self.name}_v{u}" for u in range(unroll)]
+        total = " + ".join(vs)
+        return [f"{self.name}_total += {total};", *(f"{v} = {self.identity};" for v in vs)]
+
+    def finish(self) -> list[str]:
+        """After the loops: from vectors to a number."""
+        if self.array:
+            return []
+        n, s, u = self.name, self.s, self.loops.unroll
+        if self.arg:
+            better = _better(self.acc.op, self.ct, "{x}", f"{n}_best")
+            out = [f"{self.element} {n}_best = {n}_best_v0[0];", f"i64 {n} = {n}_at_v0[0];"]
+            for i in range(u):
+                x, at = f"{n}_best_v{i}[k]", f"{n}_at_v{i}[k]"
+                if self.ct.kind == "bool":
+                    test = f"(bool){x} {'>' if self.acc.op == 'argmax' else '<'} (bool){n}_best"
+                    same = f"{x} == {n}_best"
+                else:
+                    test = better.replace("{x}", x)
+                    same = f"({x} == {n}_best" + (f" || ({x} != {x} && {n}_best != {n}_best))" if self.ct.is_float else ")")
+                out.append(f"for (int k = 0; k < L; k++) if ({test} || ({same} && {at} < {n})) {n}_best = {x}, {n} = {at};")
+            return out
+        vs = [f"{n}_v{i}" for i in range(u)] if not self.flushes else [f"{n}_total"]
+        while len(vs) > 1:
+            pairs = []
+            for a, b in zip(vs[::2], vs[1::2]):
+                pairs.append(f"({reduce_update(s, self.acc.op, Operand(a, self.ct, True), Operand(b, self.ct, True))})")
+            vs = pairs + (vs[-1:] if len(vs) % 2 else [])
+        if self.acc.op in ("any", "all"):
+            s.need("any")
+            return [f"const bool {n} = tc::{self.acc.op}({vs[0]});"]
+        s.need("fold")
+        t = self.ct.scalar
+        f = reduce_update(s, self.acc.op, Operand("a", self.ct, False), Operand("b", self.ct, False))
+        return [f"const {t} {n} = tc::fold(({self.vector}){vs[0]}, []({t} a, {t} b) {{ return ({t})({f}); }});"]

@@ -1,0 +1,255 @@
+"""The text that a kernel's file begins with: types, loads and stores, lanes, masks, conversions.
+
+Everything is keyed; `Support` collects the keys that a kernel uses, each with what it needs in its turn, and prints them once.
+The lanes of a vector (`L`) are the same for every type in one kernel, so that conversions never change their number.
+"""
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ...symbolic.expr import C_HELPERS
+from .dtypes import CType
+
+__all__ = ["Target", "Support"]
+
+
+@dataclass(frozen=True)
+class Target:
+    """What the machine can do. `width`: bytes of the widest vector register used; `features` as in /proc/cpuinfo."""
+    width: int = 16
+    features: frozenset[str] = frozenset()
+
+    @property
+    def fma(self) -> bool:
+        return "fma" in self.features
+
+
+_SCALARS = {"f32": "float", "f64": "double", "i64": "long long", "i32": "int", "i16": "short", "i8": "signed char",
+            "u64": "unsigned long long", "u32": "unsigned", "u16": "unsigned short", "u8": "unsigned char"}
+_BYTES = {"f32": 4, "f64": 8, "i64": 8, "i32": 4, "i16": 2, "i8": 1, "u64": 8, "u32": 4, "u16": 2, "u8": 1}
+
+_ACCESS = """\
+// Lanes of a vector that take part: all of them, or the first n at the end of a row.
+struct All {};
+struct First { i64 n; };
+
+template <class V, class T> INLINE V load(const T *p, All) { V v; __builtin_memcpy(&v, p, sizeof v); return v; }
+template <class V, class T> INLINE V load(const T *p, First lanes) { V v = {}; __builtin_memcpy(&v, p, lanes.n * sizeof(T)); return v; }
+template <class T, class V> INLINE void store(T *p, V v, All) { __builtin_memcpy(p, &v, sizeof v); }
+template <class T, class V> INLINE void store(T *p, V v, First lanes) { __builtin_memcpy(p, &v, lanes.n * sizeof(T)); }
+"""
+_EACH = """\
+// One lane after the other: what has no vector instruction.
+template <class V, class F> INLINE V gather(All, F f) { V v; UNROLL for (int k = 0; k < L; k++) v[k] = f(k); return v; }
+template <class V, class F> INLINE V gather(First lanes, F f) { V v = {}; for (int k = 0; k < lanes.n; k++) v[k] = f(k); return v; }
+template <class F> INLINE void each(All, F f) { UNROLL for (int k = 0; k < L; k++) f(k); }
+template <class F> INLINE void each(First lanes, F f) { for (int k = 0; k < lanes.n; k++) f(k); }
+"""
+_KEEP = """\
+// x in the lanes that take part, old in the others.
+template <class V> INLINE V keep(All, V x, V) { return x; }
+template <class V> INLINE V keep(First lanes, V x, V old) {
+    typedef __typeof__(x < x) M;
+    M id, n;
+    UNROLL for (int k = 0; k < L; k++) id[k] = k, n[k] = lanes.n;
+    return id < n ? x : old;
+}
+"""
+_FOLD = """\
+// All lanes of a vector into one number, pairwise.
+template <class V, class F> INLINE auto fold(V v, F f) {
+    UNROLL for (int w = L / 2; w; w /= 2) for (int k = 0; k < w; k++) v[k] = f(v[k], v[k + w]);
+    auto first = v[0];
+    return first;
+}
+"""
+_LANES = """\
+INLINE int count(All) { return L; }
+INLINE int count(First lanes) { return lanes.n; }
+"""
+_MASKED = """\
+// Reads only where m holds.
+template <class V, class M, class W, class F> INLINE V gather_if(M m, W lanes, F f) {
+    V v = {};
+    for (int k = 0; k < count(lanes); k++) if (m[k]) v[k] = f(k);
+    return v;
+}
+template <class V, class T, class M> INLINE V load_if(const T *p, M m, All lanes) {
+    return all(m) ? load<V>(p, lanes) : gather_if<V>(m, lanes, [&](int k) { return p[k]; });
+}
+template <class V, class T, class M> INLINE V load_if(const T *p, M m, First lanes) {
+    return gather_if<V>(m, lanes, [&](int k) { return p[k]; });
+}
+"""
+_MASKS = """\
+// Masks: from a comparison of any type, and choosing by one.
+template <class M> INLINE vmask mask(M m) { return __builtin_convertvector(m, vmask); }
+template <class V> INLINE V where(vmask m, V a, V b) {
+    typedef __typeof__(a < a) M;
+    return __builtin_convertvector(m, M) ? a : b;
+}
+"""
+_BF16 = """\
+INLINE float widen_bf16(u16 h) { u32 b = (u32)h << 16; float f; __builtin_memcpy(&f, &b, 4); return f; }
+INLINE u16 narrow_bf16(float f) {          // round to nearest even
+    u32 b; __builtin_memcpy(&b, &f, 4);
+    return f != f ? 0x7fc0 : (b + 0x7fff + ((b >> 16) & 1)) >> 16;
+}
+INLINE float round_bf16(float f) { return widen_bf16(narrow_bf16(f)); }
+"""
+_BF16_VECTOR = """\
+INLINE vf32 widen_bf16(vu16 h) { return (vf32)(__builtin_convertvector(h, vu32) << 16); }
+INLINE vu32 bf16_bits(vf32 f) {            // round to nearest even
+    vu32 b = (vu32)f, r = (b + 0x7fff + ((b >> 16) & 1)) >> 16;
+    return f == f ? r : vu32{} + 0x7fc0u;
+}
+INLINE vu16 narrow_bf16(vf32 f) { return __builtin_convertvector(bf16_bits(f), vu16); }
+INLINE vf32 round_bf16(vf32 f) { return (vf32)(bf16_bits(f) << 16); }
+"""
+_F16 = """\
+INLINE float widen_f16(u16 h) { _Float16 x; __builtin_memcpy(&x, &h, 2); return (float)x; }
+INLINE u16 narrow_f16(float f) { _Float16 x = (_Float16)f; u16 h; __builtin_memcpy(&h, &x, 2); return h; }
+INLINE float round_f16(float f) { return (float)(_Float16)f; }
+"""
+_F16_LANES = """\
+INLINE vf32 widen_f16(vu16 h) { vf32 f; UNROLL for (int k = 0; k < L; k++) f[k] = widen_f16(h[k]); return f; }
+INLINE vu16 narrow_f16(vf32 f) { vu16 h; UNROLL for (int k = 0; k < L; k++) h[k] = narrow_f16(f[k]); return h; }
+"""
+_F16_X86 = {
+    64: """\
+typedef short bits256 __attribute__((vector_size(32)));
+INLINE vf32 widen_f16(vu16 h) { return (vf32)__builtin_ia32_vcvtph2ps512_mask((bits256)h, vf32{}, (u16)-1, 4); }
+INLINE vu16 narrow_f16(vf32 f) { return (vu16)__builtin_ia32_vcvtps2ph512_mask(f, 0, bits256{}, (u16)-1); }
+""",
+    32: """\
+typedef short bits128 __attribute__((vector_size(16)));
+INLINE vf32 widen_f16(vu16 h) { return (vf32)__builtin_ia32_vcvtph2ps256((bits128)h); }
+INLINE vu16 narrow_f16(vf32 f) { return (vu16)__builtin_ia32_vcvtps2ph256(f, 0); }
+""",
+}
+_F16_ROUND = "INLINE vf32 round_f16(vf32 f) { return widen_f16(narrow_f16(f)); }\n"
+_BOOL_VECTOR = """\
+INLINE vmask widen_bool(vu8 b) { return __builtin_convertvector(b, vmask) != 0; }
+INLINE vu8 narrow_bool(vmask m) { return __builtin_convertvector(m & 1, vu8); }
+"""
+_ANY = """\
+template <class M> INLINE bool any(M m) { return fold(__builtin_convertvector(m, vmask), [](auto a, auto b) { return a | b; }) != 0; }
+template <class M> INLINE bool all(M m) { return fold(__builtin_convertvector(m, vmask), [](auto a, auto b) { return a & b; }) != 0; }
+"""
+_ANY_X86 = {
+    (64, 4): "INLINE bool any(vmask m) { return __builtin_ia32_cvtd2mask512(m) != 0; }\n"
+             "INLINE bool all(vmask m) { return __builtin_ia32_cvtd2mask512(m) == 0xffff; }\n",
+    (32, 4): "INLINE bool any(vmask m) { return __builtin_ia32_movmskps256((vf32)m) != 0; }\n"
+             "INLINE bool all(vmask m) { return __builtin_ia32_movmskps256((vf32)m) == 0xff; }\n",
+}
+_ATOMIC = """\
+// Several threads may add to one element.
+template <class T, class F> INLINE void atomic_update(T *p, F f) {
+    T old, now;
+    __atomic_load(p, &old, __ATOMIC_RELAXED);
+    do now = f(old); while (!__atomic_compare_exchange(p, &old, &now, true, __ATOMIC_RELAXED, __ATOMIC_RELAXED));
+}
+"""
+
+
+@dataclass
+class Support:
+    """Collects what one kernel needs and prints it. `lanes`: elements of every vector in this kernel."""
+    target: Target
+    lanes: int
+    _order: dict[str, str] = field(default_factory=dict)
+    _vectors: set[str] = field(default_factory=set)
+    _helpers: bool = False
+
+    @property
+    def mask_bytes(self) -> int:
+        """Bytes of one lane of a mask: those of the widest type, so that a mask fills a register."""
+        return min(8, max(1, self.target.width // self.lanes))
+
+    def bytes_of(self, tag: str) -> int:
+        return _BYTES[tag] * self.lanes
+
+    def need(self, key: str, text: str | None = None) -> None:
+        """Have the text of `key` printed, before anything added later."""
+        if key in self._order:
+            return
+        if text is None:
+            text = self._builtin(key)
+        self._order[key] = text
+
+    def vector(self, *tags: str) -> None:
+        self._vectors.update(tags)
+
+    def index_helpers(self) -> None:
+        self._helpers = True
+
+    def _builtin(self, key: str) -> str:
+        if key == "access":
+            return _ACCESS
+        if key == "each":
+            self.need("access")
+            return _EACH
+        if key == "keep":
+            self.need("access")
+            return _KEEP
+        if key == "fold":
+            return _FOLD
+        if key == "bf16":
+            return _BF16
+        if key == "f16":
+            return _F16
+        if key == "lanes":
+            self.need("access")
+            return _LANES
+        if key == "masked":
+            self.need("lanes"), self.need("any")
+            return _MASKED
+        if key == "masks":
+            return _MASKS
+        if key == "bf16.vector":
+            self.need("bf16")
+            self.vector("f32", "u16", "u32")
+            return _BF16_VECTOR
+        if key == "f16.vector":
+            self.need("f16")
+            self.vector("f32", "u16")
+            n = self.bytes_of("f32")
+            native = (n == 64 and "avx512f" in self.target.features) or (n == 32 and "f16c" in self.target.features)
+            return (_F16_X86[n] if native else _F16_LANES) + _F16_ROUND
+        if key == "bool.vector":
+            self.vector("u8")
+            return _BOOL_VECTOR
+        if key == "any":
+            self.need("fold")
+            self.vector("f32")
+            special = _ANY_X86.get((self.mask_bytes * self.lanes, self.mask_bytes))
+            native = special and ("avx512dq" if self.mask_bytes * self.lanes == 64 else "avx2") in self.target.features
+            return (special if native else "") + _ANY
+        if key == "atomic":
+            return _ATOMIC
+        raise KeyError(key)
+
+    def text(self) -> str:
+        """The prelude."""
+        mask = {1: "i8", 2: "i16", 4: "i32", 8: "i64"}[self.mask_bytes]
+        lines = [f"typedef {_SCALARS[t]} {t};" for t in ("i64", "i32", "i16", "i8", "u64", "u32", "u16", "u8")]
+        lines += ["union Scalar { double f; i64 i; };", "#define INLINE static inline __attribute__((always_inline))",
+                  "#define UNROLL _Pragma(\"GCC unroll 64\")", "", f"enum {{ L = {self.lanes} }};                  // lanes of every vector below"]
+        lines += [f"typedef {_SCALARS[t]} v{t} __attribute__((vector_size({self.bytes_of(t)})));" for t in _SCALARS if t in self._vectors]
+        lines += [f"typedef {mask} lane_mask;",
+                  f"typedef {mask} vmask __attribute__((vector_size({self.lanes * self.mask_bytes})));   // -1 where true, else 0"]
+        if self._order:
+            lines += ["", "namespace tc {"]
+        lines += [t.rstrip("\n") + "\n" for t in self._order.values()]
+        if self._order:
+            lines.append("}  // namespace tc")
+        if self._helpers:
+            lines += ["", C_HELPERS.replace("long long", "i64").rstrip("\n")]
+        return "\n".join(lines) + "\n"
+
+
+def vector_type(support: Support, ct: CType) -> str:
+    """The vector type of `ct`, with its typedef in the prelude."""
+    if ct.kind != "bool":
+        support.vector(ct.tag)
+    return ct.vector

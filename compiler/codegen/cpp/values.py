@@ -1,0 +1,359 @@
+"""Statements for the values of one stage: each placed at the outermost loop that has all it needs.
+
+A value's *level* says where it is computed: LEVEL_TOP (once per call), LEVEL_ITEM (once per work item), LEVEL_LOOP + k (inside
+the stage's k-th scalar loop) or LEVEL_VECTOR (in the body of the vector loop, one value per lane). Values of the outer levels
+are scalars; `prims` broadcasts them where they meet a vector.
+
+A load below `masked(cond, a, b)` must happen only where cond holds: such values are keyed by their *guard*, the tuple of
+conditions around them.
+"""
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Callable, Iterable
+
+from ...lowering.ir import Value, indirect_values
+from ...symbolic.expr import ONE, ZERO, Expr, integer, symbol
+from .dtypes import CType, ctype, literal
+from .prims import BOOL, Operand, conversion, expression, splat
+from .support import Support, vector_type
+
+__all__ = ["LEVEL_TOP", "LEVEL_ITEM", "LEVEL_LOOP", "LEVEL_VECTOR", "Scope", "StageValues", "Location"]
+
+LEVEL_TOP, LEVEL_ITEM, LEVEL_LOOP, LEVEL_VECTOR = 0, 1, 2, 1000
+Guard = tuple            # of Values, outermost condition first
+_CARE = frozenset(("load", "check_index", "div_trunc", "div_floor", "remainder", "fmod"))
+
+
+@dataclass
+class Scope:
+    """What is known while a kernel is printed: names of values that are in scope, and a count for new names."""
+    support: Support
+    names: dict[tuple, tuple[str, ...]] = field(default_factory=dict)     # (value id, guard ids) -> text per copy
+    levels: dict[tuple, int] = field(default_factory=dict)
+    counts: dict[str, int] = field(default_factory=dict)
+    checks: list[str] = field(default_factory=list)
+    index_names: frozenset[str] = frozenset()
+
+    def fresh(self, stem: str) -> str:
+        n = self.counts.get(stem, 0)
+        self.counts[stem] = n + 1
+        return f"{stem}_{n}"
+
+    def leave(self, level: int) -> None:
+        """Forget the names of levels above `level`."""
+        for k in [k for k, lv in self.levels.items() if lv > level]:
+            del self.names[k], self.levels[k]
+
+    def index_text(self, e: Expr) -> str:
+        text = e.c()
+        if "tc_" in text:
+            self.support.index_helpers()
+        return text
+
+
+@dataclass(frozen=True)
+class Location:
+    """Where an element of a buffer is: C++ pointer and its index expression, in lanes of the vector axis (`step` ONE:
+    contiguous, ZERO: one element, other or None: lane by lane)."""
+    pointer: str
+    index: Expr
+    step: Expr | None
+
+
+class StageValues:
+    """Prints the values that a stage's roots need.
+
+    axis_level: level of each axis symbol; vector: symbol of the vector axis or None;
+    locate: (buffer, index) -> Location, the caller's view of buffers (blocks of local buffers differ by layout);
+    acc_text: name of accumulator -> (text, level), its text at LEVEL_VECTOR may use the vector axis.
+    """
+
+    def __init__(self, scope: Scope, axis_level: dict[str, int], vector: str | None,
+                 locate: Callable, acc_operand: Callable[[str], tuple[str, int]], copies: int = 1):
+        self.scope, self.s = scope, scope.support
+        self.axis_level, self.vector, self.locate, self.acc_operand = axis_level, vector, locate, acc_operand
+        self.copies = copies
+        self.lines: dict[int, list[str]] = {}
+        self._careful: dict[int, bool] = {}
+
+    # ---- order and levels
+    def emit(self, roots: Iterable[Value]) -> None:
+        """Statements of all values that `roots` need and that are not in scope yet, into `lines[level]`."""
+        for v, guard in self._order(roots):
+            key = self.key(v, guard)
+            if key in self.scope.names:
+                continue
+            level = self._level(v, guard)
+            self.scope.levels[key] = level
+            self.scope.names[key] = self._statement(v, guard, level)
+
+    def key(self, v: Value, guard: Guard) -> tuple:
+        return (v.id, tuple(g.id for g in guard))
+
+    def _order(self, roots: Iterable[Value]) -> list[tuple[Value, Guard]]:
+        roots = list(roots)
+        self._find_careful(roots)
+        seen: set[tuple] = set()
+        out: list[tuple[Value, Guard]] = []
+        stack = [(r, (), False) for r in reversed(roots)]
+        while stack:
+            v, guard, done = stack.pop()
+            guard = self.guard_of(v, guard)
+            key = self.key(v, guard)
+            if done:
+                out.append((v, guard))
+                continue
+            if key in seen or key in self.scope.names:
+                continue
+            seen.add(key)
+            stack.append((v, guard, True))
+            for a, g in reversed(self._operands(v, guard)):
+                stack.append((a, g, False))
+        return out
+
+    def _operands(self, v: Value, guard: Guard) -> list[tuple[Value, Guard]]:
+        if v.op == "masked":
+            cond, a, b = v.args
+            return [(cond, guard), (a, (*guard, cond)), (b, guard)]
+        needs = [(a, guard) for a in v.args]
+        if guard and v.op in _CARE:
+            needs += [(g, guard[:k]) for k, g in enumerate(guard)]
+        return needs
+
+    def guard_of(self, v: Value, guard: Guard) -> Guard:
+        """Guards matter only to what reads memory or can trap."""
+        return guard if guard and self._careful.get(v.id, True) else ()
+
+    def _find_careful(self, roots: list[Value]) -> None:
+        from ...lowering.ir import walk
+        for v in walk(roots):
+            if v.id not in self._careful:
+                self._careful[v.id] = v.op in _CARE or any(self._careful[a.id] for a in v.args)
+
+    def _level(self, v: Value, guard: Guard) -> int:
+        level = LEVEL_TOP
+        for a, g in self._operands(v, guard):
+            level = max(level, self.scope.levels[self.key(a, self.guard_of(a, g))])
+        if v.op in ("load", "index"):
+            e = v.attr[1] if v.op == "load" else v.attr
+            level = max([level, *(self.axis_level.get(n, LEVEL_TOP) for n in e.symbol_names())])
+            if v.op == "load" and v.attr[0].scope == "local":
+                level = max(level, self.axis_level.get("", LEVEL_ITEM))
+        elif v.op == "acc":
+            level = max(level, self.acc_operand(v.attr)[1])
+        return level
+
+    # ---- texts
+    def operand(self, v: Value, guard: Guard = (), copy: int = 0) -> Operand:
+        key = self.key(v, self.guard_of(v, guard))
+        texts = self.scope.names[key]
+        return Operand(texts[copy % len(texts)], ctype(v.dtype), self.scope.levels[key] == LEVEL_VECTOR)
+
+    def index_at(self, e: Expr, copy: int, lane: bool) -> Expr:
+        """An index expression with indirect symbols replaced by the names that hold them; with `lane`, at lane k."""
+        known = indirect_values()
+        m: dict[str, Expr] = {}
+        for n in e.symbol_names():
+            if n in known:
+                x = self._indirect_operand(known[n], copy)
+                m[n] = symbol(x.text + "[k]" if lane and x.is_vector else x.text)
+        if self.vector is not None and self.vector in e.symbol_names():
+            at = symbol(self.vector)
+            if copy:
+                at = at + integer(copy * self.s.lanes)
+            if lane:
+                at = at + symbol("k")
+            m[self.vector] = at
+        return e.subs(m) if m else e
+
+    def _indirect_operand(self, v: Value, copy: int) -> Operand:
+        for key, texts in self.scope.names.items():
+            if key[0] == v.id:
+                return Operand(texts[copy % len(texts)], ctype(v.dtype), self.scope.levels[key] == LEVEL_VECTOR)
+        raise KeyError(v)
+
+    def step_of(self, e: Expr) -> Expr | None:
+        """Elements between neighbouring lanes; None where they follow no rule."""
+        known = indirect_values()
+        for n in e.symbol_names():
+            if n in known and self._indirect_operand(known[n], 0).is_vector:
+                return None
+        return e.coeff(self.vector) if self.vector is not None else ZERO
+
+    def _statement(self, v: Value, guard: Guard, level: int) -> tuple[str, ...]:
+        ct = ctype(v.dtype)
+        if v.op == "const":
+            text = literal(v.attr, ct)
+            return (f"({text})" if text.startswith("-") else text,)
+        if v.op == "param":
+            return (v.attr,)
+        if v.op == "acc" and level != LEVEL_VECTOR:
+            return (self.acc_operand(v.attr)[0],)
+        if v.op == "cast" and ctype(v.args[0].dtype) == ct:
+            return self.scope.names[self.key(v.args[0], self.guard_of(v.args[0], guard))]
+        vector = level == LEVEL_VECTOR
+        stem = {"load": v.attr[0].name + "_at" if v.op == "load" else "", "cast": "as_" + ct.storage}.get(v.op, v.op)
+        name = self.scope.fresh(stem)
+        names = []
+        for copy in range(self.copies if vector else 1):
+            text = self._text(v, guard, ct, vector, copy)
+            target = name if self.copies == 1 or not vector else f"{name}{chr(ord('a') + copy)}"
+            kind = vector_type(self.s, ct) if vector else ct.scalar
+            prefix = ""
+            self.lines.setdefault(level, []).append(f"const {prefix}{kind} {target} = {text};")
+            names.append(target)
+        return tuple(names)
+
+    def _text(self, v: Value, guard: Guard, ct: CType, vector: bool, copy: int) -> str:
+        op = v.op
+        if op == "load":
+            return self._load(v, guard, ct, vector, copy)
+        if op == "index":
+            return self._index(v, ct, vector, copy)
+        if op == "acc":
+            return self.acc_operand(v.attr)[0]
+        args = [self.operand(a, g, copy) for a, g in self._operands(v, guard)[:len(v.args)]]
+        if op == "cast":
+            return conversion(self.s, args[0], ct)
+        if op == "check_index":
+            return self._check(v, args, guard, vector, copy)
+        text = expression(self.s, op, ct, args)
+        if ct.storage in ("bf16", "f16") and op not in ("where", "masked", "maximum", "minimum", "relu", "neg", "abs"):
+            # an operator computed in a low precision type rounds its result
+            self.s.need(f"{ct.storage}.vector" if vector else ct.storage)
+            text = f"tc::round_{ct.storage}({text})"
+        return text
+
+    def _guard_mask(self, guard: Guard, copy: int) -> Operand:
+        parts = [self.operand(g, guard[:k], copy) for k, g in enumerate(guard)]
+        if any(p.is_vector for p in parts):
+            self.s.need("masks")
+            return Operand(" & ".join(splat(self.s, p) for p in parts), BOOL, True)
+        return Operand(" && ".join(p.text for p in parts), BOOL, False)
+
+    def _load(self, v: Value, guard: Guard, ct: CType, vector: bool, copy: int) -> str:
+        buffer, e = v.attr
+        where = self.locate(buffer, e)
+        mask = self._guard_mask(guard, copy) if guard else None
+        s = self.s
+        if not vector:
+            text = f"{where.pointer}[{self.scope.index_text(self.index_at(where.index, 0, False))}]"
+            text = self._widen(text, ct, False)
+            return text if mask is None else f"{mask.text} ? {text} : {literal(0, ct)}"
+        raw = self._storage_vector(ct)
+        s.need("access")
+        step = self.step_of(where.index)
+        if step is ZERO and mask is not None and mask.is_vector:
+            step = None
+        if step is ONE:
+            address = f"{where.pointer} + ({self.scope.index_text(self.index_at(where.index, copy, False))})"
+            if mask is None:
+                text = f"tc::load<{raw}>({address}, lanes)"
+            elif mask.is_vector:
+                s.need("masked")
+                text = f"tc::load_if<{raw}>({address}, {mask.text}, lanes)"
+            else:
+                text = f"{mask.text} ? tc::load<{raw}>({address}, lanes) : {raw}{{}}"
+        else:
+            element = f"{where.pointer}[{self.scope.index_text(self.index_at(where.index, copy, True))}]"
+            if mask is None:
+                s.need("each")
+                text = f"tc::gather<{raw}>(lanes, [&](int k) {{ return {element}; }})"
+            elif mask.is_vector:
+                s.need("masked")
+                text = f"tc::gather_if<{raw}>({mask.text}, lanes, [&](int k) {{ return {element}; }})"
+            else:
+                s.need("each")
+                text = f"{mask.text} ? tc::gather<{raw}>(lanes, [&](int k) {{ return {element}; }}) : {raw}{{}}"
+        return self._widen(text if "?" not in text else f"({text})", ct, True)
+
+    def _storage_vector(self, ct: CType) -> str:
+        tag = {"bf16": "u16", "f16": "u16", "bool": "u8"}.get(ct.storage, ct.tag)
+        self.s.vector(tag)
+        return "v" + tag
+
+    def _widen(self, text: str, ct: CType, vector: bool) -> str:
+        if ct.storage == "bool" and not vector:
+            return f"{text} != 0"
+        if ct.storage not in ("bf16", "f16", "bool"):
+            return text
+        self.s.need(f"{ct.storage}.vector" if vector else ct.storage)
+        return f"tc::widen_{ct.storage}({text})"
+
+    def narrow(self, x: Operand, vector: bool) -> str:
+        """A value as the buffer of its dtype stores it."""
+        text = splat(self.s, x) if vector else x.text
+        if x.ct.storage == "bool" and not vector:
+            return f"(u8){text}"
+        if x.ct.storage not in ("bf16", "f16", "bool"):
+            return text
+        self.s.need(f"{x.ct.storage}.vector" if vector else x.ct.storage)
+        return f"tc::narrow_{x.ct.storage}({text})"
+
+    def _index(self, v: Value, ct: CType, vector: bool, copy: int) -> str:
+        e = v.attr
+        if not vector:
+            return f"({ct.scalar})({self.scope.index_text(self.index_at(e, 0, False))})"
+        step = self.step_of(e)
+        self.s.vector("i64")
+        if step is not None and step.is_const:
+            self.s.need("lane_ids", "INLINE vi64 lane_ids() { vi64 v; UNROLL for (int k = 0; k < L; k++) v[k] = k; return v; }")
+            base = self.scope.index_text(self.index_at(e, copy, False))
+            text = f"(i64)({base}) + tc::lane_ids()" + (f" * {step.value}LL" if step is not ONE else "")
+        else:
+            self.s.need("each")
+            text = f"tc::gather<vi64>(tc::All{{}}, [&](int k) {{ return (i64)({self.scope.index_text(self.index_at(e, copy, True))}); }})"
+        return text if ct.tag == "i64" else f"__builtin_convertvector({text}, {vector_type(self.s, ct)})"
+
+    def _check(self, v: Value, args: list[Operand], guard: Guard, vector: bool, copy: int) -> str:
+        code = self.scope.checks.index(v.attr) + 1
+        i, n = args
+        if not vector:
+            self.s.need("check.scalar", "// An index that must lie in [0, n): else the kernel reports failure `code` and goes on with 0.\n"
+                        "INLINE i64 check(i64 i, i64 n, bool wanted, int code, int &failed) {\n"
+                        "    if (i >= 0 && i < n) return i;\n    if (wanted) failed = code;\n    return 0;\n}")
+            wanted = self._guard_mask(guard, copy).text if guard else "true"
+            return f"tc::check({i.text}, {n.text}, {wanted}, {code}, failed)"
+        self.s.vector("i64")
+        self.s.need("any"), self.s.need("masks")
+        self.s.need("check.vector", "INLINE vi64 check(vi64 i, vi64 n, vmask wanted, int code, int &failed) {\n"
+                    "    vi64 bad = (i < 0) | (i >= n);\n    if (any(mask(bad) & wanted)) failed = code;\n    return bad ? vi64{} : i;\n}")
+        wanted = splat(self.s, self._guard_mask(guard, copy) if guard else Operand("true", BOOL, False))
+        return f"tc::check({splat(self.s, i)}, {splat(self.s, n)}, {wanted}, {code}, failed)"
+
+    # ---- stores
+    def store(self, buffer, e: Expr, value: Value, mode: str, in_vector_loop: bool) -> list[tuple[int, str]]:
+        """Statements that store `value`: (level, text) pairs, one per copy."""
+        ct = ctype(value.dtype)
+        where = self.locate(buffer, e)
+        if not in_vector_loop:
+            x = self.operand(value)
+            level = max([LEVEL_ITEM, *(self.axis_level.get(n, LEVEL_TOP) for n in e.symbol_names())])
+            target = f"{where.pointer}[{self.scope.index_text(self.index_at(where.index, 0, False))}]"
+            return [(level, self._store_scalar(target, x, ct, mode))]
+        out = []
+        for copy in range(self.copies):
+            x = self.operand(value, (), copy)
+            step = self.step_of(where.index)
+            if step is ONE and mode == "set":
+                self.s.need("access")
+                address = f"{where.pointer} + ({self.scope.index_text(self.index_at(where.index, copy, False))})"
+                text = f"tc::store({address}, {self.narrow(x, True)}, lanes);"
+            else:
+                self.s.need("each")
+                target = f"{where.pointer}[{self.scope.index_text(self.index_at(where.index, copy, True))}]"
+                lane = Operand(f"{x.text}[k]", ct, False) if x.is_vector else x
+                text = f"tc::each(lanes, [&](int k) {{ {self._store_scalar(target, lane, ct, mode)} }});"
+            out.append((LEVEL_VECTOR, text))
+        return out
+
+    def _store_scalar(self, target: str, x: Operand, ct: CType, mode: str) -> str:
+        if mode == "set":
+            value = f"{x.text} != 0" if ct.kind == "bool" and x.text.endswith("[k]") else self.narrow(x, False)
+            return f"{target} = {value};"
+        old = Operand(self._widen(target, ct, False), ct, False)
+        if ct.kind == "bool":
+            return f"{target} |= {x.text} != 0;"
+        total = Operand(f"({expression(self.s, 'add', ct, [old, x])})", ct, False)
+        return f"{target} = {self.narrow(total, False)};"
