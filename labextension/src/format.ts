@@ -1,0 +1,138 @@
+/** Numbers and names as people read them: a unit with each figure, three significant digits, thin spaces in thousands. */
+
+import { GraphNode, Shape } from './schema';
+
+const NONE = '–';
+
+function significant(value: number): string {
+  const abs = Math.abs(value);
+  return abs >= 100 ? value.toFixed(0) : abs >= 10 ? value.toFixed(1) : value.toFixed(2);
+}
+
+export function seconds(s: number | null | undefined): string {
+  if (s === null || s === undefined || !isFinite(s)) {
+    return NONE;
+  }
+  const abs = Math.abs(s);
+  if (abs === 0) {
+    return '0 s';
+  }
+  if (abs < 1e-6) {
+    return `${significant(s * 1e9)} ns`;
+  }
+  if (abs < 1e-3) {
+    return `${significant(s * 1e6)} µs`;
+  }
+  return abs < 1 ? `${significant(s * 1e3)} ms` : `${significant(s)} s`;
+}
+
+export function bytes(b: number | null | undefined): string {
+  if (b === null || b === undefined) {
+    return NONE;
+  }
+  const units = ['B', 'KiB', 'MiB', 'GiB', 'TiB'];
+  let i = 0;
+  let value = b;
+  while (Math.abs(value) >= 1024 && i < units.length - 1) {
+    value /= 1024;
+    i++;
+  }
+  return i === 0 ? `${b} B` : `${significant(value)} ${units[i]}`;
+}
+
+/** A rate in decimal units, as bandwidths and flop rates are quoted. */
+export function rate(perSecond: number | null | undefined, unit: string): string {
+  if (perSecond === null || perSecond === undefined || !isFinite(perSecond)) {
+    return NONE;
+  }
+  const prefixes = ['', 'k', 'M', 'G', 'T', 'P'];
+  let i = 0;
+  let value = perSecond;
+  while (value >= 1000 && i < prefixes.length - 1) {
+    value /= 1000;
+    i++;
+  }
+  return `${significant(value)} ${prefixes[i]}${unit}/s`;
+}
+
+export function count(n: number | null | undefined): string {
+  return n === null || n === undefined ? NONE : String(n).replace(/\B(?=(\d{3})+(?!\d))/g, '\u202f');
+}
+
+export function plural(n: number, one: string, many?: string): string {
+  return `${count(n)} ${n === 1 ? one : many ?? one + 's'}`;
+}
+
+export function times(ratio: number): string {
+  return `${ratio >= 10 ? ratio.toFixed(0) : ratio.toFixed(ratio >= 0.1 ? 1 : 2)}×`;
+}
+
+export function interval(lo: number, hi: number): string {
+  const digits = Math.max(lo, hi) >= 10 ? 0 : 1;
+  const same = lo.toFixed(digits) === hi.toFixed(digits);
+  return same ? `[${lo.toFixed(digits + 1)}–${hi.toFixed(digits + 1)}]` : `[${lo.toFixed(digits)}–${hi.toFixed(digits)}]`;
+}
+
+const DTYPES: { [name: string]: string } = {
+  float32: 'f32', float64: 'f64', float16: 'f16', bfloat16: 'bf16', int64: 'i64', int32: 'i32', int16: 'i16',
+  int8: 'i8', uint8: 'u8', bool: 'bool', complex64: 'c64', complex128: 'c128'
+};
+
+export function dtype(name: string): string {
+  return DTYPES[name.replace('torch.', '')] ?? name;
+}
+
+function oneShape(shape: Shape): string {
+  return shape.length ? shape.join('×') : '()';
+}
+
+/** `f32 8×64`; several results separated by commas. */
+export function tensorType(node: Pick<GraphNode, 'shape' | 'dtype'>): string {
+  if (!node.shape) {
+    return node.dtype ? dtype(node.dtype) : '';
+  }
+  const several = Array.isArray(node.shape[0]);
+  const shape = several ? (node.shape as Shape[]).map(oneShape).join(', ') : oneShape(node.shape as Shape);
+  return `${dtype(node.dtype)} ${shape}`.trim();
+}
+
+const ITEM_BYTES: { [name: string]: number } = {
+  float64: 8, int64: 8, complex64: 8, complex128: 16, float32: 4, int32: 4, float16: 2, bfloat16: 2, int16: 2,
+  int8: 1, uint8: 1, bool: 1
+};
+
+/** Bytes of a node's result, or null where a size is symbolic or unknown. */
+export function nodeBytes(node: Pick<GraphNode, 'shape' | 'dtype'>): number | null {
+  const item = ITEM_BYTES[node.dtype];
+  if (!node.shape || !item) {
+    return null;
+  }
+  let n = item;
+  for (const size of node.shape) {
+    if (typeof size !== 'number') {
+      return null;
+    }
+    n *= size;
+  }
+  return n;
+}
+
+/** `aten.add.Tensor` and `torch.add` as people say them: `add`. */
+export function shortOp(op: string): string {
+  const parts = op.replace(/^(aten|prims|torch|torch\.nn\.functional|operator|tensor)\./, '').split('.');
+  return parts[0] === 'nn' || parts[0] === 'functional' ? parts[parts.length - 1] : parts[0] || op;
+}
+
+export const ENGINE_NAMES: { [engine: string]: string } = { eager: 'eager', tcompile: 'tcompile', torch: 'torch.compile' };
+
+export function engineName(engine: string): string {
+  return ENGINE_NAMES[engine] ?? engine;
+}
+
+/** Where a line is, for people: `line 7` in the reported cell, `In[2] line 3` elsewhere. */
+export function place(file: string, line: number | null | undefined, here: string): string {
+  if (!line) {
+    return file === here ? '' : file;
+  }
+  return file === here || !file ? `line ${line}` : `${file} line ${line}`;
+}

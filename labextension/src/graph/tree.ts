@@ -1,0 +1,123 @@
+/**
+ * The module tree over a graph's nodes.
+ *
+ * A group is one contiguous run of nodes of a module, in topological order, so that contracting any set of groups leaves
+ * the graph acyclic; a module that is called twice gives two groups. Chains of groups with one member are merged.
+ */
+
+import { GraphNode } from '../schema';
+
+export interface Leaf {
+  kind: 'leaf';
+  node: GraphNode;
+  parent: Group;
+}
+
+export interface Group {
+  kind: 'group';
+  id: string;
+  path: string;
+  label: string;
+  parent: Group | null;
+  children: Item[];
+  /** Nodes inside, at any depth: [first, last] of the order. */
+  first: number;
+  last: number;
+  depth: number;
+}
+
+export type Item = Leaf | Group;
+
+export interface Tree {
+  root: Group;
+  leaves: Leaf[];
+  groups: Group[];
+}
+
+function open(path: string, label: string, parent: Group | null, at: number, serial: number): Group {
+  const depth = parent ? parent.depth + 1 : 0;
+  return { kind: 'group', id: `${path}#${serial}`, path, label, parent, children: [], first: at, last: at, depth };
+}
+
+export function buildTree(nodes: GraphNode[]): Tree {
+  const root = open('', '', null, 0, 0);
+  const leaves: Leaf[] = [];
+  const calls = new Map<string, number>();
+  const stack: Group[] = [root];
+  for (const node of nodes) {
+    const segments = node.module ? node.module.split('.') : [];
+    let depth = 0;
+    while (depth < segments.length && depth + 1 < stack.length && stack[depth + 1].label === segments[depth]) {
+      depth++;
+    }
+    stack.length = depth + 1;
+    for (; depth < segments.length; depth++) {
+      const parent = stack[stack.length - 1];
+      const path = segments.slice(0, depth + 1).join('.');
+      const serial = calls.get(path) ?? 0;
+      calls.set(path, serial + 1);
+      const group = open(path, segments[depth], parent, node.index, serial);
+      parent.children.push(group);
+      stack.push(group);
+    }
+    const parent = stack[stack.length - 1];
+    const leaf: Leaf = { kind: 'leaf', node, parent };
+    parent.children.push(leaf);
+    leaves.push(leaf);
+    for (const group of stack) {
+      group.last = node.index;
+    }
+  }
+  const groups: Group[] = [];
+  tidy(root, groups);
+  return { root, leaves, groups };
+}
+
+/** Merge a group whose only child is a group into it, and drop groups of a single node: a box around one box says nothing. */
+function tidy(group: Group, groups: Group[]): void {
+  for (let i = 0; i < group.children.length; i++) {
+    let child = group.children[i];
+    while (child.kind === 'group' && child.children.length === 1) {
+      const only: Item = child.children[0];
+      if (only.kind === 'group') {
+        only.label = `${child.label}.${only.label}`;
+      }
+      only.parent = group;
+      child = only;
+    }
+    group.children[i] = child;
+    if (child.kind === 'group') {
+      child.depth = group.depth + 1;
+      groups.push(child);
+      tidy(child, groups);
+    }
+  }
+}
+
+export function size(group: Group): number {
+  let n = 0;
+  for (const child of group.children) {
+    n += child.kind === 'leaf' ? 1 : size(child);
+  }
+  return n;
+}
+
+/** Open groups from the top, level by level, for as long as no more than `budget` items are visible. */
+export function initiallyOpen(tree: Tree, budget = 90): Set<string> {
+  const opened = new Set<string>();
+  let visible = tree.root.children.length;
+  let level: Group[] = tree.root.children.filter((c): c is Group => c.kind === 'group');
+  while (level.length) {
+    const next: Group[] = [];
+    for (const group of level) {
+      if (visible + group.children.length - 1 > budget) {
+        continue;
+      }
+      visible += group.children.length - 1;
+      opened.add(group.id);
+      next.push(...group.children.filter((c): c is Group => c.kind === 'group'));
+    }
+    level = next;
+  }
+  return opened;
+}

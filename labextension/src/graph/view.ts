@@ -1,0 +1,438 @@
+/** The graph tab: canvas, search, minimap, details of the chosen node, and a table with the same facts. */
+
+import { append, button, Child, clear, empty, h } from '../dom';
+import { bytes, count, nodeBytes, place, plural, tensorType } from '../format';
+import { Level, Model, Place } from '../selection';
+import { GraphNode } from '../schema';
+import { kernelColour, onThemeChange } from '../theme';
+import { VirtualList } from '../virtual';
+import { GraphCanvas, measure } from './canvas';
+import { Box, Layout, layout } from './layout';
+import { buildTree, Group, initiallyOpen, size, Tree } from './tree';
+
+const MINIMAP_FROM = 200;
+
+export interface GraphState {
+  graph: number;
+  level: Level;
+  opened: { [key: string]: string[] };
+  table: boolean;
+}
+
+export function graphState(model: Model): GraphState {
+  const graph = Math.max(0, model.report.graphs.findIndex((_, i) => model.levels(i).length > 0));
+  return { graph, level: model.levels(graph).includes('lowered') ? 'lowered' : 'captured', opened: {}, table: false };
+}
+
+const LEVEL_WORDS: { [level in Level]: string } = { captured: 'as captured', lowered: 'core aten' };
+
+export class GraphView {
+  readonly element: HTMLElement;
+  private canvas: GraphCanvas;
+  private tree: Tree | null = null;
+  private layout: Layout | null = null;
+  private nodes: GraphNode[] = [];
+  private chosen: GraphNode[] = [];
+  private toolbar = h('div.tc-toolbar');
+  private stage = h('div.tc-graph-stage');
+  private details = h('div.tc-graph-details', { 'aria-live': 'polite' });
+  private tip = h('div.tc-tip', { role: 'tooltip' });
+  private minimap = document.createElement('canvas');
+  private minimapImage: ImageData | null = null;
+  private list: VirtualList;
+  private searchCount = h('span.tc-muted', { role: 'status' });
+  private hits: GraphNode[] = [];
+  private hit = -1;
+  private stop: (() => void)[] = [];
+
+  constructor(private model: Model, private state: GraphState, private openKernel: (kernel: number) => void) {
+    this.canvas = new GraphCanvas(model.report.kernels.map(k => k.name), {
+      choose: (box, extend) => this.choose(box, extend),
+      toggle: group => this.toggle(group),
+      hover: (text, x, y) => this.hover(text, x, y)
+    });
+    this.canvas.onDraw = () => this.drawMinimap();
+    this.list = new VirtualList({
+      label: 'Operations of the graph', rowHeight: 24, count: 0,
+      row: (i, element) => this.row(this.nodes[i], element),
+      onRow: i => this.model.selectNode(this.state.graph, this.nodes[i], this)
+    });
+    this.minimap.className = 'tc-minimap';
+    this.minimap.setAttribute('aria-hidden', 'true');
+    this.minimap.addEventListener('pointerdown', event => this.jump(event));
+    this.minimap.addEventListener('pointermove', event => event.buttons && this.jump(event));
+    this.stage.append(this.canvas.element, this.minimap, this.tip);
+    this.element = h('div.tc-graph', null, this.toolbar,
+      h('div.tc-graph-body', null, this.stage, h('div.tc-graph-table', null,
+        h('div.tc-row.tc-row-head', { 'aria-hidden': 'true' }, ['name', 'operation', 'type', 'kernel', 'line'].map(t => h('span', null, t))),
+        this.list.element), this.details));
+    this.buildToolbar();
+    this.load(false);
+    this.stop.push(onThemeChange(() => requestAnimationFrame(() => {
+      this.minimapImage = null;
+      this.canvas.retheme();
+    })));
+    this.stop.push(model.onSelect((p, origin) => this.follow(p, origin)));
+    this.follow(model.place, null);
+  }
+
+  dispose(): void {
+    this.stop.forEach(f => f());
+    this.canvas.dispose();
+  }
+
+  // ---------------------------------------------------------------------------------------------- toolbar
+
+  private buildToolbar(): void {
+    const { model, state } = this;
+    clear(this.toolbar);
+    const graphs = model.report.graphs;
+    if (graphs.length > 1) {
+      const chooser = h('select.tc-select', { 'aria-label': 'Graph' }, graphs.map((g, i) =>
+        h('option', { value: i, selected: i === state.graph }, `${g.name} · ${plural(g.ops, 'op')}`))) as HTMLSelectElement;
+      chooser.onchange = () => {
+        state.graph = Number(chooser.value);
+        const levels = model.levels(state.graph);
+        state.level = levels.includes(state.level) ? state.level : levels[0] ?? 'lowered';
+        this.buildToolbar();
+        this.load(false);
+      };
+      this.toolbar.append(chooser);
+    }
+    const levels = model.levels(state.graph);
+    if (levels.length > 1) {
+      this.toolbar.append(h('div.tc-segments', { role: 'group', 'aria-label': 'Stage of the graph' }, levels.map(level =>
+        button(LEVEL_WORDS[level], { class: 'tc-segment', 'aria-pressed': String(level === state.level) }, () => {
+          state.level = level;
+          this.buildToolbar();
+          this.load(false);
+        }))));
+    }
+    const search = h('input.tc-input', { type: 'search', placeholder: 'find an operation, module, shape', 'aria-label': 'Search the graph' }) as HTMLInputElement;
+    search.oninput = () => this.search(search.value);
+    search.onkeydown = event => {
+      event.stopPropagation();
+      if (event.key === 'Enter') {
+        event.preventDefault();
+        this.nextHit(event.shiftKey ? -1 : 1);
+      } else if (event.key === 'Escape') {
+        search.value = '';
+        this.search('');
+      }
+    };
+    const tool = (label: string, title: string, act: () => void) =>
+      button(label, { class: 'tc-button tc-tool', title, 'aria-label': title }, act);
+    append(this.toolbar, [
+      h('span.tc-search', null, search, this.searchCount),
+      h('span.tc-tools', null,
+        tool('−', 'Zoom out', () => this.canvas.zoom(0.8)),
+        tool('+', 'Zoom in', () => this.canvas.zoom(1.25)),
+        tool('⤢', 'Show all', () => this.canvas.fit()),
+        this.tree?.groups.length ? tool('▾ all', 'Open all modules', () => this.openAll(true)) : null,
+        this.tree?.groups.length ? tool('▸ all', 'Close all modules', () => this.openAll(false)) : null,
+        button('table', { class: 'tc-button tc-tool', 'aria-pressed': String(state.table), title: 'The same graph as a table' }, event => {
+          state.table = !state.table;
+          (event.currentTarget as Element).setAttribute('aria-pressed', String(state.table));
+          this.element.classList.toggle('tc-show-table', state.table);
+          this.list.resize(this.nodes.length);
+        }))]);
+    this.element?.classList.toggle('tc-show-table', state.table);
+  }
+
+  // ---------------------------------------------------------------------------------------------- the graph
+
+  private key(): string {
+    return `${this.state.graph}/${this.state.level}`;
+  }
+
+  private load(keep: boolean): void {
+    const { model, state } = this;
+    this.nodes = model.graphNodes(state.graph, state.level);
+    this.stage.querySelector('.tc-empty')?.remove();
+    this.canvas.element.hidden = !this.nodes.length;
+    if (!this.nodes.length) {
+      this.stage.append(empty(model.report.graphs.length
+        ? 'This graph was left out to keep the report small enough to save. Run the cell again and look at `r.graphs`.'
+        : 'No graph: nothing was captured.'));
+    }
+    this.tree = buildTree(this.nodes);
+    if (!state.opened[this.key()]) {
+      state.opened[this.key()] = [...initiallyOpen(this.tree)];
+    }
+    this.buildToolbar();
+    this.arrange(keep);
+    this.list.resize(this.nodes.length);
+    this.showDetails();
+  }
+
+  private arrange(keep: boolean): void {
+    this.layout = layout(this.tree!, new Set(this.state.opened[this.key()]), measure);
+    this.canvas.show(this.layout, keep);
+    this.minimapImage = null;
+    this.minimap.hidden = this.layout.boxes.length < MINIMAP_FROM;
+    this.canvas.select(this.boxesOf(this.chosen), false);
+  }
+
+  private boxesOf(nodes: GraphNode[]): Box[] {
+    return [...new Set(nodes.map(n => this.layout?.boxOf[n.index]).filter((b): b is Box => !!b))];
+  }
+
+  private toggle(group: Group): void {
+    const opened = new Set(this.state.opened[this.key()]);
+    if (!opened.delete(group.id)) {
+      opened.add(group.id);
+    }
+    this.state.opened[this.key()] = [...opened];
+    this.arrange(true);
+    const box = this.layout!.boxes.find(b => b.item === group) ?? this.layout!.boxOf[group.first];
+    if (box) {
+      this.canvas.reveal(box);
+    }
+  }
+
+  private openAll(open: boolean): void {
+    this.state.opened[this.key()] = open ? this.tree!.groups.map(g => g.id) : [];
+    this.arrange(false);
+  }
+
+  private openTo(node: GraphNode): void {
+    const opened = new Set(this.state.opened[this.key()]);
+    const before = opened.size;
+    for (let group: Group | null = this.tree!.leaves[node.index].parent; group && group.parent; group = group.parent) {
+      opened.add(group.id);
+    }
+    if (opened.size !== before) {
+      this.state.opened[this.key()] = [...opened];
+      this.arrange(true);
+    }
+  }
+
+  private choose(box: Box | null, extend: boolean): void {
+    if (!box) {
+      this.chosen = [];
+      this.canvas.select([], false);
+      this.showDetails();
+      return;
+    }
+    if (box.item.kind === 'group') {
+      this.chosen = [];
+      this.canvas.select([box], false);
+      this.showGroup(box.item);
+      return;
+    }
+    const { node } = box.item;
+    this.chosen = extend && this.chosen.length ? [this.chosen[0], node] : [node];
+    this.canvas.select(this.boxesOf(this.chosen), false);
+    this.showDetails();
+    this.list.mark(this.chosen.map(n => n.index), true);
+    this.model.selectNode(this.state.graph, node, this);
+  }
+
+  /** Another view selected something: show it here too, if it is in this graph. */
+  private follow(p: Place, origin: unknown): void {
+    if (origin === this && p.node !== undefined && p.node !== null) {
+      if (!this.chosen.some(n => n.index === p.node)) {
+        this.chosen = [this.nodes[p.node]];
+        this.openTo(this.chosen[0]);
+        this.canvas.select(this.boxesOf(this.chosen), true);
+        this.list.mark([p.node], false);
+        this.showDetails();
+      }
+      return;
+    }
+    if (p.graph !== undefined && p.graph !== null && p.graph !== this.state.graph && this.model.levels(p.graph).length) {
+      this.state.graph = p.graph;
+      const levels = this.model.levels(p.graph);
+      this.state.level = levels.includes(this.state.level) ? this.state.level : levels[0];
+      this.load(false);
+    }
+    let found: GraphNode[] = [];
+    if (p.node !== undefined && p.node !== null) {
+      found = this.nodes[p.node] ? [this.nodes[p.node]] : [];
+    } else if (p.kernel !== undefined && p.kernel !== null) {
+      found = this.nodes.filter(n => n.kernel === p.kernel);
+    } else if (p.line) {
+      found = this.nodes.filter(n => n.line === p.line && n.file === p.file);
+    }
+    if (!found.length) {
+      return;
+    }
+    this.chosen = found;
+    this.openTo(found[0]);
+    this.canvas.select(this.boxesOf(found), true);
+    this.list.mark(found.map(n => n.index), true);
+    this.showDetails();
+  }
+
+  // ---------------------------------------------------------------------------------------------- search
+
+  private search(text: string): void {
+    const wanted = text.trim().toLowerCase();
+    this.hit = -1;
+    this.hits = wanted
+      ? this.nodes.filter(n => `${n.name} ${n.op} ${n.module} ${tensorType(n)} ${n.dtype}`.toLowerCase().includes(wanted))
+      : [];
+    this.searchCount.textContent = wanted ? plural(this.hits.length, 'match', 'matches') : '';
+    this.canvas.highlight(wanted ? new Set(this.boxesOf(this.hits)) : null);
+  }
+
+  private nextHit(step: number): void {
+    if (!this.hits.length) {
+      return;
+    }
+    this.hit = (this.hit + step + this.hits.length) % this.hits.length;
+    const node = this.hits[this.hit];
+    this.searchCount.textContent = `${this.hit + 1} of ${this.hits.length}`;
+    this.openTo(node);
+    this.canvas.highlight(new Set(this.boxesOf(this.hits)));
+    this.chosen = [node];
+    this.canvas.select(this.boxesOf([node]), true);
+    this.showDetails();
+    this.model.selectNode(this.state.graph, node, this);
+  }
+
+  // ---------------------------------------------------------------------------------------------- details, table
+
+  private row(node: GraphNode, element: HTMLElement): void {
+    const kernel = node.kernel === null ? null : this.model.report.kernels[node.kernel];
+    element.append(
+      h('span', { title: node.name }, `%${node.name}`), h('span', { title: `${node.op}(${node.args})` }, node.op),
+      h('span', null, tensorType(node)),
+      h('span', null, kernel ? h('span.tc-chip', { style: { '--tc-chip': kernelColour(node.kernel!) } }, kernel.name) : ''),
+      h('span', null, node.line ? place(node.file, node.line, this.model.report.source.file) : ''));
+  }
+
+  private fact(name: string, value: Child): HTMLElement {
+    return h('div.tc-fact', null, h('dt', null, name), h('dd', null, value));
+  }
+
+  private link(node: GraphNode): HTMLElement {
+    return button(node.name, { class: 'tc-link' }, () => {
+      this.chosen = [node];
+      this.openTo(node);
+      this.canvas.select(this.boxesOf([node]), true);
+      this.showDetails();
+      this.model.selectNode(this.state.graph, node, this);
+    });
+  }
+
+  private showGroup(group: Group): void {
+    clear(this.details);
+    const inside = this.nodes.slice(group.first, group.last + 1);
+    const kernels = new Set(inside.map(n => n.kernel).filter(k => k !== null));
+    this.details.append(h('h4', null, group.path), h('dl.tc-facts', null,
+      this.fact('operations', count(size(group))), this.fact('kernels', kernels.size || '–')),
+    button('open', { class: 'tc-button' }, () => this.toggle(group)));
+  }
+
+  private showDetails(): void {
+    clear(this.details);
+    const { report } = this.model;
+    const graph = report.graphs[this.state.graph];
+    if (!this.chosen.length) {
+      const extern = this.nodes.filter(n => n.kernel === null && !['input', 'parameter', 'output'].includes(n.op)).length;
+      this.details.append(h('h4', null, graph?.name ?? 'no graph'), h('dl.tc-facts', null,
+        this.fact('operations', count(graph?.ops ?? 0)), this.fact('kernels', count(graph?.kernels.length ?? 0)),
+        this.state.level === 'lowered' ? this.fact('not in a kernel', count(extern)) : null,
+        graph?.symbols.map(s => this.fact(`size ${s.name}`, `${s.source || ''} ${s.lo ?? ''} … ${s.hi ?? ''}, now ${s.hint ?? '?'}`))),
+      h('p.tc-muted', null, 'Choose an operation to see its type, its line and its kernel; a second one with shift to learn ' +
+        'why the two are not one kernel. Arrow keys walk along the edges.'));
+      return;
+    }
+    if (this.chosen.length === 2) {
+      this.details.append(this.whyNotFused(this.chosen[0], this.chosen[1]));
+      return;
+    }
+    if (this.chosen.length > 2) {
+      this.details.append(h('h4', null, plural(this.chosen.length, 'operation')),
+        h('p.tc-links', null, this.chosen.slice(0, 60).map(n => [this.link(n), ' '])));
+      return;
+    }
+    const node = this.chosen[0];
+    const users = this.nodes.filter(n => n.inputs.includes(node.index));
+    const size = nodeBytes(node);
+    this.details.append(h('h4', null, node.name), h('code.tc-signature', null, `${node.op}(${node.args.replace(/%(\d+)/g,
+      (_, i) => this.nodes[node.inputs[Number(i)]]?.name ?? '?')})`), h('dl.tc-facts', null,
+      tensorType(node) ? this.fact('type', tensorType(node)) : null,
+      size !== null ? this.fact('result', bytes(size)) : null,
+      node.module ? this.fact('module', node.module) : null,
+      node.line ? this.fact('from', place(node.file, node.line, report.source.file)) : null,
+      node.kernel !== null && report.kernels[node.kernel]
+        ? this.fact('kernel', button(report.kernels[node.kernel].name, { class: 'tc-link' }, () => this.openKernel(node.kernel!))) : null,
+      node.inputs.length ? this.fact('reads', node.inputs.map(i => [this.link(this.nodes[i]), ' '])) : null,
+      users.length ? this.fact('read by', users.slice(0, 12).map(n => [this.link(n), ' '])) : null));
+    const refusals = (graph?.unfused ?? []).filter(([a, b]) => a === node.name || b === node.name);
+    if (refusals.length) {
+      append(this.details, [h('h5', null, 'Why not fused'), refusals.slice(0, 6).map(([a, b, why]) =>
+        h('p', null, `with ${a === node.name ? b : a}: ${why}`))]);
+    }
+  }
+
+  private whyNotFused(a: GraphNode, b: GraphNode): HTMLElement {
+    const graph = this.model.report.graphs[this.state.graph];
+    const names = [a.name, b.name];
+    const refusal = graph?.unfused.find(([x, y]) => names.includes(x) && names.includes(y) && x !== y);
+    const kernel = (n: GraphNode) => (n.kernel === null ? null : this.model.report.kernels[n.kernel]);
+    let answer: string;
+    if (a.kernel !== null && a.kernel === b.kernel) {
+      const why = kernel(a)?.fused_because ?? [];
+      answer = `They are in one kernel, ${kernel(a)?.name}${why.length ? `: ${why.join('; ')}` : ''}.`;
+    } else if (refusal) {
+      answer = `Not in one kernel: ${refusal[2]}.`;
+    } else if (a.kernel === null || b.kernel === null) {
+      const outside = a.kernel === null ? a : b;
+      answer = `${outside.name} is not in a generated kernel: ${outside.op} is an input, a view or a call of torch's own kernel.`;
+    } else if (a.inputs.includes(b.index) || b.inputs.includes(a.index)) {
+      answer = 'One reads the other, and no reason against fusing them was recorded.';
+    } else {
+      answer = 'Neither reads the other and they share no input that was worth reading once, so they were never candidates.';
+    }
+    return h('div', null, h('h4', null, `${a.name} and ${b.name}`), h('p', null, answer));
+  }
+
+  private hover(text: string, x: number, y: number): void {
+    this.tip.textContent = text;
+    this.tip.classList.toggle('tc-visible', !!text);
+    const flip = x > this.stage.clientWidth - 220;
+    this.tip.style.left = flip ? '' : `${x + 14}px`;
+    this.tip.style.right = flip ? `${this.stage.clientWidth - x + 10}px` : '';
+    this.tip.style.top = `${y + 14}px`;
+  }
+
+  // ---------------------------------------------------------------------------------------------- minimap
+
+  private minimapScale(): number {
+    const { w, h: height } = this.layout!.root;
+    return Math.min(120 / w, 160 / height);
+  }
+
+  private drawMinimap(): void {
+    if (this.minimap.hidden || !this.layout) {
+      return;
+    }
+    const s = this.minimapScale();
+    const context = this.minimap.getContext('2d')!;
+    if (!this.minimapImage) {
+      this.minimap.width = Math.max(24, Math.ceil(this.layout.root.w * s));
+      this.minimap.height = Math.max(24, Math.ceil(this.layout.root.h * s));
+      context.clearRect(0, 0, this.minimap.width, this.minimap.height);
+      for (const box of this.layout.boxes) {
+        const kernel = box.item.kind === 'leaf' ? box.item.node.kernel : null;
+        context.fillStyle = kernel === null ? '#8888' : kernelColour(kernel, 0.9);
+        context.fillRect(box.x * s, box.y * s, Math.max(1, box.w * s), Math.max(1, box.h * s));
+      }
+      this.minimapImage = context.getImageData(0, 0, this.minimap.width, this.minimap.height);
+    }
+    context.putImageData(this.minimapImage, 0, 0);
+    const view = this.canvas.viewport();
+    context.strokeStyle = getComputedStyle(this.minimap).getPropertyValue('--tc-accent');
+    context.lineWidth = 1.5;
+    context.strokeRect(view.x * s, view.y * s, view.w * s, view.h * s);
+  }
+
+  private jump(event: PointerEvent): void {
+    const rect = this.minimap.getBoundingClientRect();
+    const s = this.minimapScale();
+    this.canvas.centerOn((event.clientX - rect.left) / s, (event.clientY - rect.top) / s);
+  }
+}

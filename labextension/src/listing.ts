@@ -1,0 +1,130 @@
+/** Source text with line numbers, marks and a selection; lines can be walked with the arrow keys. */
+
+import { h } from './dom';
+import { highlightInto, Language } from './highlight';
+import { Mark, MarkKind } from './schema';
+
+export const MARK_WORDS: { [kind in MarkKind]: string } = {
+  captured: 'compiled', eager: 'runs eager', break: 'graph break', guard: 'pinned a guard'
+};
+/** Where a line has several marks, the first of these is drawn, and the hover tells all. */
+const PRIORITY: MarkKind[] = ['break', 'eager', 'captured', 'guard'];
+
+/** The marks that cover a line, most important first. */
+export function marksByLine(marks: Mark[]): Map<number, Mark[]> {
+  const lines = new Map<number, Mark[]>();
+  for (const mark of marks) {
+    for (let line = mark.line; line <= (mark.end_line ?? mark.line); line++) {
+      const list = lines.get(line) ?? [];
+      list.push(mark);
+      lines.set(line, list);
+    }
+  }
+  for (const list of lines.values()) {
+    list.sort((a, b) => PRIORITY.indexOf(a.kind) - PRIORITY.indexOf(b.kind));
+  }
+  return lines;
+}
+
+export function markElement(marks: Mark[]): HTMLElement {
+  const sentence = marks.map(m => `${MARK_WORDS[m.kind] ?? m.kind}: ${m.text}`).join('\n');
+  const ring = marks[0].kind !== 'guard' && marks.some(m => m.kind === 'guard') ? '.tc-mark-ringed' : '';
+  return h(`span.tc-mark.tc-mark-${marks[0].kind}${ring}`, { title: sentence, role: 'img', 'aria-label': sentence });
+}
+
+export interface ListingOptions {
+  label: string;
+  language: Language;
+  firstLine?: number;
+  marks?: Map<number, Mark[]>;
+  onLine?: (line: number) => void;
+}
+
+export class Listing {
+  readonly element: HTMLElement;
+  private rows = new Map<number, HTMLElement>();
+  private lines: string[];
+  private active: number;
+  private static serial = 0;
+
+  constructor(text: string, private options: ListingOptions) {
+    const first = options.firstLine ?? 1;
+    const prefix = `tc-listing-${Listing.serial++}`;
+    this.lines = text.replace(/\n$/, '').split('\n');
+    this.active = first - 1;
+    const digits = String(first + this.lines.length).length;
+    this.element = h('div.tc-listing', {
+      role: options.onLine ? 'listbox' : 'region', tabindex: 0, 'aria-label': options.label,
+      style: { '--tc-digits': digits }
+    });
+    this.lines.forEach((line, i) => {
+      const number = first + i;
+      const marks = options.marks?.get(number);
+      const code = h('code.tc-code-text');
+      highlightInto(code, line || ' ', options.language);
+      const row = h('div.tc-line', { id: `${prefix}-${number}`, role: options.onLine ? 'option' : null, 'data-line': number },
+        options.marks ? h('span.tc-gutter', null, marks ? markElement(marks) : null) : null,
+        h('span.tc-lineno', { 'aria-hidden': 'true' }, number), code);
+      this.rows.set(number, row);
+      this.element.appendChild(row);
+    });
+    if (options.onLine) {
+      this.element.addEventListener('click', event => {
+        const row = (event.target as Element).closest<HTMLElement>('[data-line]');
+        if (row && !String(window.getSelection() ?? '')) {
+          this.activate(Number(row.dataset.line));
+        }
+      });
+      this.element.addEventListener('keydown', event => this.key(event));
+    }
+  }
+
+  private key(event: KeyboardEvent): void {
+    const step = event.key === 'ArrowDown' ? 1 : event.key === 'ArrowUp' ? -1 : 0;
+    if (step) {
+      event.preventDefault();
+      event.stopPropagation();
+      const first = this.options.firstLine ?? 1;
+      this.activate(Math.max(first, Math.min(first + this.lines.length - 1, this.active + step)));
+    }
+  }
+
+  private activate(line: number): void {
+    this.active = line;
+    this.options.onLine?.(line);
+    const row = this.rows.get(line);
+    if (row) {
+      this.element.setAttribute('aria-activedescendant', row.id);
+    }
+  }
+
+  /** Light up lines; `scroll` brings the first into view without moving the page. */
+  highlight(lines: number[], scroll = true): void {
+    for (const row of this.element.querySelectorAll('.tc-selected')) {
+      row.classList.remove('tc-selected');
+      row.removeAttribute('aria-selected');
+    }
+    for (const line of lines) {
+      this.rows.get(line)?.classList.add('tc-selected');
+      this.rows.get(line)?.setAttribute('aria-selected', 'true');
+    }
+    const first = lines.length ? this.rows.get(lines[0]) : undefined;
+    if (first && scroll) {
+      const { offsetTop, offsetHeight } = first;
+      if (offsetTop < this.element.scrollTop || offsetTop + offsetHeight > this.element.scrollTop + this.element.clientHeight) {
+        this.element.scrollTop = Math.max(0, offsetTop - this.element.clientHeight / 3);
+      }
+    }
+  }
+
+  /** Lines that hold one of the words: how an operation is found again in generated text. */
+  linesWith(words: string[]): number[] {
+    const names = words.filter(w => w).map(w => w.replace(/[^\w]/g, '\\$&'));
+    if (!names.length) {
+      return [];
+    }
+    const expression = new RegExp(`\\b(?:${names.join('|')})\\b`);
+    const first = this.options.firstLine ?? 1;
+    return this.lines.flatMap((line, i) => (expression.test(line) ? [first + i] : []));
+  }
+}

@@ -1,0 +1,153 @@
+/** Line and point plots: by plotly, loaded when the first one is shown; by SVG where it cannot be loaded. */
+
+import { h, svg } from './dom';
+import { onThemeChange, readTheme, Theme } from './theme';
+
+export interface Series {
+  name: string;
+  x: number[];
+  y: number[];
+  /** A custom property of the report's element that holds the colour. */
+  colour: string;
+  dashed?: boolean;
+  points?: boolean;
+  /** Hover words of each point. */
+  text?: string[];
+}
+
+export interface PlotOptions {
+  label: string;
+  xTitle: string;
+  yTitle: string;
+  xFormat: (value: number) => string;
+  yFormat: (value: number) => string;
+  logX?: boolean;
+  logY?: boolean;
+  /** Names under the x axis for whole numbers. */
+  xNames?: string[];
+}
+
+type Plotly = { newPlot: (...a: any[]) => Promise<any>; react: (...a: any[]) => Promise<any>; purge: (e: Element) => void };
+let loading: Promise<Plotly> | null = null;
+
+function loadPlotly(): Promise<Plotly> {
+  loading ??= import('plotly.js-basic-dist-min').then((m: any) => m.default ?? m);
+  return loading;
+}
+
+function ticks(values: number[], log: boolean): number[] {
+  const finite = values.filter(v => isFinite(v) && (!log || v > 0));
+  const lo = Math.min(...finite);
+  const hi = Math.max(...finite);
+  if (log) {
+    const out: number[] = [];
+    for (let e = Math.floor(Math.log10(lo)); e <= Math.ceil(Math.log10(hi)); e++) {
+      out.push(10 ** e);
+    }
+    return out;
+  }
+  const step = 10 ** Math.floor(Math.log10((hi - lo || hi || 1) / 4));
+  const nice = [1, 2, 5, 10].map(m => m * step).find(s => (hi - lo) / s <= 5) ?? step * 10;
+  const out: number[] = [];
+  for (let v = Math.floor(lo / nice) * nice; v <= hi + nice * 0.5; v += nice) {
+    out.push(v);
+  }
+  return out;
+}
+
+/** An element with the plot; `dispose` frees it. */
+export function plot(series: Series[], options: PlotOptions): { element: HTMLElement; dispose: () => void } {
+  const host = h('div.tc-plot', { role: 'img', 'aria-label': options.label });
+  let stop = () => undefined as void;
+  let gone = false;
+  let drawn: Plotly | null = null;
+  const colours = (theme: Theme) => {
+    const style = getComputedStyle(host);
+    return series.map(s => style.getPropertyValue(s.colour).trim() || theme.accent);
+  };
+
+  const axis = (theme: Theme, values: number[], title: string, log: boolean, format: (v: number) => string, names?: string[]) => {
+    const at = names ? names.map((_, i) => i) : ticks(values, log);
+    return {
+      title: { text: title, font: { size: 11, color: theme.muted }, standoff: 8 }, type: log ? 'log' : 'linear', tickvals: at,
+      ticktext: names ?? at.map(format), color: theme.muted, gridcolor: theme.border, linecolor: theme.border, zeroline: false,
+      tickfont: { size: 10 }, automargin: true, ...(names ? { range: [-0.6, names.length - 0.4] } : {})
+    };
+  };
+
+  const draw = (plotly: Plotly) => {
+    const theme = readTheme(host);
+    const paint = colours(theme);
+    const data = series.map((s, i) => ({
+      type: 'scatter', mode: s.points ? 'markers' : 'lines', name: s.name, x: s.x, y: s.y, text: s.text ?? s.x.map((_, k) =>
+        `${s.name}<br>${options.xNames ? '' : options.xFormat(s.x[k]) + ', '}${options.yFormat(s.y[k])}`), hoverinfo: 'text',
+      marker: { color: paint[i], size: 5, opacity: 0.6 }, line: { color: paint[i], width: 2, dash: s.dashed ? 'dot' : 'solid' }
+    }));
+    const layout = {
+      margin: { l: 56, r: 12, t: 8, b: 40 }, paper_bgcolor: 'rgba(0,0,0,0)', plot_bgcolor: 'rgba(0,0,0,0)', autosize: true,
+      font: { family: theme.font, color: theme.text, size: 11 }, hovermode: 'closest', hoverlabel: { bgcolor: theme.raised, bordercolor: theme.border, font: { color: theme.text } },
+      showlegend: !options.xNames, legend: { orientation: 'h', y: 1.12, x: 0, font: { size: 11 } },
+      xaxis: axis(theme, series.flatMap(s => s.x), options.xTitle, !!options.logX, options.xFormat, options.xNames),
+      yaxis: axis(theme, series.flatMap(s => s.y), options.yTitle, !!options.logY, options.yFormat)
+    };
+    const config = { displayModeBar: false, responsive: true, displaylogo: false };
+    return drawn ? plotly.react(host, data, layout, config) : plotly.newPlot(host, data, layout, config);
+  };
+
+  loadPlotly().then(async plotly => {
+    if (gone) {
+      return;
+    }
+    // Laid out only once it is in the document; the element may still be on its way there.
+    await new Promise(resolve => requestAnimationFrame(resolve));
+    if (gone) {
+      return;
+    }
+    await draw(plotly);
+    drawn = plotly;
+    host.classList.add('tc-plotly');
+    stop = onThemeChange(() => requestAnimationFrame(() => void draw(plotly)));
+  }).catch(error => {
+    console.debug('tcompile: plotly did not load, drawing with SVG', error);
+    if (!gone) {
+      host.replaceChildren(svgPlot(series, options));
+    }
+  });
+  return {
+    element: host,
+    dispose: () => {
+      gone = true;
+      stop();
+      drawn?.purge(host);
+    }
+  };
+}
+
+/** The same plot in SVG, at a fixed size that scales. */
+export function svgPlot(series: Series[], options: PlotOptions): SVGElement {
+  const [W, H, L, B, T, R] = [560, 240, 64, 40, 24, 12];
+  const scale = (values: number[], log: boolean, from: number, to: number) => {
+    const f = (v: number) => (log ? Math.log10(Math.max(v, 1e-12)) : v);
+    const marks = ticks(values, log);
+    const lo = Math.min(...marks.map(f), ...values.map(f));
+    const hi = Math.max(...marks.map(f), ...values.map(f));
+    return { at: (v: number) => from + ((f(v) - lo) / (hi - lo || 1)) * (to - from), marks };
+  };
+  const x = scale(options.xNames ? [-0.6, options.xNames.length - 0.4] : series.flatMap(s => s.x), !!options.logX, L, W - R);
+  const y = scale(series.flatMap(s => s.y), !!options.logY, H - B, T);
+  const xMarks = options.xNames ? options.xNames.map((_, i) => i) : x.marks;
+  return svg('svg.tc-svg-plot', { viewBox: `0 0 ${W} ${H}`, role: 'img', 'aria-label': options.label },
+    y.marks.map(v => [svg('line.tc-grid', { x1: L, x2: W - R, y1: y.at(v), y2: y.at(v) }),
+      svg('text.tc-tick', { x: L - 6, y: y.at(v) + 3, 'text-anchor': 'end' }, options.yFormat(v))]),
+    xMarks.map((v, i) => svg('text.tc-tick', { x: x.at(v), y: H - B + 14, 'text-anchor': 'middle' }, options.xNames?.[i] ?? options.xFormat(v))),
+    svg('text.tc-tick', { x: (L + W) / 2, y: H - 6, 'text-anchor': 'middle' }, options.xTitle),
+    series.map((s, i) => [
+      s.points
+        ? s.x.map((v, k) => svg('circle', { cx: x.at(v), cy: y.at(s.y[k]), r: 2.5, opacity: 0.6, style: { fill: `var(${s.colour})` } }))
+        : svg('polyline', {
+          points: s.x.map((v, k) => `${x.at(v)},${y.at(s.y[k])}`).join(' '), fill: 'none', 'stroke-width': 2,
+          'stroke-dasharray': s.dashed ? '4 3' : null, style: { stroke: `var(${s.colour})` }
+        }),
+      options.xNames ? null : svg('text.tc-tick', { x: L + i * 130, y: 12, style: { fill: `var(${s.colour})` } }, s.name)
+    ]));
+}

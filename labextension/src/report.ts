@@ -1,0 +1,194 @@
+/**
+ * The whole report in one element: the closed line, and the tabs behind it.
+ *
+ * Free of frameworks and of JupyterLab: `renderReport(element, json)` serves the MIME renderer, a widget and a plain page.
+ */
+
+import { button, clear, h } from './dom';
+import { count, engineName, interval, plural, seconds, times } from './format';
+import { GraphView, graphState } from './graph/view';
+import { decodeReport } from './payload';
+import { Report, Status } from './schema';
+import { Model } from './selection';
+import { codeView } from './views/code';
+import { guardsView } from './views/guards';
+import { moreView } from './views/more';
+import { overview } from './views/overview';
+import { speedView } from './views/speed';
+import { View, ViewContext } from './views/view';
+
+export interface Rendered {
+  /** Opens the place a ref names: "breaks/0", "kernels/2", "speed", or a tab's name. */
+  go: (ref: string) => void;
+  dispose: () => void;
+}
+
+interface Memory {
+  opened: boolean;
+  tab: string;
+  [key: string]: any;
+}
+
+/** What the reader had open, by report: JupyterLab makes outputs anew when a cell scrolls out and in again. */
+const memories = new Map<string, Memory>();
+
+const TABS = ['overview', 'code', 'graph', 'guards', 'speed', 'more'] as const;
+type Tab = (typeof TABS)[number];
+const TAB_OF: { [kind: string]: Tab } = {
+  breaks: 'more', frames: 'more', fallbacks: 'more', guards: 'guards', recompiles: 'guards', graphs: 'graph', kernels: 'code', speed: 'speed'
+};
+const STATUS_WORDS: { [status in Status]: string } = {
+  compiled: 'compiled', partly: 'partly', eager: 'eager', nothing: 'nothing to compile', error: 'error'
+};
+
+let serial = 0;
+
+/** Draws a report (the JSON as saved) into `host`. Never rejects: what cannot be read is said in the element. */
+export async function renderReport(host: HTMLElement, json: any): Promise<Rendered> {
+  const id = `tc-${serial++}`;
+  host.classList.add('tc-report');
+  try {
+    return draw(host, new Model(await decodeReport(json)), json, id);
+  } catch (error) {
+    clear(host);
+    host.append(h('p.tc-error', { role: 'alert' }, `tcompile: the report cannot be shown: ${error instanceof Error ? error.message : error}`));
+    return { go: () => undefined, dispose: () => clear(host) };
+  }
+}
+
+function draw(host: HTMLElement, model: Model, raw: any, id: string): Rendered {
+  const { report } = model;
+  const key = report.id || id;
+  const memory: Memory = memories.get(key) ?? { opened: false, tab: 'overview' };
+  memories.set(key, memory);
+  memory.raw = raw;
+  const views = new Map<Tab, View>();
+
+  const panels = h('div.tc-panels');
+  const tabs = h('div.tc-tabs', { role: 'tablist', 'aria-label': 'Report' });
+  const body = h('div.tc-body', { id: `${id}-body` }, tabs, panels);
+  const head = closedLine(report, () => setOpened(!memory.opened), `${id}-body`);
+  clear(host);
+  host.append(head, body);
+
+  const context: ViewContext = { model, go: ref => go(ref), memory };
+  const make: { [tab in Tab]: () => View } = {
+    overview: () => overview(context),
+    code: () => codeView(context),
+    graph: () => {
+      memory.graph ??= graphState(model);
+      return new GraphView(model, memory.graph, kernel => {
+        model.selectKernel(kernel);
+        show('code');
+      });
+    },
+    guards: () => guardsView(context),
+    speed: () => speedView(context),
+    more: () => moreView(context)
+  };
+  const figures: { [tab in Tab]?: number } = { guards: report.guards.reduce((n, g) => n + g.count, 0), more: report.graph_breaks.length };
+
+  const show = (tab: Tab): View => {
+    memory.tab = tab;
+    let view = views.get(tab);
+    if (!view) {
+      view = make[tab]();
+      view.element.setAttribute('role', 'tabpanel');
+      view.element.id = `${id}-${tab}`;
+      view.element.setAttribute('aria-labelledby', `${id}-tab-${tab}`);
+      view.element.classList.add('tc-panel-root');
+      views.set(tab, view);
+      panels.append(view.element);
+    }
+    for (const [name, other] of views) {
+      other.element.hidden = name !== tab;
+    }
+    for (const element of tabs.children) {
+      const chosen = element.id === `${id}-tab-${tab}`;
+      element.setAttribute('aria-selected', String(chosen));
+      (element as HTMLElement).tabIndex = chosen ? 0 : -1;
+    }
+    return view;
+  };
+
+  for (const tab of TABS) {
+    const figure = figures[tab];
+    tabs.append(h('button.tc-tab', {
+      type: 'button', role: 'tab', id: `${id}-tab-${tab}`, 'aria-controls': `${id}-${tab}`, onclick: () => show(tab)
+    }, tab, figure ? h('span.tc-count', { title: tab === 'more' ? plural(figure, 'graph break') : plural(figure, 'guard') }, count(figure)) : null));
+  }
+  tabs.addEventListener('keydown', event => {
+    const step = event.key === 'ArrowRight' ? 1 : event.key === 'ArrowLeft' ? -1 : 0;
+    if (step) {
+      event.preventDefault();
+      event.stopPropagation();
+      const next = TABS[(TABS.indexOf(memory.tab as Tab) + step + TABS.length) % TABS.length];
+      show(next);
+      (tabs.querySelector(`#${id}-tab-${next}`) as HTMLElement).focus();
+    }
+  });
+
+  const setOpened = (opened: boolean) => {
+    memory.opened = opened;
+    host.classList.toggle('tc-open', opened);
+    head.setAttribute('aria-expanded', String(opened));
+    body.hidden = !opened;
+    if (opened) {
+      show(TABS.includes(memory.tab as Tab) ? (memory.tab as Tab) : 'overview');
+    }
+  };
+
+  const go = (ref: string) => {
+    const [kind, index] = ref.split('/');
+    setOpened(true);
+    const number = Number(index ?? 0);
+    if (kind === 'kernels') {
+      model.selectKernel(number);
+    } else if (kind === 'graphs') {
+      model.select({ graph: number });
+    }
+    const tab = TAB_OF[kind] ?? (TABS.includes(kind as Tab) ? (kind as Tab) : 'overview');
+    show(tab).reveal?.(kind, number);
+  };
+
+  setOpened(memory.opened);
+  return {
+    go,
+    dispose: () => {
+      views.forEach(view => view.dispose());
+      views.clear();
+      clear(host);
+    }
+  };
+}
+
+/** Did it compile, was it faster: one line, drawn from figures so that it wraps well, the same words as the plain text. */
+function closedLine(report: Report, toggle: () => void, controls: string): HTMLElement {
+  const { summary, speedups } = report;
+  const status = summary.status in STATUS_WORDS ? summary.status : 'nothing';
+  const facts: string[] = [];
+  if (summary.graphs || summary.kernels) {
+    facts.push(plural(summary.graphs, 'graph'), plural(summary.breaks, 'break'), plural(summary.kernels, 'kernel'));
+  }
+  if (summary.recompiles) {
+    facts.push(`recompiled ${summary.recompiles}×`);
+  }
+  const first = report.graph_breaks[0];
+  const gains = ['eager', 'torch'].flatMap(over => {
+    const s = speedups.overall.find(x => x.engine === 'tcompile' && x.over === over);
+    return s ? [h('span.tc-gain', { class: s.lo > 1 ? 'tc-gain tc-gain-up' : s.hi < 1 ? 'tc-gain tc-gain-down' : 'tc-gain' },
+      h('strong', null, times(s.ratio)), h('span.tc-muted', null, ` ${interval(s.lo, s.hi)} `), h('span', null, `vs ${engineName(over)}`))] : [];
+  });
+  const paid = speedups.calls.find(c => c.break_even_calls !== null)?.break_even_calls;
+  const cost = [summary.compile_seconds ? `${seconds(summary.compile_seconds)} to compile` : '', paid ? `pays off after ${plural(paid, 'call')}` : '']
+    .filter(t => t).join(' · ');
+  const line = button([
+    h('span.tc-caret', { 'aria-hidden': 'true' }),
+    h(`span.tc-status.tc-status-${status}`, null, h('span.tc-symbol', { 'aria-hidden': 'true' }, summary.symbol), ` ${STATUS_WORDS[status]}`),
+    facts.length ? h('span.tc-facts-line', null, facts.join(' · '),
+      first ? h('span.tc-muted', null, ` (${first.file && first.file !== report.source.file ? `${first.file} ` : ''}line ${first.line})`) : null) : null,
+    gains, cost ? h('span.tc-muted', null, cost) : null,
+    summary.note ? h('span.tc-note', null, summary.note) : null
+  ], { class: 'tc-head', 'aria-controls': controls, title: summary.line }, toggle);
+  return line;
+}

@@ -1,0 +1,348 @@
+/**
+ * The report's JSON, version 1, after unpacking (payload.ts). It mirrors docs/report-schema.md field by field.
+ * Seconds, bytes, floating point operations; lines count from 1, columns from 0.
+ */
+
+export const MIME = 'application/vnd.tcompile.report.v1+json';
+
+export type MarkKind = 'captured' | 'eager' | 'break' | 'guard';
+export type Status = 'compiled' | 'partly' | 'eager' | 'nothing' | 'error';
+
+export interface CellSource {
+  text: string;
+  file: string;
+  first_line: number;
+  cell: number | null;
+}
+
+/** One mark beside a line of code; `ref` opens the place in the report: "breaks/0", "guards/3", "frames/1". */
+export interface Mark {
+  line: number;
+  kind: MarkKind;
+  text: string;
+  file: string;
+  cell: number | null;
+  end_line: number | null;
+  ref: string;
+}
+
+export interface Frame {
+  name: string;
+  file: string;
+  line: number;
+  status: 'compiled' | 'partly' | 'skipped' | 'limit' | 'error';
+  reason: string;
+  entries: number[];
+  captures: number;
+  seconds: number;
+}
+
+export interface Entry {
+  frame: number;
+  graph: number | null;
+  guards: number;
+  breaks: number[];
+  effects: string[];
+  source: string;
+  hits: number | null;
+  seconds: number;
+  inlined: string[];
+  guard_seconds: number | null;
+}
+
+export interface GraphData {
+  count: number;
+  tables: { [name: string]: any[] };
+  columns: { [name: string]: any[] };
+  repeats: { start: number; length: number; times: number; modules: string[] }[];
+}
+
+/** Sizes: numbers, or expressions over size symbols. A node with several results has a list of shapes. */
+export type Shape = (number | string)[];
+
+/** One operation of a graph, decoded from the columns. `inputs` are indices of earlier nodes. */
+export interface GraphNode {
+  index: number;
+  name: string;
+  op: string;
+  inputs: number[];
+  args: string;
+  shape: Shape | Shape[] | null;
+  dtype: string;
+  file: string;
+  line: number | null;
+  module: string;
+  kernel: number | null;
+}
+
+export interface SizeSymbol {
+  name: string;
+  hint: number | null;
+  lo: number | null;
+  hi: number | null;
+  source: string;
+  why: string;
+  file: string;
+  line: number | null;
+}
+
+export interface Graph {
+  name: string;
+  frame: number | null;
+  entry: number | null;
+  inputs: string[];
+  outputs: number;
+  ops: number;
+  captured: GraphData;
+  lowered: GraphData;
+  symbols: SizeSymbol[];
+  unfused: [string, string, string][];
+  kernels: number[];
+}
+
+export interface FrameRef {
+  function: string;
+  file: string;
+  line: number;
+}
+
+export interface Break {
+  kind: string;
+  reason: string;
+  file: string;
+  line: number;
+  col: number | null;
+  end_line: number | null;
+  end_col: number | null;
+  code: string;
+  function: string;
+  remedy: string;
+  frame: number | null;
+  entry: number | null;
+  count: number;
+  call_chain: FrameRef[];
+}
+
+export interface GuardRow {
+  entry: number;
+  source: string;
+  kind: string;
+  text: string;
+  expected: string;
+  file: string;
+  line: number | null;
+  why: string;
+  cls: 'watched' | 'checked' | 'once' | string;
+  failed: number;
+  count: number;
+}
+
+export interface Recompile {
+  frame: number | null;
+  frame_name: string;
+  source: string;
+  kind: string;
+  detail: string;
+  expected: string;
+  got: string;
+  file: string;
+  line: number | null;
+  code: string;
+  suggestion: string;
+  why: string;
+  others: number;
+  time: number;
+}
+
+export interface Trial {
+  config: { [name: string]: any };
+  seconds: number | null;
+  chosen: boolean;
+  error: string;
+}
+
+export interface Kernel {
+  name: string;
+  language: string;
+  source: string;
+  ir: string;
+  graph: number | null;
+  bytes: number | null;
+  flops: number | null;
+  launches: number;
+  seconds: number | null;
+  compile_seconds: number | null;
+  registers: number | null;
+  spills: number | null;
+  origins: string[];
+  lines: [string, number][];
+  fused_because: string[];
+  choices: { [name: string]: any };
+  trials: Trial[];
+}
+
+export interface Extern {
+  op: string;
+  count: number;
+  reason: string;
+  graph: number | null;
+  lines: [string, number][];
+}
+
+export interface MemoryBuffer {
+  name: string;
+  bytes: number;
+  start: number;
+  end: number;
+  reuse: string;
+  kind: string;
+}
+
+export interface Memory {
+  graph: number | null;
+  peak_bytes: number | null;
+  without_reuse_bytes: number | null;
+  eager_peak_bytes: number | null;
+  steps: number;
+  buffers: MemoryBuffer[];
+}
+
+export interface Stage {
+  name: string;
+  seconds: number;
+  self_seconds: number;
+  count: number;
+  parent: string;
+}
+
+export interface CacheLookup {
+  what: string;
+  key: string;
+  hit: boolean;
+  reason: string;
+  count: number;
+}
+
+export interface Fallback {
+  what: string;
+  reason: string;
+  count: number;
+  frame: number | null;
+}
+
+export interface NumericError {
+  name: string;
+  max_abs: number | null;
+  rms_vs_float64: number | null;
+  eager_rms_vs_float64: number | null;
+  node: string;
+}
+
+/** Seconds per call of one engine; `lo` and `hi` bound the median with 95 % confidence. */
+export interface EngineTime {
+  engine: string;
+  status: 'ok' | 'skipped' | 'failed' | 'stopped' | 'unavailable' | string;
+  reason: string;
+  median: number | null;
+  lo: number | null;
+  hi: number | null;
+  n: number;
+  inner: number;
+  cold: number | null;
+  warm: number | null;
+  samples: number[];
+}
+
+export interface Speedup {
+  engine: string;
+  over: string;
+  ratio: number;
+  lo: number;
+  hi: number;
+}
+
+export interface CallTiming {
+  name: string;
+  line: number | null;
+  safe: boolean;
+  why_not: string;
+  measured: 'call' | 'graphs' | 'cell' | '' | string;
+  engines: EngineTime[];
+  speedups: Speedup[];
+  compile_seconds: number | null;
+  break_even_calls: number | null;
+  break_even_reason: string;
+}
+
+export interface Speedups {
+  status: 'measured' | 'partial' | 'off' | 'unavailable' | string;
+  reason: string;
+  budget_seconds: number | null;
+  spent_seconds: number;
+  engines: string[];
+  calls: CallTiming[];
+  overall: Speedup[];
+}
+
+export interface TimelineEvent {
+  time: number;
+  kind: 'capture' | 'entry' | 'recompile' | 'break' | 'skip' | 'limit' | 'error' | string;
+  frame: number | null;
+  entry: number | null;
+  text: string;
+  seconds: number;
+}
+
+export interface Finding {
+  severity: 'warning' | 'info' | string;
+  text: string;
+  action: string;
+  ref: string;
+  line: number | null;
+  cost_seconds: number | null;
+}
+
+export interface Summary {
+  status: Status;
+  symbol: string;
+  graphs: number;
+  breaks: number;
+  kernels: number;
+  externs: number;
+  recompiles: number;
+  compile_seconds: number;
+  note: string;
+  line: string;
+}
+
+export interface Report {
+  schema: string;
+  version: number;
+  title: string;
+  created: string;
+  id: string;
+  options: { [name: string]: any };
+  environment: { [name: string]: any };
+  source: CellSource;
+  summary: Summary;
+  frames: Frame[];
+  entries: Entry[];
+  graphs: Graph[];
+  graph_breaks: Break[];
+  guards: GuardRow[];
+  recompiles: Recompile[];
+  kernels: Kernel[];
+  externs: Extern[];
+  autotune: { kernel: string; trials: Trial[] }[];
+  memory: Memory[];
+  stages: Stage[];
+  cache: CacheLookup[];
+  fallbacks: Fallback[];
+  numerics: NumericError[];
+  speedups: Speedups;
+  timeline: TimelineEvent[];
+  marks: Mark[];
+  findings: Finding[];
+  errors: string[];
+  omitted: { what: string; count: number; why: string }[];
+}

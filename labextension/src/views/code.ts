@@ -1,0 +1,195 @@
+/** Cell, graph, loop IR and kernel side by side; choosing in one lights up the others. */
+
+import { append, button, clear, empty, h } from '../dom';
+import { tensorType } from '../format';
+import { Language } from '../highlight';
+import { Listing, marksByLine } from '../listing';
+import { GraphNode } from '../schema';
+import { Place } from '../selection';
+import { kernelColour } from '../theme';
+import { VirtualList } from '../virtual';
+import { View, ViewContext } from './view';
+
+const COLUMNS = ['cell', 'graph', 'loop IR', 'kernel', 'entry'] as const;
+type Name = (typeof COLUMNS)[number];
+const TITLES: { [name in Name]: string } = {
+  cell: 'Cell', graph: 'Graph', 'loop IR': 'Loop IR', kernel: 'Kernel', entry: 'Entry (Python)'
+};
+
+export function codeView({ model, memory }: ViewContext): View {
+  const { report } = model;
+  const state: { closed: Name[]; kernel: number; graph: number; entry: number } = (memory.code ??= {
+    closed: ['entry'], kernel: model.place.kernel ?? 0, graph: model.place.graph ?? 0, entry: 0
+  });
+  const bodies = new Map<Name, HTMLElement>();
+  const panes = new Map<Name, HTMLElement>();
+  const columns = h('div.tc-code-columns');
+  const toggles = h('div.tc-toolbar', { role: 'group', 'aria-label': 'Columns' });
+
+  let cell: Listing | null = null;
+  let ir: Listing | null = null;
+  let kernel: Listing | null = null;
+  let nodes: GraphNode[] = [];
+  let list: VirtualList | null = null;
+
+  const copy = (text: string) => button('copy', { class: 'tc-link', title: 'Copy the text' }, event => {
+    const target = event.currentTarget as HTMLElement;
+    navigator.clipboard.writeText(text).then(() => (target.textContent = 'copied'), () => (target.textContent = 'could not copy'));
+  });
+
+  const chooser = (label: string, names: string[], chosen: number, act: (index: number) => void): HTMLElement => {
+    const select = h('select.tc-select', { 'aria-label': label }, names.map((n, i) =>
+      h('option', { value: i, selected: i === chosen }, n))) as HTMLSelectElement;
+    select.onchange = () => act(Number(select.value));
+    return select;
+  };
+
+  const fillCell = (body: HTMLElement) => {
+    if (!report.source.text) {
+      body.append(empty('The code was not kept in this report.'));
+      return;
+    }
+    cell = new Listing(report.source.text, {
+      label: 'The code of the cell', language: 'python', firstLine: report.source.first_line,
+      marks: marksByLine(report.marks.filter(m => model.isHere(m.file))),
+      onLine: line => model.selectLine(report.source.file, line, 'cell')
+    });
+    body.append(cell.element);
+  };
+
+  const fillGraph = (body: HTMLElement) => {
+    const levels = model.levels(state.graph);
+    if (!levels.length) {
+      body.append(empty(report.graphs.length ? 'This graph was left out to keep the report small.' : 'No graph: nothing was captured.'));
+      return;
+    }
+    const graph = state.graph;
+    nodes = model.graphNodes(graph, levels.includes('lowered') ? 'lowered' : 'captured');
+    list = new VirtualList({
+      label: 'Operations', rowHeight: 20, count: nodes.length,
+      row: (i, element) => {
+        const n = nodes[i];
+        element.classList.add('tc-graph-line');
+        element.append(
+          h('span.tc-kernel-bar', { style: { background: n.kernel === null ? 'transparent' : kernelColour(n.kernel) } }),
+          h('code', { title: `${n.module}\n${tensorType(n)}` }, h('span.tc-t-atom', null, `%${n.name}`), ' = ',
+            h('span.tc-t-call', null, n.op.replace(/\.default$/, '')),
+            n.args ? `(${n.args.replace(/%(\d+)/g, (_, k) => `%${nodes[n.inputs[Number(k)]]?.name ?? '?'}`)})` : '',
+            h('span.tc-muted', null, `  ${tensorType(n)}`)));
+      },
+      onRow: i => model.selectNode(graph, nodes[i], 'graph')
+    });
+    body.append(list.element);
+  };
+
+  const fillText = (body: HTMLElement, text: string, language: Language, label: string, missing: string): Listing | null => {
+    if (!text) {
+      body.append(empty(missing));
+      return null;
+    }
+    const listing = new Listing(text, { label, language });
+    body.append(listing.element);
+    return listing;
+  };
+
+  const build = (name: Name) => {
+    const body = bodies.get(name)!;
+    const head = panes.get(name)!.querySelector('.tc-pane-head')!;
+    clear(body);
+    clear(head);
+    const k = report.kernels[state.kernel];
+    append(head, [h('strong', null, TITLES[name])]);
+    if (name === 'graph' && report.graphs.length > 1) {
+      head.append(chooser('Graph', report.graphs.map(g => g.name), state.graph, i => model.select({ graph: i }, 'chooser')));
+    }
+    if (name === 'kernel' && report.kernels.length) {
+      append(head, [report.kernels.length > 1
+        ? chooser('Kernel', report.kernels.map(x => x.name), state.kernel, i => model.selectKernel(i, 'chooser')) : h('span', null, k.name),
+      k?.source ? copy(k.source) : null]);
+    }
+    if (name === 'entry' && report.entries.length > 1) {
+      head.append(chooser('Entry', report.entries.map((e, i) => `${report.frames[e.frame]?.name ?? 'frame'} #${i}`), state.entry, i => {
+        state.entry = i;
+        build('entry');
+      }));
+    }
+    append(head, [button('×', { class: 'tc-close', title: `Close ${TITLES[name]}`, 'aria-label': `Close ${TITLES[name]}` }, () => toggle(name))]);
+    const left = 'This text was left out to keep the report small enough to save.';
+    if (name === 'cell') {
+      fillCell(body);
+    } else if (name === 'graph') {
+      fillGraph(body);
+    } else if (name === 'loop IR') {
+      ir = fillText(body, k?.ir ?? '', 'ir', 'Loop IR of the kernel', k ? left : 'No kernel was generated.');
+    } else if (name === 'kernel') {
+      kernel = fillText(body, k?.source ?? '', k?.language === 'triton' ? 'triton' : 'cpp', 'Source of the kernel',
+        k ? left : 'No kernel was generated.');
+    } else {
+      fillText(body, report.entries[state.entry]?.source ?? '', 'python', 'Python text of the entry',
+        report.entries.length ? left : 'No entry: nothing was compiled.');
+    }
+  };
+
+  const shape = () => {
+    const opened = COLUMNS.filter(n => !state.closed.includes(n));
+    for (const name of COLUMNS) {
+      panes.get(name)!.hidden = !opened.includes(name);
+    }
+    columns.style.setProperty('--tc-panes', String(Math.max(1, opened.length)));
+    clear(toggles);
+    append(toggles, COLUMNS.map(name => button(TITLES[name], { class: 'tc-segment', 'aria-pressed': String(opened.includes(name)) }, () => toggle(name))));
+  };
+
+  const toggle = (name: Name) => {
+    const at = state.closed.indexOf(name);
+    if (at >= 0) {
+      state.closed.splice(at, 1);
+      build(name);
+      follow(model.place, null);
+    } else if (state.closed.length < COLUMNS.length - 1) {
+      state.closed.push(name);
+    }
+    shape();
+  };
+
+  const follow = (p: Place, origin: unknown) => {
+    if (p.graph !== undefined && p.graph !== null && p.graph !== state.graph) {
+      state.graph = p.graph;
+      build('graph');
+    }
+    if (p.kernel !== undefined && p.kernel !== null && p.kernel !== state.kernel && report.kernels[p.kernel]) {
+      state.kernel = p.kernel;
+      build('loop IR');
+      build('kernel');
+    }
+    cell?.highlight(p.line && model.isHere(p.file) ? [p.line] : [], origin !== 'cell');
+    let chosen: number[] = [];
+    if (p.node !== undefined && p.node !== null) {
+      chosen = nodes[p.node] ? [p.node] : [];
+    } else if (p.line) {
+      chosen = nodes.filter(n => n.line === p.line && n.file === p.file).map(n => n.index);
+    }
+    if (!chosen.length && p.kernel !== undefined && p.kernel !== null) {
+      chosen = nodes.filter(n => n.kernel === p.kernel).map(n => n.index);
+    }
+    list?.mark(chosen, origin !== 'graph');
+    const names = chosen.map(i => nodes[i].name);
+    ir?.highlight(ir.linesWith(names));
+    kernel?.highlight(kernel.linesWith(names));
+  };
+
+  for (const name of COLUMNS) {
+    const body = h('div.tc-pane-body');
+    const pane = h('div.tc-pane', { role: 'region', 'aria-label': TITLES[name] }, h('div.tc-pane-head'), body);
+    bodies.set(name, body);
+    panes.set(name, pane);
+    columns.append(pane);
+    if (!state.closed.includes(name)) {
+      build(name);
+    }
+  }
+  shape();
+  follow(model.place, null);
+  const stop = model.onSelect(follow);
+  return { element: h('div', null, toggles, columns), dispose: stop };
+}

@@ -1,0 +1,137 @@
+/** When was what compiled, which guard failed and why, and what every entry relies on. */
+
+import { append, clear, empty, h, prose, section, table } from '../dom';
+import { count, place, plural, seconds } from '../format';
+import { GuardRow, Recompile, TimelineEvent } from '../schema';
+import { View, ViewContext } from './view';
+
+const CLASS_WORDS: { [name: string]: string } = {
+  watched: 'one flag for all of them, cleared when something changes', checked: 'looked at on each call', once: 'constant for the process'
+};
+
+export function guardsView({ model, go }: ViewContext): View {
+  const { report } = model;
+  const cards = report.recompiles.map(r => recompileCard(r, report.source.file, () =>
+    model.selectLine(r.file || report.source.file, r.line ?? 0, 'recompile')));
+  const parts = guardTable(report.guards, report.source.file, row => {
+    if (row.line) {
+      model.selectLine(row.file || report.source.file, row.line, 'guards');
+    }
+  }, report.entries.map(e => `${report.frames[e.frame]?.name ?? 'frame'}`));
+  const element = h('div', null,
+    section('Entries over time', timeline(report.timeline, report.frames.map(f => f.name), go)),
+    section(cards.length ? `Recompiled ${plural(report.summary.recompiles || cards.length, 'time')}` : 'Recompiles',
+      cards.length ? cards : empty('None: each function was compiled once, and its guards have held since.')),
+    section('What the entries rely on', parts.element));
+  return {
+    element,
+    dispose: () => undefined,
+    reveal: (kind, index) => {
+      const target = kind === 'recompiles' ? cards[index] : parts.row(index);
+      flash(target);
+    }
+  };
+}
+
+export function flash(target: HTMLElement | null | undefined): void {
+  if (target) {
+    target.scrollIntoView({ block: 'nearest' });
+    target.classList.add('tc-selected');
+    target.focus?.({ preventScroll: true });
+  }
+}
+
+function recompileCard(r: Recompile, here: string, act: () => void): HTMLElement {
+  const what = r.detail && !r.source.endsWith(r.detail) ? `${r.source}.${r.detail}`.replace('.[', '[') : r.source;
+  return h('article.tc-card', { tabindex: -1 },
+    h('h4', null, h('code', null, what || r.kind), ' changed ', h('span.tc-muted', null, `in ${r.frame_name}`)),
+    h('dl.tc-versus', null,
+      h('div', null, h('dt', null, 'expected'), h('dd', null, h('code', null, r.expected || '–'))),
+      h('div', null, h('dt', null, 'got'), h('dd.tc-got', null, h('code', null, r.got || '–')))),
+    r.line ? h('div.tc-labelled', null, h('span.tc-label', null, 'your line'),
+      h('button.tc-code-link', { type: 'button', onclick: act }, h('span.tc-muted', null, place(r.file, r.line, here)), ' ', h('code', null, r.code.trim()))) : null,
+    r.why ? h('div.tc-labelled', null, h('span.tc-label', null, 'why it matters'), h('span', null, ...prose(r.why))) : null,
+    r.suggestion ? h('div.tc-remedy', null, h('span.tc-label', null, 'what to change'), h('span', null, ...prose(r.suggestion))) : null,
+    r.others ? h('p.tc-muted', null, `${plural(r.others, 'further entry', 'further entries')} of the function failed as well`) : null);
+}
+
+/** One lane per frame: a block per entry, from when it was compiled until the next one, marks for what went wrong. */
+function timeline(events: TimelineEvent[], frames: string[], go: (ref: string) => void): HTMLElement {
+  if (!events.length) {
+    return empty('Nothing happened that has a time: no compilation, no failed guard.');
+  }
+  const end = Math.max(...events.map(e => e.time + (e.seconds || 0))) || 1;
+  const share = (t: number) => `${((t / end) * 100).toFixed(2)}%`;
+  const lanes = [...new Set(events.map(e => e.frame))];
+  const serial = { recompile: 0, break: 0 };
+  const numbered = events.map(e => ({
+    event: e, ref: e.kind === 'recompile' ? `recompiles/${serial.recompile++}` : e.kind === 'break' ? `breaks/${serial.break++}` : ''
+  }));
+  const lane = (frame: number | null) => {
+    const here = numbered.filter(n => n.event.frame === frame);
+    const entries = here.filter(n => n.event.kind === 'entry');
+    return h('div.tc-lane', { role: 'listitem' },
+      h('span.tc-lane-name', { title: frame === null ? '' : frames[frame] }, frame === null ? 'cell' : frames[frame] ?? `frame ${frame}`),
+      h('span.tc-lane-track', null,
+        here.filter(n => n.event.kind === 'capture').map(({ event }) => h('span.tc-compiling', {
+          title: `compiling, ${seconds(event.seconds)}`, style: { left: share(event.time), width: share(event.seconds) } })),
+        entries.map(({ event }, i) => h('span.tc-entry-block', {
+          title: `entry ${event.entry ?? i} from ${seconds(event.time)} on: ${event.text}`,
+          style: { left: share(event.time), width: share(Math.max(0, (entries[i + 1]?.event.time ?? end) - event.time)) }
+        }, `entry ${event.entry ?? i}`)),
+        here.filter(n => !['capture', 'entry'].includes(n.event.kind)).map(({ event, ref }) =>
+          h(`button.tc-event.tc-event-${event.kind}`, {
+            type: 'button', title: `${event.kind} at ${seconds(event.time)}: ${event.text}`, 'aria-label': `${event.kind} at ${seconds(event.time)}: ${event.text}`,
+            style: { left: share(event.time) }, onclick: () => ref && go(ref)
+          }))));
+  };
+  return h('div.tc-timeline', { role: 'list', 'aria-label': 'Entries over time, a lane per function' },
+    lanes.map(lane), h('div.tc-lane.tc-axis', { 'aria-hidden': 'true' }, h('span'), h('span.tc-lane-track', null, h('span', null, '0'), h('span', null, seconds(end)))));
+}
+
+function guardTable(guards: GuardRow[], here: string, onRow: (row: GuardRow) => void, frames: string[]): { element: HTMLElement; row: (index: number) => HTMLElement | null } {
+  if (!guards.length) {
+    return { element: empty('No guards: nothing was compiled.'), row: () => null };
+  }
+  // What failed comes first, then the entries in order.
+  const ordered = guards.map((guard, index) => ({ guard, index }));
+  ordered.sort((a, b) => b.guard.failed - a.guard.failed || a.index - b.index);
+  const body = h('div');
+  const note = h('span.tc-muted', { role: 'status' });
+  const draw = (filter: string) => {
+    const wanted = filter.trim().toLowerCase();
+    const rows = ordered.filter(({ guard: g }) => !wanted || `${g.text} ${g.source} ${g.kind} ${g.expected} ${g.cls}`.toLowerCase().includes(wanted));
+    note.textContent = wanted ? plural(rows.length, 'guard') : '';
+    clear(body);
+    body.append(table([
+      { title: 'guard', cell: r => [r.guard.failed ? h('span.tc-failed', { title: `failed first ${plural(r.guard.failed, 'time')}` }, `✕ ${r.guard.failed}`) : null,
+        ...prose(r.guard.text || r.guard.source), r.guard.count > 1 ? h('span.tc-muted', null, ` (${count(r.guard.count)})`) : null] },
+      { title: 'expected', cell: r => h('code', null, r.guard.expected) },
+      { title: 'because', cell: r => [r.guard.why, r.guard.line ? h('span.tc-muted', null, ` ${place(r.guard.file, r.guard.line, here)}`) : null] },
+      { title: 'how', cell: r => h('span', { title: CLASS_WORDS[r.guard.cls] }, r.guard.cls) },
+      { title: 'entry', cell: r => `${frames[r.guard.entry] ?? ''} #${r.guard.entry}` }
+    ], rows, {
+      label: 'Guards', limit: 120, onRow: r => onRow(r.guard),
+      rowAttributes: r => ({ 'data-guard': r.index, class: r.guard.failed ? 'tc-clickable tc-row-failed' : 'tc-clickable' })
+    }));
+  };
+  const filter = h('input.tc-input', { type: 'search', placeholder: 'filter', 'aria-label': 'Filter the guards' }) as HTMLInputElement;
+  filter.oninput = () => draw(filter.value);
+  filter.onkeydown = event => event.stopPropagation();
+  draw('');
+  const element = h('div');
+  append(element, [guards.length > 12 ? h('div.tc-toolbar', null, filter, note) : null, body]);
+  return {
+    element,
+    row: index => {
+      const find = () => body.querySelector<HTMLElement>(`[data-guard="${index}"]`);
+      if (!find()) {
+        filter.value = '';
+        draw('');
+        body.querySelector<HTMLButtonElement>('button.tc-button')?.click();
+      }
+      return find();
+    }
+  };
+}
+

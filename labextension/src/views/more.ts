@@ -1,0 +1,89 @@
+/** What is left: breaks in full, functions, fallbacks, sizes, numerics, cache, environment, the report as a file. */
+
+import { button, Child, empty, h, prose, section, table } from '../dom';
+import { count, place, plural, seconds } from '../format';
+import { Break } from '../schema';
+import { flash } from './guards';
+import { omissions } from './overview';
+import { View, ViewContext } from './view';
+
+const FRAME_WORDS: { [status: string]: string } = {
+  compiled: '● compiled', partly: '▲ partly', skipped: '○ skipped', limit: '○ not compiled: limit reached', error: '✕ error'
+};
+
+export function moreView({ model, memory }: ViewContext): View {
+  const { report } = model;
+  const here = report.source.file;
+  const breaks = report.graph_breaks.map(b => breakCard(b, here, () => model.selectLine(b.file || here, b.line, 'break')));
+  const frames = report.frames.length ? table([
+    { title: 'function', cell: f => h('code', null, f.name) }, { title: 'where', cell: f => place(f.file, f.line, here) },
+    { title: 'result', cell: f => FRAME_WORDS[f.status] ?? f.status }, { title: 'entries', number: true, cell: f => f.entries.length },
+    { title: 'compiled in', number: true, cell: f => seconds(f.seconds) }, { title: 'why', cell: f => prose(f.reason) }
+  ], report.frames, { label: 'Functions', onRow: f => model.selectLine(f.file || here, f.line, 'frames'), rowAttributes: (_, i) => ({ 'data-frame': i }) })
+    : empty('No function was looked at.');
+  const fallbacks = report.fallbacks.length ? table([
+    { title: 'what', cell: f => h('code', null, f.what) }, { title: 'why', cell: f => prose(f.reason) }, { title: 'times', number: true, cell: f => count(f.count) }
+  ], report.fallbacks, { label: 'Fallbacks', rowAttributes: (_, i) => ({ 'data-fallback': i, tabindex: -1 }) })
+    : empty('None: whatever was captured was compiled.');
+  const symbols = report.graphs.flatMap(g => g.symbols.map(s => ({ graph: g.name, ...s })));
+  const element = h('div', null,
+    section(`Graph breaks ${breaks.length || ''}`, breaks.length ? breaks : empty('None: every function that was captured is one graph.')),
+    section('Functions', frames),
+    section('Ran as eager code', fallbacks),
+    symbols.length ? section('Dynamic sizes', table([
+      { title: 'size', cell: s => h('code', null, s.name) }, { title: 'graph', cell: s => s.graph }, { title: 'of', cell: s => h('code', null, s.source) },
+      { title: 'range', cell: s => `${s.lo ?? 0} … ${s.hi ?? '∞'}` }, { title: 'first call', number: true, cell: s => s.hint ?? '–' },
+      { title: 'why', cell: s => [s.why, s.line ? h('span.tc-muted', null, ` ${place(s.file, s.line, here)}`) : null] }
+    ], symbols, { label: 'Dynamic sizes' })) : null,
+    section('Numerics', report.numerics.length ? table([
+      { title: 'value', cell: n => n.name }, { title: 'largest difference from eager', number: true, cell: n => exponent(n.max_abs) },
+      { title: 'RMS error against float64', number: true, cell: n => exponent(n.rms_vs_float64) },
+      { title: 'eager’s', number: true, cell: n => exponent(n.eager_rms_vs_float64) }
+    ], report.numerics, { label: 'Numerics' }) : empty('Not measured in this run.')),
+    section('Cache', report.cache.length ? table([
+      { title: 'what', cell: c => c.what }, { title: 'result', cell: c => (c.hit ? '● hit' : '○ miss') }, { title: 'times', number: true, cell: c => count(c.count) },
+      { title: 'why', cell: c => prose(c.reason) }, { title: 'key', cell: c => h('code.tc-muted', null, c.key.slice(0, 16)) }
+    ], report.cache, { label: 'Cache' }) : empty('The cache was not asked.')),
+    section('Environment', facts({ ...report.environment, ...Object.fromEntries(Object.entries(report.options).map(([k, v]) => [`option ${k}`, v])) })),
+    section('This report', omissions(report), h('div.tc-toolbar', null,
+      button('download as JSON', { class: 'tc-button' }, () => download(`tcompile-${report.id || 'report'}.json`, JSON.stringify(memory.raw ?? report))),
+      h('span.tc-muted', null, [report.created ? `made ${report.created.replace('T', ' ').replace('Z', ' UTC')}` : '', report.id].filter(t => t).join(' · ')))));
+  return {
+    element,
+    dispose: () => undefined,
+    reveal: (kind, index) => flash(kind === 'breaks' ? breaks[index]
+      : element.querySelector<HTMLElement>(kind === 'frames' ? `[data-frame="${index}"]` : `[data-fallback="${index}"]`))
+  };
+}
+
+function exponent(value: number | null): string {
+  return value === null ? '–' : value === 0 ? '0' : value.toExponential(1);
+}
+
+function facts(values: { [name: string]: any }): Child {
+  const names = Object.keys(values);
+  return names.length ? h('dl.tc-facts.tc-facts-wide', null, names.map(name => h('div.tc-fact', null, h('dt', null, name),
+    h('dd', null, typeof values[name] === 'object' ? JSON.stringify(values[name]) : String(values[name]))))) : empty('Nothing was noted.');
+}
+
+function download(name: string, text: string): void {
+  const link = h('a', { href: URL.createObjectURL(new Blob([text], { type: 'application/json' })), download: name }) as HTMLAnchorElement;
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 1000);
+}
+
+/** The break at its line, the very expression underlined, and what to write instead. */
+export function breakCard(b: Break, here: string, act: () => void): HTMLElement {
+  const single = b.col !== null && b.end_col !== null && (b.end_line === null || b.end_line === b.line);
+  const code = single
+    ? [b.code.slice(0, b.col!), h('u.tc-culprit', null, b.code.slice(b.col!, b.end_col!)), b.code.slice(b.end_col!)]
+    : [b.code];
+  return h('article.tc-card.tc-card-break', { tabindex: -1 },
+    h('h4', null, h('span.tc-mark.tc-mark-break', { 'aria-hidden': 'true' }), ' ', place(b.file, b.line, here), h('span.tc-muted', null, ` in ${b.function}`),
+      b.count > 1 ? h('span.tc-muted', null, `, ${plural(b.count, 'time')}`) : null),
+    b.code ? h('button.tc-code-link', { type: 'button', onclick: act, 'aria-label': `Line ${b.line}: ${b.code.trim()}` }, h('code', null, ...code)) : null,
+    h('p', null, ...prose(b.reason)),
+    b.remedy ? h('div.tc-remedy', null, h('span.tc-label', null, 'what to change'), h('span', null, ...prose(b.remedy))) : null,
+    b.call_chain.length > 1 ? h('details', null, h('summary', null, 'how the code got here'), h('ol', null, b.call_chain.map(f =>
+      h('li', null, h('code', null, f.function), ` ${f.file} line ${f.line}`)))) : null);
+}

@@ -1,0 +1,178 @@
+/** Engines side by side, when compiling has paid off, what each kernel does, memory over one call, what was tried. */
+
+import { append, Child, clear, empty, h, section, table } from '../dom';
+import { engineBars, meter } from '../figures';
+import { bytes, count, engineName, interval, plural, rate, seconds, times } from '../format';
+import { plot, Series } from '../plot';
+import { CallTiming, Memory, Report, Trial } from '../schema';
+import { kernelColour } from '../theme';
+import { flash } from './guards';
+import { View, ViewContext } from './view';
+
+const STATUS_WORDS: { [status: string]: string } = {
+  skipped: 'skipped', failed: 'failed', stopped: 'stopped', unavailable: 'not available'
+};
+const MEASURED_WORDS: { [measured: string]: string } = {
+  call: 'timed end to end', graphs: 'only its graphs were timed: the call has side effects', cell: 'the whole cell was repeated'
+};
+
+export function speedView({ model }: ViewContext): View {
+  const { report } = model;
+  const disposers: (() => void)[] = [];
+  const own = (p: { element: HTMLElement; dispose: () => void }) => {
+    disposers.push(p.dispose);
+    return p.element;
+  };
+  const kernels = kernelTable(report, index => model.selectKernel(index, 'speed'));
+  const element = h('div', null,
+    engines(report, own),
+    section('Kernels', kernels),
+    report.externs.length ? section('Torch’s own kernels, called from the plan', table([
+      { title: 'operator', cell: e => h('code', null, e.op) }, { title: 'calls', number: true, cell: e => count(e.count) },
+      { title: 'why', cell: e => e.reason }, { title: 'lines', cell: e => e.lines.map(([f, l]) => `${f} line ${l}`).join(', ') }
+    ], report.externs, { label: 'Calls of torch kernels' })) : null,
+    section('Memory over one call', memory(report.memory.filter(m => m.buffers.length || m.peak_bytes), report)),
+    report.autotune.length ? section('What autotuning tried', report.autotune.map(a => autotune(a.kernel, a.trials))) : null);
+  return {
+    element,
+    dispose: () => disposers.forEach(f => f()),
+    reveal: (kind, index) => kind === 'kernels' && flash(kernels.querySelector<HTMLElement>(`[data-kernel="${index}"]`))
+  };
+}
+
+function engines(report: Report, own: (p: { element: HTMLElement; dispose: () => void }) => HTMLElement): HTMLElement {
+  const { speedups } = report;
+  if (!speedups.calls.length) {
+    return section('Engines', empty(`Nothing was measured: ${speedups.reason || 'timing was off'}. Write \`%%tcompile compare=eager,torch\` to compare.`));
+  }
+  const body = h('div');
+  const show = (index: number) => {
+    clear(body);
+    append(body, callFigures(speedups.calls[index], own));
+  };
+  let chooser: Child = null;
+  if (speedups.calls.length > 1) {
+    const select = h('select.tc-select', { 'aria-label': 'Call' }, speedups.calls.map((c, i) =>
+      h('option', { value: i }, `${c.name}${c.line ? ` · line ${c.line}` : ''}`))) as HTMLSelectElement;
+    select.onchange = () => show(Number(select.value));
+    chooser = h('div.tc-toolbar', null, select);
+  }
+  const first = Math.max(0, speedups.calls.findIndex(c => c.engines.some(e => e.median !== null)));
+  show(first);
+  return section('Engines', chooser, speedups.status !== 'measured' && speedups.reason ? h('p.tc-muted', null, speedups.reason) : null, body,
+    h('p.tc-muted', null, `Measured in turn for ${seconds(speedups.spent_seconds)}` +
+      (speedups.budget_seconds ? ` of the ${seconds(speedups.budget_seconds)} allowed` : '') + '; intervals hold with 95 % confidence.'));
+}
+
+function callFigures(call: CallTiming, own: (p: { element: HTMLElement; dispose: () => void }) => HTMLElement): Child[] {
+  const timed = call.engines.filter(e => e.median !== null);
+  const heading = h('p', null, h('code', null, call.name), call.line ? ` at line ${call.line}` : '', ', ',
+    MEASURED_WORDS[call.measured] ?? `not run again: ${call.why_not || 'not safe to repeat'}`);
+  if (!timed.length) {
+    return [heading, table([{ title: 'engine', cell: e => engineName(e.engine) }, { title: 'why there is no figure', cell: e => e.reason || e.status }],
+      call.engines, { label: 'Engines that were not measured' })];
+  }
+  const cells = table([
+    { title: 'engine', cell: e => [h(`span.tc-swatch.tc-engine-${e.engine}`), engineName(e.engine)] },
+    { title: 'first call', number: true, cell: e => seconds(e.cold), hint: 'cold: compilation included' },
+    { title: 'second', number: true, cell: e => seconds(e.warm), hint: 'warm' },
+    { title: 'steady', number: true, cell: e => e.median === null ? h('span.tc-muted', null, STATUS_WORDS[e.status] ?? e.status, e.reason ? `: ${e.reason}` : '') : seconds(e.median), hint: 'median' },
+    { title: '95 % interval', number: true, cell: e => e.lo !== null && e.hi !== null ? `${seconds(e.lo)} – ${seconds(e.hi)}` : '' },
+    { title: 'samples', number: true, cell: e => e.n ? `${count(e.n)} × ${count(e.inner)}` : '' },
+    { title: 'tcompile is', number: true, cell: e => {
+      const s = call.speedups.find(x => x.engine === 'tcompile' && x.over === e.engine);
+      return s ? h('strong', null, `${times(s.ratio)} ${interval(s.lo, s.hi)}`) : '';
+    } }
+  ], call.engines, { label: 'Times of each engine' });
+  const sampled = timed.filter(e => e.samples.length > 1);
+  const figures: HTMLElement[] = [];
+  if (sampled.length) {
+    // A fixed spread sideways, so that the same report is always drawn the same.
+    const points: Series[] = sampled.map((e, i) => ({
+      name: engineName(e.engine), colour: `--tc-engine-${e.engine}`, points: true,
+      x: e.samples.map((_, k) => i + (((k * 0.618034) % 1) - 0.5) * 0.5), y: e.samples,
+      text: e.samples.map(v => `${engineName(e.engine)}: ${seconds(v)}`)
+    }));
+    figures.push(h('figure.tc-figure-box', null, h('figcaption', null, 'Every sample: time per call'), own(plot(points, {
+      label: 'Distribution of the time per call of each engine', xTitle: '', yTitle: '', xFormat: String, yFormat: seconds,
+      xNames: sampled.map(e => engineName(e.engine))
+    }))));
+  }
+  const curve = breakEven(call);
+  figures.push(h('figure.tc-figure-box', null, h('figcaption', null, call.break_even_calls !== null
+    ? `Compiling has paid off after ${plural(call.break_even_calls, 'call')}`
+    : `Break-even: ${call.break_even_reason || 'not known'}`), curve ? own(plot(curve, {
+    label: 'Total time over the number of calls', xTitle: 'calls', yTitle: 'total time', xFormat: v => count(Math.round(v)), yFormat: seconds, logX: true, logY: true
+  })) : null));
+  return [heading, engineBars(call.engines, call.speedups), cells, h('div.tc-figures', null, figures)];
+}
+
+/** Total time after n calls of each engine; the lines cross where compiling has paid off. */
+function breakEven(call: CallTiming): Series[] | null {
+  const timed = call.engines.filter(e => e.median !== null);
+  if (timed.length < 2) {
+    return null;
+  }
+  const most = Math.max(100, (call.break_even_calls ?? 1000) * 10);
+  const x: number[] = [];
+  for (let n = 1; n <= most * 1.0001; n *= 10 ** 0.125) {
+    x.push(n);
+  }
+  return timed.map(e => {
+    const start = e.cold ?? (e.engine === 'tcompile' ? (call.compile_seconds ?? 0) + e.median! : e.median!);
+    return { name: engineName(e.engine), colour: `--tc-engine-${e.engine}`, x, y: x.map(n => start + Math.max(0, n - 1) * e.median!) };
+  });
+}
+
+function kernelTable(report: Report, onKernel: (index: number) => void): HTMLElement {
+  if (!report.kernels.length) {
+    return empty('No kernel was generated.');
+  }
+  const best = Math.max(...report.kernels.map(k => (k.bytes && k.seconds ? k.bytes / k.seconds : 0)));
+  return table([
+    { title: 'kernel', cell: k => h('span.tc-chip', { style: { '--tc-chip': kernelColour(report.kernels.indexOf(k)) } }, k.name) },
+    { title: 'operations', cell: k => h('span', { title: k.fused_because.join('\n') }, k.origins.slice(0, 6).join(', ') + (k.origins.length > 6 ? ` + ${k.origins.length - 6}` : '')) },
+    { title: 'time', number: true, cell: k => (k.seconds === null ? '–' : seconds(k.seconds)), hint: 'one launch' },
+    { title: 'launches', number: true, cell: k => count(k.launches), hint: 'per call' },
+    { title: 'bytes', number: true, cell: k => bytes(k.bytes), hint: 'read and written by one launch' },
+    { title: 'bandwidth', number: true, cell: k => (k.bytes && k.seconds ? [meter(k.bytes / k.seconds / best, 'compared with the fastest kernel here'), ` ${rate(k.bytes / k.seconds, 'B')}`] : '–') },
+    { title: 'arithmetic', number: true, cell: k => (k.flops && k.seconds ? rate(k.flops / k.seconds, 'FLOP') : k.flops ? count(k.flops) + ' FLOP' : '–') },
+    { title: 'compiled in', number: true, cell: k => seconds(k.compile_seconds) },
+    { title: 'choices', cell: k => Object.entries(k.choices).map(([n, v]) => `${n}=${typeof v === 'object' ? JSON.stringify(v) : v}`).join(' ') }
+  ], report.kernels, { label: 'Kernels', onRow: (_, i) => onKernel(i), rowAttributes: (_, i) => ({ 'data-kernel': i }), limit: 100 });
+}
+
+/** Each buffer as a bar over the steps of the plan in which it is alive. */
+function memory(plans: Memory[], report: Report): Child {
+  if (!plans.length) {
+    return empty('No plan with buffers: everything was written straight into outputs, or nothing was compiled.');
+  }
+  return plans.map(m => {
+    const steps = Math.max(m.steps, ...m.buffers.map(b => b.end), 1);
+    const largest = Math.max(...m.buffers.map(b => b.bytes), 1);
+    const facts = [m.peak_bytes !== null ? `peak ${bytes(m.peak_bytes)}` : '', m.without_reuse_bytes !== null ? `without reuse ${bytes(m.without_reuse_bytes)}` : '',
+      m.eager_peak_bytes !== null ? `eager ${bytes(m.eager_peak_bytes)}` : ''].filter(t => t).join(' · ');
+    return h('div.tc-memory', null,
+      h('p', null, m.graph !== null ? h('code', null, report.graphs[m.graph]?.name ?? `graph ${m.graph}`) : null, ' ', facts),
+      h('div.tc-timeline', { role: 'list', 'aria-label': 'Buffers over the steps of the plan' }, m.buffers.slice(0, 80).map(b =>
+        h('div.tc-lane', { role: 'listitem' }, h('span.tc-lane-name', { title: b.name }, b.name),
+          h('span.tc-lane-track', null, h(`span.tc-buffer.tc-buffer-${b.kind === 'output' ? 'output' : b.reuse ? 'reused' : 'temp'}`, {
+            title: `${b.name}: ${bytes(b.bytes)}, steps ${b.start} to ${b.end}${b.reuse ? `, in the memory of ${b.reuse}` : ''}`,
+            style: { left: `${(b.start / steps) * 100}%`, width: `${(Math.max(0.3, b.end - b.start) / steps) * 100}%`, opacity: 0.45 + 0.55 * (b.bytes / largest) }
+          }, `${bytes(b.bytes)}${b.reuse ? ` in ${b.reuse}` : ''}`))))),
+      m.buffers.length > 80 ? h('p.tc-muted', null, `and ${m.buffers.length - 80} more buffers`) : null);
+  });
+}
+
+function autotune(name: string, trials: Trial[]): HTMLElement {
+  const done = trials.filter(t => t.seconds !== null).sort((a, b) => a.seconds! - b.seconds!);
+  const slowest = Math.max(...done.map(t => t.seconds!), 1e-12);
+  const failed = trials.filter(t => t.seconds === null);
+  const words = (t: Trial) => Object.entries(t.config).map(([n, v]) => `${n}=${v}`).join(' ');
+  return h('div.tc-autotune', null, h('p', null, h('code', null, name), ` · ${plural(trials.length, 'candidate')}`),
+    h('div.tc-bars', { role: 'list' }, done.slice(0, 24).map(t => h('div.tc-bar-row', { role: 'listitem' },
+      h('span.tc-bar-name', { title: words(t) }, t.chosen ? '● ' : '', words(t)),
+      h('span.tc-bar-track', null, h(t.chosen ? 'span.tc-bar.tc-engine-tcompile' : 'span.tc-bar.tc-engine-eager', { style: { width: `${(t.seconds! / slowest) * 100}%` } })),
+      h('span.tc-bar-value', null, seconds(t.seconds), t.chosen ? h('span.tc-bar-gain', null, ' chosen') : null)))),
+    failed.length ? h('p.tc-muted', null, `${plural(failed.length, 'candidate')} did not run: ${failed[0].error}`) : null);
+}
