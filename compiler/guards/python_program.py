@@ -17,7 +17,7 @@ from .state import read_field
 from .tensors import memory_range, tensor_mismatch
 from .values import Absent, Unreachable, const_equal, dict_keys, key_equal, length, load_attr, step
 
-__all__ = ["PythonGuardProgram", "evaluate_source"]
+__all__ = ["PythonGuardProgram", "evaluate_source", "no_overlap"]
 
 _INT64 = range(-(1 << 63), 1 << 63)
 
@@ -75,7 +75,7 @@ def _no_alias(values: list[Any]) -> bool:
     return len({id(v) for v in values}) == len(values)
 
 
-def _no_overlap(values: list[Any]) -> bool:
+def no_overlap(values: list[Any]) -> bool:
     spans = []
     for v in values:
         if not isinstance(v, torch.Tensor):
@@ -176,7 +176,7 @@ class PythonGuardProgram:
         if kind == "NO_ALIAS":
             return _no_alias(value)
         if kind == "NO_OVERLAP":
-            return _no_overlap(value)
+            return no_overlap(value)
         if kind == "STATE":
             return all(read_field(f) == wanted for f, wanted in expected.items())
         if kind == "CODE":

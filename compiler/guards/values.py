@@ -57,7 +57,7 @@ def instance_dict(obj: Any) -> dict | None:
 
 def _dict_get(d: dict, key: Any) -> Any:
     """d[key] by the plain dict lookup. Keys of types that may have a Python __eq__ are found by identity."""
-    if _plain_key(key):
+    if plain_key(key):
         return dict.get(d, key, _MISSING)
     for k, v in dict.items(d):
         if k is key:
@@ -65,11 +65,11 @@ def _dict_get(d: dict, key: Any) -> Any:
     return _MISSING
 
 
-def _plain_key(key: Any) -> bool:
+def plain_key(key: Any) -> bool:
     t = type(key)
     if t in (str, int, bool, bytes, float, complex, type(None)) or isinstance(key, (type, types.FunctionType)):
         return True
-    return t is tuple and all(_plain_key(k) for k in key)
+    return t is tuple and all(plain_key(k) for k in key)
 
 
 def load_attr(obj: Any, name: str) -> Any:

@@ -1,5 +1,8 @@
 /* The extension module `_native`: puts its parts together. */
-#include "native.h"
+#include "guards.h"
+#include "state.h"
+#include "tensor.h"
+#include "values.h"
 
 static struct PyModuleDef module_def = {
     PyModuleDef_HEAD_INIT, "_native",
@@ -11,9 +14,13 @@ PyMODINIT_FUNC PyInit__native(void)
     PyObject *module = PyModule_Create(&module_def);
     if (module == NULL)
         return NULL;
-    if (tcompile_init_launcher && tcompile_init_launcher(module) < 0) {
-        Py_DECREF(module);
-        return NULL;
+    int (*const parts[])(PyObject *) = {tc_init_values, tc_init_tensor, tc_init_state, tc_init_guards,
+                                        tcompile_init_launcher};
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+        if (parts[i] && parts[i](module) < 0) {
+            Py_DECREF(module);
+            return NULL;
+        }
     }
     return module;
 }

@@ -1,0 +1,572 @@
+/* The guard program: a flat list of loads and checks over slots, in three parts (compiler/guards/plan.py). The middle
+   part, `watched`, is skipped while everything that its last full run depended on is unchanged (watch.h). */
+#include "program.h"
+
+typedef struct {
+    Program *p;
+    PyObject *func, *const *args;
+    Py_ssize_t nargs;
+    PyObject **w, **c;
+    int64_t *values;
+    char *bound;
+    PyObject **owned;
+    Py_ssize_t n_owned, cap_owned;
+    PyObject *owned_inline[12];
+    Recorder *rec;
+} Run;
+
+#define SLOT(r, i) ((i) < (r)->p->n_wslots ? (r)->w[i] : (r)->c[(i) - (r)->p->n_wslots])
+enum { FAILED = 0, HOLDS = 1, ERROR = -1 };
+
+static int own(Run *r, PyObject *o)
+{
+    if (r->n_owned == r->cap_owned) {
+        Py_ssize_t cap = r->cap_owned * 4;
+        PyObject **p = PyMem_Malloc((size_t)cap * sizeof *p);
+        if (p == NULL) {
+            Py_DECREF(o);
+            return -1;
+        }
+        memcpy(p, r->owned, (size_t)r->n_owned * sizeof *p);
+        if (r->owned != r->owned_inline)
+            PyMem_Free(r->owned);
+        r->owned = p;
+        r->cap_owned = cap;
+    }
+    r->owned[r->n_owned++] = o;
+    return 0;
+}
+
+/* ---- loads */
+static inline int64_t tensor_number(PyObject *o, int what, Py_ssize_t dim, int *ok)
+{
+    PyTypeObject *t = Py_TYPE(o);
+    *ok = 0;
+    if (!tc_layout.known || (t != tc_torch.tensor && t != tc_torch.parameter))
+        return 0;
+    const char *impl = tc_impl(o);
+    if (impl == NULL)
+        return 0;
+    int64_t n = tc_ndim(impl);
+    if (what == L_OFFSET) {
+        *ok = 1;
+        return AT(int64_t, impl, tc_layout.storage_offset);
+    }
+    if (dim < 0)
+        dim += (Py_ssize_t)n;
+    if (dim < 0 || dim >= n) {
+        *ok = -1;
+        return 0;
+    }
+    *ok = 1;
+    return what == L_SIZE ? tc_sizes(impl)[dim] : tc_strides(impl)[dim];
+}
+
+static PyObject *ask_value(Run *r, const Ins *i, PyObject *base)
+{
+    PyObject *v = PyObject_CallOneArg(i->ask, base);
+    if (v == NULL) {
+        PyErr_Clear();
+        return NULL;
+    }
+    return own(r, v) < 0 ? NULL : v;
+}
+
+static PyObject *load(Run *r, const Ins *i)
+{
+    PyObject *base = i->base >= 0 ? SLOT(r, i->base) : NULL, *v;
+    Recorder *rec = r->rec;
+    int owned = 0, why;
+    switch (i->op) {
+    case L_LOCAL:
+        return i->n < r->nargs ? r->args[i->n] : NULL;
+    case L_CONST:
+        return i->obj;
+    case L_WEAK:
+        v = ((PyWeakReference *)i->obj)->wr_object;
+        if (rec)
+            rec_word(rec, &((PyWeakReference *)i->obj)->wr_object);
+        return v == Py_None || Py_REFCNT(v) <= 0 ? NULL : v;
+    case L_FUNCTION:
+        return r->func;
+    case L_CLOSURE: {
+        PyObject *cells = PyFunction_Check(r->func) ? PyFunction_GET_CLOSURE(r->func) : NULL;
+        if (cells == NULL || i->n >= PyTuple_GET_SIZE(cells))
+            return NULL;
+        return PyCell_GET(PyTuple_GET_ITEM(cells, i->n));
+    }
+    case L_GLOBAL:
+        return PyFunction_Check(r->func) ? tc_dict_get(PyFunction_GET_GLOBALS(r->func), i->obj, i->hash, rec) : NULL;
+    case L_BUILTIN:
+        if (!PyFunction_Check(r->func) || tc_dict_get(PyFunction_GET_GLOBALS(r->func), i->obj, i->hash, rec))
+            return NULL;
+        return tc_dict_get(i->data, i->obj, i->hash, rec);
+    case L_ATTR:
+        v = tc_attr(base, i->obj, &owned, &why, rec);
+        if (v && owned && own(r, v) < 0)
+            return NULL;
+        return v;
+    case L_ITEM:
+        return tc_item(base, i->obj, i->n, i->flag, i->hash, rec);
+    case L_DICT:
+        if (rec)
+            rec_object(rec, base);
+        return PyDict_Check(base) ? tc_dict_get(base, i->obj, i->hash, rec) : NULL;
+    case L_TYPE:
+        if (rec)
+            rec_object(rec, base);
+        return (PyObject *)Py_TYPE(base);
+    case L_CELL:
+        if (rec)
+            rec->unwatchable = 1;
+        return Py_TYPE(base) == &PyCell_Type ? PyCell_GET(base) : NULL;
+    case L_DEFAULT: {
+        if (!PyFunction_Check(base))
+            return NULL;
+        PyObject *defaults = ((PyFunctionObject *)base)->func_defaults;
+        if (rec) {
+            rec_object(rec, base);
+            rec_word(rec, &((PyFunctionObject *)base)->func_defaults);
+            if (defaults)
+                rec_hold(rec, defaults);
+        }
+        return defaults && i->n >= 0 && i->n < PyTuple_GET_SIZE(defaults) ? PyTuple_GET_ITEM(defaults, i->n) : NULL;
+    }
+    case L_KWDEFAULT: {
+        if (!PyFunction_Check(base))
+            return NULL;
+        PyObject *defaults = ((PyFunctionObject *)base)->func_kwdefaults;
+        if (rec) {
+            rec_object(rec, base);
+            rec_word(rec, &((PyFunctionObject *)base)->func_kwdefaults);
+        }
+        return defaults ? tc_dict_get(defaults, i->obj, i->hash, rec) : NULL;
+    }
+    case L_SIZE: case L_STRIDE: case L_OFFSET: {
+        int ok;
+        int64_t number = tensor_number(base, i->op, i->n, &ok);
+        if (ok == 0)
+            return ask_value(r, i, base);
+        if (ok < 0)
+            return NULL;
+        v = PyLong_FromLongLong(number);
+        return v && own(r, v) == 0 ? v : NULL;
+    }
+    }
+    return NULL;
+}
+
+/* ---- checks */
+PyObject *tc_bindings_dict(PyObject *symbols, const int64_t *values, const char *bound)
+{
+    PyObject *d = PyDict_New();
+    for (Py_ssize_t i = 0; d && i < PyTuple_GET_SIZE(symbols); i++) {
+        if (!bound[i])
+            continue;
+        PyObject *v = PyLong_FromLongLong(values[i]);
+        if (v == NULL || PyDict_SetItem(d, PyTuple_GET_ITEM(symbols, i), v) < 0)
+            Py_CLEAR(d);
+        Py_XDECREF(v);
+    }
+    return d;
+}
+
+/* Ask Python about a tensor: ask(value, bindings) -> bool; it may bind further symbols. */
+static int ask_tensor(Run *r, const Ins *i, PyObject *value)
+{
+    PyObject *d = tc_bindings_dict(r->p->symbols, r->values, r->bound), *answer;
+    if (d == NULL)
+        return ERROR;
+    answer = PyObject_CallFunctionObjArgs(i->ask, value, d, NULL);
+    int yes = answer ? PyObject_IsTrue(answer) : ERROR;
+    Py_XDECREF(answer);
+    for (int32_t s = 0; yes > 0 && s < r->p->n_symbols; s++) {
+        PyObject *v = PyDict_GetItemWithError(d, PyTuple_GET_ITEM(r->p->symbols, s));
+        if (v) {
+            r->values[s] = PyLong_AsLongLong(v);
+            r->bound[s] = 1;
+        }
+    }
+    Py_DECREF(d);
+    return PyErr_Occurred() ? ERROR : yes;
+}
+
+static int64_t floordiv(int64_t a, int64_t b)
+{
+    int64_t q = a / b;
+    return q - ((a % b != 0) & ((a < 0) != (b < 0)));
+}
+
+/* 1 with the value in *out; 0 where 64 bits do not hold it, or on a division by zero: then Python decides. */
+static int expr_run(const ExprProgram *e, const int64_t *values, int64_t *out)
+{
+    int64_t stack[64];
+    int sp = 0;
+    for (int k = 0; k < e->n; k++) {
+        int64_t arg = e->code[k].arg, a, b;
+        if (e->code[k].op == E_CONST || e->code[k].op == E_SYMBOL) {
+            stack[sp++] = e->code[k].op == E_CONST ? arg : values[arg];
+            continue;
+        }
+        if (e->code[k].op == E_ITE) {
+            sp -= 2;
+            stack[sp - 1] = stack[sp - 1] ? stack[sp] : stack[sp + 1];
+            continue;
+        }
+        b = stack[--sp];
+        a = stack[sp - 1];
+        switch (e->code[k].op) {
+        case E_ADD: if (__builtin_add_overflow(a, b, &a)) return 0; break;
+        case E_MUL: if (__builtin_mul_overflow(a, b, &a)) return 0; break;
+        case E_FLOORDIV: if (b == 0 || (b == -1 && a == INT64_MIN)) return 0; a = floordiv(a, b); break;
+        case E_MOD: if (b == 0 || b == -1) { if (b == 0) return 0; a = 0; } else a = a - floordiv(a, b) * b; break;
+        case E_MIN: a = a < b ? a : b; break;
+        case E_MAX: a = a > b ? a : b; break;
+        case E_EQ: a = a == b; break;
+        case E_NE: a = a != b; break;
+        case E_LE: a = a <= b; break;
+        case E_AND: a = a && b; break;
+        case E_OR: a = a || b; break;
+        }
+        stack[sp - 1] = a;
+    }
+    *out = stack[0];
+    return 1;
+}
+
+/* ask(bindings[, wanted]) -> bool */
+static int ask_expr(Run *r, PyObject *ask, PyObject *wanted)
+{
+    PyObject *d = tc_bindings_dict(r->p->symbols, r->values, r->bound);
+    PyObject *answer = d ? PyObject_CallFunctionObjArgs(ask, d, wanted, NULL) : NULL;
+    int yes = answer ? PyObject_IsTrue(answer) : ERROR;
+    Py_XDECREF(answer);
+    Py_XDECREF(d);
+    return yes;
+}
+
+static int check_sizes(Run *r, const Ins *i, PyObject *tensor)
+{
+    const SizeCheck *s = i->data;
+    for (Py_ssize_t k = 0; k < i->n; k++) {
+        int ok;
+        int64_t got = tensor_number(tensor, s[k].what, s[k].dim, &ok), wanted;
+        if (ok < 0)
+            return FAILED;
+        if (ok && expr_run(s[k].program, r->values, &wanted)) {
+            if (got != wanted)
+                return FAILED;
+            continue;
+        }
+        return ask_expr(r, i->ask, tensor);         /* decides all of them */
+    }
+    return HOLDS;
+}
+
+static int check_no_alias(Run *r, const Ins *i)
+{
+    const int32_t *slots = i->data;
+    for (Py_ssize_t a = 1; a < i->n; a++) {
+        PyObject *o = SLOT(r, slots[a]);
+        for (Py_ssize_t b = 0; b < a; b++) {
+            if (SLOT(r, slots[b]) == o)
+                return FAILED;
+        }
+    }
+    return HOLDS;
+}
+
+static int check_no_overlap(Run *r, const Ins *i)
+{
+    const int32_t *slots = i->data;
+    int known = tc_layout.known;
+    for (Py_ssize_t a = 0; known && a < i->n; a++) {
+        PyTypeObject *t = Py_TYPE(SLOT(r, slots[a]));
+        known = (t == tc_torch.tensor || t == tc_torch.parameter) && tc_impl(SLOT(r, slots[a])) &&
+                AT(char *, tc_impl(SLOT(r, slots[a])), tc_layout.storage) && tc_itemsize(SLOT(r, slots[a]));
+    }
+    if (!known) {
+        PyObject *all = PyTuple_New(i->n);
+        for (Py_ssize_t a = 0; all && a < i->n; a++)
+            PyTuple_SET_ITEM(all, a, Py_NewRef(SLOT(r, slots[a])));
+        PyObject *answer = all ? PyObject_CallOneArg(i->ask, all) : NULL;
+        int yes = answer ? PyObject_IsTrue(answer) : ERROR;
+        Py_XDECREF(all);
+        Py_XDECREF(answer);
+        return yes;
+    }
+    for (Py_ssize_t a = 1; a < i->n; a++) {
+        uint64_t lo, hi, lo2, hi2;
+        PyObject *x = SLOT(r, slots[a]);
+        tc_memory_range(x, tc_itemsize(x), &lo, &hi);
+        for (Py_ssize_t b = 0; b < a; b++) {
+            PyObject *y = SLOT(r, slots[b]);
+            tc_memory_range(y, tc_itemsize(y), &lo2, &hi2);
+            if (lo < hi2 && lo2 < hi)
+                return FAILED;
+        }
+    }
+    return HOLDS;
+}
+
+static int check(Run *r, const Ins *i)
+{
+    PyObject *v = i->base >= 0 ? SLOT(r, i->base) : NULL;
+    Recorder *rec = r->rec;
+    switch (i->op) {
+    case C_ID:
+        return v == i->obj;
+    case C_WEAK_ID:
+        if (rec)
+            rec_word(rec, &((PyWeakReference *)i->obj)->wr_object);
+        return v == ((PyWeakReference *)i->obj)->wr_object && v != Py_None;
+    case C_TYPE:
+        if (rec)
+            rec_object(rec, v);
+        return (PyObject *)Py_TYPE(v) == i->obj;
+    case C_EQUALS:
+        if (rec)
+            rec_hold(rec, v);
+        return tc_const_equal(v, i->obj);
+    case C_LEN: {
+        int frozen;
+        Py_ssize_t n = tc_length(v, &frozen);
+        if (rec) {
+            rec_object(rec, v);
+            if (frozen)
+                rec_hold(rec, v);
+            else if (PyDict_Check(v))
+                rec_whole_dict(rec, v);
+            else
+                rec->unwatchable = 1;
+        }
+        return n == i->n;
+    }
+    case C_DICT_KEYS:
+        if (rec) {
+            rec_object(rec, v);
+            if (PyDict_CheckExact(v))
+                rec_whole_dict(rec, v);
+            else
+                rec->unwatchable = 1;
+        }
+        return tc_dict_keys_equal(v, i->obj);
+    case C_HASATTR: {
+        int owned = 0, why = TC_FOUND;
+        PyObject *found = tc_attr(v, i->obj, &owned, &why, rec);
+        if (found && owned)
+            Py_DECREF(found);
+        return found ? i->flag : !i->flag && why == TC_ABSENT;
+    }
+    case C_TENSOR: {
+        int answer = tc_tensor_check(v, i->data, r->values, r->bound);
+        return answer == TENSOR_OK ? HOLDS : answer == TENSOR_DIFFERS ? FAILED : ask_tensor(r, i, v);
+    }
+    case C_TENSOR_ASK:
+        return ask_tensor(r, i, v);
+    case C_SIZES:
+        return check_sizes(r, i, v);
+    case C_INT: {
+        if (!PyLong_CheckExact(v))
+            return FAILED;
+        int overflow;
+        int64_t n = PyLong_AsLongLongAndOverflow(v, &overflow);
+        if (overflow)
+            return FAILED;
+        if (r->bound[i->n])
+            return r->values[i->n] == n;
+        r->values[i->n] = n;
+        r->bound[i->n] = 1;
+        return n >= 2;
+    }
+    case C_FLOAT:
+        return PyFloat_CheckExact(v);
+    case C_EXPR: {
+        int64_t yes;
+        if (i->data && expr_run(i->data, r->values, &yes))
+            return yes != 0;
+        return ask_expr(r, i->ask, NULL);
+    }
+    case C_ALIAS:
+        return SLOT(r, ((int32_t *)i->data)[0]) == SLOT(r, ((int32_t *)i->data)[1]);
+    case C_NO_ALIAS:
+        return check_no_alias(r, i);
+    case C_NO_OVERLAP:
+        return check_no_overlap(r, i);
+    case C_STATE:
+        return tc_state_check(i->data);
+    case C_CODE:
+        if (rec) {
+            rec_object(rec, v);
+            if (PyFunction_Check(v))
+                rec_word(rec, &((PyFunctionObject *)v)->func_code);
+        }
+        return PyFunction_Check(v) && ((PyFunctionObject *)v)->func_code == i->obj;
+    }
+    return FAILED;
+}
+
+/* ---- running */
+/* One step: -1 goes on, >= 0 the guard that failed, -2 an exception. */
+static inline int step(Run *r, const Ins *i)
+{
+    if (i->op < FIRST_CHECK) {
+        PyObject *v = load(r, i);
+        if (UNLIKELY(v == NULL))
+            return i->guard;
+        if (i->slot < r->p->n_wslots)
+            r->w[i->slot] = v;
+        else
+            r->c[i->slot - r->p->n_wslots] = v;
+        return -1;
+    }
+    int yes = check(r, i);
+    return LIKELY(yes > 0) ? -1 : yes == 0 ? i->guard : -2;
+}
+
+static int run_part(Run *r, const Part *part)
+{
+    for (const Ins *i = part->ins, *end = i + part->n; i < end; i++) {
+        int failed = step(r, i);
+        if (UNLIKELY(failed != -1))
+            return failed;
+    }
+    return -1;
+}
+
+static int uses_demoted(Program *p, const Ins *i)
+{
+    if (i->base >= 0)
+        return i->base < p->n_wslots && p->wdemoted[i->base];
+    if (i->op == C_ALIAS || i->op == C_NO_ALIAS) {
+        for (Py_ssize_t k = 0; k < i->n; k++) {
+            int32_t s = ((int32_t *)i->data)[k];
+            if (s < p->n_wslots && p->wdemoted[s])
+                return 1;
+        }
+    }
+    return 0;
+}
+
+/* The watched part held: run it once more with the recorder on. What cannot be watched is demoted to each call. */
+static void arm(Run *r)
+{
+    Program *p = r->p;
+    Recorder *rec = &p->rec;
+    p->armed = 0;
+    rec_clear(rec);
+    p->n_demoted = 0;
+    memset(p->wdemoted, 0, (size_t)p->n_wslots);
+    int held = -1;
+    for (int32_t n = 0; n < p->watched.n && held == -1 && !rec->failed; n++) {
+        Ins *i = &p->watched.ins[n];
+        i->demoted = (uint8_t)uses_demoted(p, i);
+        r->rec = i->demoted ? NULL : rec;
+        rec->unwatchable = 0;
+        held = step(r, i);
+        i->demoted |= (uint8_t)rec->unwatchable;
+        if (i->demoted) {
+            p->demoted[p->n_demoted++] = n;
+            if (i->op < FIRST_CHECK)
+                p->wdemoted[i->slot] = 1;
+        }
+    }
+    r->rec = NULL;
+    if (held != -1 || rec->failed) {
+        if (PyErr_Occurred())
+            PyErr_Clear();
+        rec_clear(rec);
+        p->n_demoted = 0;
+        p->can_watch--;
+        return;
+    }
+    p->armed_globals = PyFunction_Check(r->func) ? PyFunction_GET_GLOBALS(r->func) : NULL;
+    p->armed = 1;
+    p->rearmed++;
+}
+
+static int run_watched(Run *r)
+{
+    Program *p = r->p;
+    if (p->armed && r->w == p->wslots &&
+        p->armed_globals == (PyFunction_Check(r->func) ? PyFunction_GET_GLOBALS(r->func) : NULL) && rec_valid(&p->rec)) {
+        for (int32_t k = 0; k < p->n_demoted; k++) {
+            int failed = step(r, &p->watched.ins[p->demoted[k]]);
+            if (failed != -1)
+                return failed;
+        }
+        return -1;
+    }
+    if (r->w == p->wslots)
+        p->armed = 0;
+    int failed = run_part(r, &p->watched);
+    if (failed == -1 && r->w == p->wslots && p->can_watch > 0)
+        arm(r);
+    return failed;
+}
+
+int tc_program_check(Program *p, PyObject *func, PyObject *const *args, Py_ssize_t nargs)
+{
+    PyObject *c_inline[64], *w_inline[64];
+    int64_t values_inline[32];
+    char bound_inline[32];
+    Run r = {.p = p, .func = func, .args = args, .nargs = nargs, .w = p->wslots, .c = c_inline, .values = values_inline,
+             .bound = bound_inline, .cap_owned = 12};
+    r.owned = r.owned_inline;
+    void *heap = NULL;
+    int nested = p->busy, failed;
+    /* A guard that asks Python may let another thread in, or this program again: that run keeps slots of its own. */
+    size_t need = 0, nc = (size_t)p->n_cslots, nw = nested ? (size_t)p->n_wslots : 0, ns = (size_t)p->n_symbols;
+    if (nc > 64 || nw > 64 || ns > 32)
+        need = (nc + nw) * sizeof(PyObject *) + ns * (sizeof(int64_t) + 1);
+    if (need) {
+        heap = PyMem_Malloc(need);
+        if (heap == NULL) {
+            PyErr_NoMemory();
+            return -2;
+        }
+        r.c = heap;
+        r.values = (int64_t *)(r.c + nc + nw);
+        r.bound = (char *)(r.values + ns);
+        if (nested)
+            r.w = r.c + nc;
+    } else if (nested) {
+        r.w = w_inline;
+    }
+    memset(r.bound, 0, ns);
+    p->busy++;
+    Py_INCREF(p);
+    failed = run_part(&r, &p->first);
+    if (failed == -1 && p->watched.n)
+        failed = run_watched(&r);
+    if (failed == -1)
+        failed = run_part(&r, &p->last);
+    p->busy--;
+    if (failed == -1 && ns) {
+        memcpy(p->values, r.values, ns * sizeof(int64_t));
+        memcpy(p->bound, r.bound, ns);
+    }
+    for (Py_ssize_t k = 0; k < r.n_owned; k++)
+        Py_DECREF(r.owned[k]);
+    if (r.owned != r.owned_inline)
+        PyMem_Free(r.owned);
+    PyMem_Free(heap);
+    Py_DECREF(p);
+    return failed;
+}
+
+int tc_check(PyObject *program, PyObject *func, PyObject *const *args, Py_ssize_t nargs)
+{
+    if (LIKELY(Py_TYPE(program) == &tc_GuardProgram_Type))
+        return tc_program_check((Program *)program, func, args, nargs);
+    PyObject *tuple = PyTuple_New(nargs), *answer = NULL;
+    for (Py_ssize_t i = 0; tuple && i < nargs; i++)
+        PyTuple_SET_ITEM(tuple, i, Py_NewRef(args[i]));
+    if (tuple)
+        answer = PyObject_CallMethod(program, "check", "OO", func, tuple);
+    Py_XDECREF(tuple);
+    long failed = answer ? PyLong_AsLong(answer) : -1;
+    Py_XDECREF(answer);
+    return PyErr_Occurred() ? -2 : (int)failed;
+}
+

@@ -1,0 +1,48 @@
+/* The guard program's data. guards.c runs it, program.c makes it. */
+#ifndef TCOMPILE_PROGRAM_H
+#define TCOMPILE_PROGRAM_H
+#include "guards.h"
+#include "opcodes.h"
+#include "state.h"
+#include "tensor.h"
+#include "watch.h"
+
+typedef struct { int32_t op; int64_t arg; } ExprOp;
+typedef struct { PyObject *expr; int n; ExprOp code[]; } ExprProgram;
+typedef struct { int what, dim; ExprProgram *program; } SizeCheck;
+
+typedef struct {
+    uint8_t op, demoted, flag;
+    int32_t slot, base, guard;
+    Py_ssize_t n;                   /* index, length, number of slots */
+    Py_hash_t hash;
+    PyObject *obj;                  /* owned; what it is depends on op */
+    void *data;                     /* owned */
+    PyObject *ask;                  /* owned: the Python function that decides what C cannot */
+} Ins;
+
+typedef struct { Ins *ins; int32_t n; } Part;
+
+typedef struct {
+    PyObject_HEAD
+    PyObject *guards, *symbols;
+    Py_ssize_t n_locals;
+    Part first, watched, last;
+    int32_t *demoted, n_demoted;
+    int32_t n_wslots, n_cslots, n_symbols;
+    PyObject **wslots;              /* borrowed; of the watched part, kept between calls */
+    char *wdemoted;
+    Recorder rec;
+    int armed, busy;                /* busy: runs in progress */
+    int can_watch;                  /* attempts to arm that are left */
+    int rearmed;
+    PyObject *armed_globals;        /* borrowed, compared only */
+    int64_t *values;                /* of the size symbols, at the last check that passed */
+    char *bound;
+} Program;
+
+
+HIDDEN int tc_program_check(Program *p, PyObject *func, PyObject *const *args, Py_ssize_t nargs);
+HIDDEN PyObject *tc_bindings_dict(PyObject *symbols, const int64_t *values, const char *bound);
+
+#endif

@@ -1,0 +1,159 @@
+#include "state.h"
+#include "values.h"
+#include <dlfcn.h>
+
+/* Two pieces of c10's thread-local state: the byte that holds grad mode and inference mode, and the two words of
+   dispatch keys that are included and excluded (autocast, functorch and dispatch modes show there). The names are
+   exported by libc10; guards/probe.py verifies that they move as torch's own functions say before it hands them here. */
+typedef unsigned char *(*AutogradState)(void);
+static AutogradState autograd_state;
+static void *c10;
+static char keys_symbol[128];
+static __thread const uint64_t *thread_keys;
+
+struct StateCheck {
+    unsigned char mask, bits;           /* the autograd byte under `mask` must be `bits` */
+    int n_calls;
+    StateCall *calls;                   /* C functions without arguments, and what they must give */
+    PyObject *by_keys;                  /* Python predicate that depends on the key words alone, or NULL */
+    PyObject *slow;                     /* Python predicate asked at each call, or NULL */
+    uint64_t good[2], bad[2];           /* key words for which by_keys said yes, no */
+    int has_good, has_bad;
+};
+
+static const uint64_t *key_words(void)
+{
+    if (thread_keys == NULL && c10 != NULL)
+        thread_keys = dlsym(c10, keys_symbol);
+    return thread_keys;
+}
+
+StateCheck *tc_state_new(PyObject *spec)
+{
+    int mask, bits;
+    PyObject *calls, *by_keys, *slow;
+    if (!PyArg_ParseTuple(spec, "iiO!OO", &mask, &bits, &PyTuple_Type, &calls, &by_keys, &slow))
+        return NULL;
+    StateCheck *s = PyMem_Calloc(1, sizeof *s);
+    Py_ssize_t n = PyTuple_GET_SIZE(calls);
+    if (s)
+        s->calls = PyMem_Calloc((size_t)n + 1, sizeof *s->calls);
+    if (s == NULL || s->calls == NULL) {
+        PyMem_Free(s);
+        PyErr_NoMemory();
+        return NULL;
+    }
+    s->mask = (unsigned char)mask;
+    s->bits = (unsigned char)bits;
+    for (Py_ssize_t i = 0; i < n; i++) {
+        PyObject *f, *expected;
+        if (!PyArg_ParseTuple(PyTuple_GET_ITEM(calls, i), "O!O", &PyCFunction_Type, &f, &expected) ||
+            (PyCFunction_GET_FLAGS(f) & METH_NOARGS) == 0) {
+            if (!PyErr_Occurred())
+                PyErr_SetString(PyExc_TypeError, "a state function must take no arguments");
+            tc_state_free(s);
+            return NULL;
+        }
+        /* The function object is kept alive by the module that it is taken from; its self is borrowed from it. */
+        s->calls[s->n_calls++] = (StateCall){PyCFunction_GET_FUNCTION(f), PyCFunction_GET_SELF(f), Py_NewRef(expected)};
+    }
+    s->by_keys = by_keys == Py_None ? NULL : Py_NewRef(by_keys);
+    s->slow = slow == Py_None ? NULL : Py_NewRef(slow);
+    return s;
+}
+
+void tc_state_free(StateCheck *s)
+{
+    if (s == NULL)
+        return;
+    for (int i = 0; i < s->n_calls; i++)
+        Py_DECREF(s->calls[i].expected);
+    PyMem_Free(s->calls);
+    Py_XDECREF(s->by_keys);
+    Py_XDECREF(s->slow);
+    PyMem_Free(s);
+}
+
+static int ask(PyObject *predicate)
+{
+    PyObject *r = PyObject_CallNoArgs(predicate);
+    int yes = r ? PyObject_IsTrue(r) : -1;
+    Py_XDECREF(r);
+    return yes;
+}
+
+int tc_state_check(StateCheck *s)
+{
+    if (s->mask && (*autograd_state() & s->mask) != s->bits)
+        return 0;
+    if (s->by_keys) {
+        const uint64_t *k = key_words();
+        if (k && s->has_good && k[0] == s->good[0] && k[1] == s->good[1]) {
+            /* verified for these very key words */
+        } else if (k && s->has_bad && k[0] == s->bad[0] && k[1] == s->bad[1]) {
+            return 0;
+        } else {
+            uint64_t now[2] = {k ? k[0] : 0, k ? k[1] : 0};
+            int yes = ask(s->by_keys);
+            if (yes < 0)
+                return -1;
+            if (k && yes) {
+                memcpy(s->good, now, sizeof now);
+                s->has_good = 1;
+            } else if (k) {
+                memcpy(s->bad, now, sizeof now);
+                s->has_bad = 1;
+            }
+            if (!yes)
+                return 0;
+        }
+    }
+    for (int i = 0; i < s->n_calls; i++) {
+        PyObject *r = s->calls[i].function(s->calls[i].self, NULL);
+        if (r == NULL)
+            return -1;
+        int same = r == s->calls[i].expected || tc_const_equal(r, s->calls[i].expected);
+        Py_DECREF(r);
+        if (!same)
+            return 0;
+    }
+    return s->slow ? ask(s->slow) : 1;
+}
+
+/* set_thread_state(path of libc10, symbol of the autograd state's getter, symbol of the key words) */
+static PyObject *set_thread_state(PyObject *self, PyObject *args)
+{
+    const char *path, *getter, *keys;
+    (void)self;
+    if (!PyArg_ParseTuple(args, "sss", &path, &getter, &keys))
+        return NULL;
+    void *lib = dlopen(path, RTLD_LAZY | RTLD_NOLOAD);
+    void *f = lib ? dlsym(lib, getter) : NULL;
+    if (f == NULL || dlsym(lib, keys) == NULL || strlen(keys) >= sizeof keys_symbol)
+        Py_RETURN_FALSE;
+    strcpy(keys_symbol, keys);
+    autograd_state = (AutogradState)f;
+    c10 = lib;
+    Py_RETURN_TRUE;
+}
+
+static PyObject *read_thread_state(PyObject *self, PyObject *unused)
+{
+    (void)self;
+    (void)unused;
+    const uint64_t *k = key_words();
+    if (k == NULL || autograd_state == NULL)
+        Py_RETURN_NONE;
+    return Py_BuildValue("iKK", (int)*autograd_state(), (unsigned long long)k[0], (unsigned long long)k[1]);
+}
+
+static PyMethodDef methods[] = {
+    {"set_thread_state", set_thread_state, METH_VARARGS, "Where c10 keeps its thread-local state. False where it is not there."},
+    {"read_thread_state", read_thread_state, METH_NOARGS, "(autograd byte, included keys word, excluded keys word), or None."},
+    {NULL, NULL, 0, NULL},
+};
+
+int tc_init_state(PyObject *module)
+{
+    return PyModule_AddFunctions(module, methods);
+}

@@ -1,0 +1,15 @@
+/* STATE guards: torch's global and thread-local state. */
+#ifndef TCOMPILE_STATE_H
+#define TCOMPILE_STATE_H
+#include "native.h"
+
+typedef struct { PyCFunction function; PyObject *self, *expected; } StateCall;
+typedef struct StateCheck StateCheck;
+/* From (autograd mask, autograd bits, calls, by_keys, slow): see compiler/guards/lower.py. NULL with an exception set. */
+HIDDEN StateCheck *tc_state_new(PyObject *spec);
+HIDDEN void tc_state_free(StateCheck *s);
+/* 1 holds, 0 does not, -1 an exception is set. */
+HIDDEN int tc_state_check(StateCheck *s);
+HIDDEN int tc_init_state(PyObject *module);
+
+#endif

@@ -1,0 +1,404 @@
+#include "watch.h"
+
+TorchNames tc_torch;
+static PyObject *str_class, *str_dict, *str_getattr, *str_getattribute, *str_tables[3];
+static PyObject *object_getattribute, *module_getattribute, *type_getattribute;
+
+static inline Py_hash_t name_hash(PyObject *name)
+{
+    return ((PyASCIIObject *)name)->hash;
+}
+
+PyObject *tc_dict_get(PyObject *dict, PyObject *key, Py_hash_t hash, Recorder *rec)
+{
+    PyObject *value = NULL;
+    if (hash != -1) {
+        value = _PyDict_GetItem_KnownHash(dict, key, hash);
+        if (value == NULL && PyErr_Occurred())
+            PyErr_Clear();
+    } else {
+        Py_ssize_t pos = 0;
+        PyObject *k, *v;
+        while (PyDict_Next(dict, &pos, &k, &v)) {
+            if (k == key) {
+                value = v;
+                break;
+            }
+        }
+    }
+    if (rec)
+        rec_lookup(rec, dict, key, hash, value);
+    return value;
+}
+
+static PyObject *instance_dict(PyObject *o, Recorder *rec)
+{
+    PyObject **where = _PyObject_GetDictPtr(o);
+    if (where == NULL)
+        return NULL;
+    if (rec) {
+        rec_word(rec, where);
+#if PY_VERSION_HEX >= 0x030D0000
+        /* 3.13 writes attributes of such objects without telling the dict. */
+        if (*where && ((PyDictObject *)*where)->ma_values != NULL)
+            rec->unwatchable = 1;
+#endif
+    }
+    return *where;
+}
+
+/* Whether attribute access of this type starts in C code that is known, not in a __getattribute__ of the user's. */
+static int plain_getattr(PyTypeObject *tp)
+{
+    if (tp->tp_getattro == PyObject_GenericGetAttr || tp->tp_getattro == PyModule_Type.tp_getattro ||
+        tp->tp_getattro == PyMethod_Type.tp_getattro)
+        return 1;
+    if (!(tp->tp_flags & Py_TPFLAGS_HEAPTYPE))
+        return 0;
+    PyObject *f = _PyType_Lookup(tp, str_getattribute);
+    return f == object_getattribute || f == module_getattribute;
+}
+
+/* What a class attribute gives when reached through instance `o` of `tp`. */
+static PyObject *bind(PyObject *descr, PyObject *o, PyTypeObject *tp, int *owned, int *why, Recorder *rec)
+{
+    PyTypeObject *dt = Py_TYPE(descr);
+    if (dt == &PyStaticMethod_Type) {
+        PyObject *inner = dt->tp_descr_get(descr, o, (PyObject *)tp);
+        Py_XDECREF(inner);                         /* the staticmethod, and so the type, keeps it alive */
+        return inner;
+    }
+    if (dt->tp_descr_get == NULL || PyType_Check(descr) || dt == &PyCFunction_Type)
+        return descr;
+    if (dt == &PyFunction_Type || dt == &PyMethodDescr_Type || dt == &PyWrapperDescr_Type || dt == &PyClassMethod_Type ||
+        dt == &PyClassMethodDescr_Type) {
+        PyObject *bound = dt->tp_descr_get(descr, o, (PyObject *)tp);
+        if (bound == NULL) {
+            PyErr_Clear();
+            *why = TC_REFUSED;
+            return NULL;
+        }
+        *owned = 1;
+        if (rec)
+            rec->unwatchable = 1;
+        return bound;
+    }
+    *why = TC_REFUSED;
+    return NULL;
+}
+
+static PyObject *class_attr(PyTypeObject *cls, PyObject *name, int *owned, int *why, Recorder *rec)
+{
+    PyTypeObject *meta = Py_TYPE(cls);
+    if (meta->tp_getattro != PyType_Type.tp_getattro && _PyType_Lookup(meta, str_getattribute) != type_getattribute) {
+        *why = TC_REFUSED;
+        return NULL;
+    }
+    PyObject *meta_attr = _PyType_Lookup(meta, name);
+    if (meta_attr && Py_TYPE(meta_attr)->tp_descr_set) {
+        PyTypeObject *dt = Py_TYPE(meta_attr);
+        PyObject *value = NULL;
+        *why = TC_REFUSED;
+        if (dt == &PyGetSetDescr_Type || dt == &PyMemberDescr_Type) {
+            value = dt->tp_descr_get(meta_attr, (PyObject *)cls, (PyObject *)meta);
+            if (value == NULL)
+                PyErr_Clear();
+            else
+                *owned = 1;
+            if (rec)
+                rec->unwatchable = 1;
+        }
+        return value;
+    }
+    PyObject *descr = _PyType_Lookup(cls, name);
+    if (rec) {
+        rec_object(rec, (PyObject *)cls);
+        rec_type(rec, cls);
+        rec_type(rec, meta);
+    }
+    if (descr == NULL) {
+        if (meta_attr)
+            return bind(meta_attr, (PyObject *)cls, meta, owned, why, rec);
+        *why = _PyType_Lookup(meta, str_getattr) ? TC_REFUSED : TC_ABSENT;
+        return NULL;
+    }
+    PyTypeObject *dt = Py_TYPE(descr);
+    if (dt == &PyStaticMethod_Type || dt == &PyClassMethod_Type || dt == &PyClassMethodDescr_Type)
+        return bind(descr, NULL, cls, owned, why, rec);
+    if (dt->tp_descr_get == NULL || PyType_Check(descr) || dt == &PyFunction_Type || dt == &PyMethodDescr_Type ||
+        dt == &PyWrapperDescr_Type || dt == &PyGetSetDescr_Type || dt == &PyMemberDescr_Type || dt == &PyProperty_Type ||
+        dt == &PyCFunction_Type)
+        return descr;
+    *why = TC_REFUSED;
+    return NULL;
+}
+
+PyObject *tc_attr(PyObject *o, PyObject *name, int *owned, int *why, Recorder *rec)
+{
+    PyTypeObject *tp = Py_TYPE(o);
+    *owned = 0;
+    if (name == str_class) {
+        if (rec)
+            rec_object(rec, o);
+        return (PyObject *)tp;
+    }
+    if (PyType_Check(o)) {
+        *why = TC_REFUSED;
+        return name == str_dict ? NULL : class_attr((PyTypeObject *)o, name, owned, why, rec);
+    }
+    if (rec)
+        rec_object(rec, o);
+    if (name == str_dict) {
+        PyObject *d = instance_dict(o, rec);
+        *why = TC_REFUSED;
+        return d;
+    }
+    if (!plain_getattr(tp)) {
+        *why = TC_REFUSED;
+        return NULL;
+    }
+    PyObject *descr = _PyType_Lookup(tp, name);
+    if (rec)
+        rec_type(rec, tp);
+    if (descr && Py_TYPE(descr)->tp_descr_set) {
+        PyTypeObject *dt = Py_TYPE(descr);
+        if ((dt != &PyGetSetDescr_Type && dt != &PyMemberDescr_Type) ||
+            (tc_torch.tensor_base && tp != tc_torch.tensor && tp != tc_torch.parameter &&
+             PyType_IsSubtype(tp, tc_torch.tensor_base))) {
+            *why = TC_REFUSED;
+            return NULL;
+        }
+        if (rec)
+            rec->unwatchable = 1;
+        PyObject *value = dt->tp_descr_get(descr, o, (PyObject *)tp);
+        if (value == NULL) {
+            PyErr_Clear();
+            *why = TC_ABSENT;
+            return NULL;
+        }
+        *owned = 1;
+        return value;
+    }
+    PyObject *dict = instance_dict(o, rec);
+    if (dict) {
+        PyObject *value = tc_dict_get(dict, name, name_hash(name), rec);
+        if (value)
+            return value;
+    }
+    if (descr)
+        return bind(descr, o, tp, owned, why, rec);
+    PyObject *custom = _PyType_Lookup(tp, str_getattr);
+    if (dict && custom && custom == tc_torch.module_getattr) {
+        for (int i = 0; i < 3; i++) {
+            PyObject *table = tc_dict_get(dict, str_tables[i], name_hash(str_tables[i]), rec);
+            if (table == NULL || !PyDict_Check(table))
+                continue;
+            PyObject *value = tc_dict_get(table, name, name_hash(name), rec);
+            if (value)
+                return value;
+        }
+        *why = TC_ABSENT;
+        return NULL;
+    }
+    *why = TC_ABSENT;
+    if (custom || tp == &PyMethod_Type)
+        *why = TC_REFUSED;
+    else if (PyModule_Check(o) && dict && tc_dict_get(dict, str_getattr, name_hash(str_getattr), rec))
+        *why = TC_REFUSED;
+    return NULL;
+}
+
+PyObject *tc_item(PyObject *o, PyObject *key, Py_ssize_t index, int is_index, Py_hash_t hash, Recorder *rec)
+{
+    PyTypeObject *tp = Py_TYPE(o);
+    PyMappingMethods *m = tp->tp_as_mapping;
+    if (m == NULL)
+        return NULL;
+    if (rec)
+        rec_object(rec, o);
+    if (PyList_Check(o) && m->mp_subscript == PyList_Type.tp_as_mapping->mp_subscript) {
+        if (rec)
+            rec->unwatchable = 1;
+        Py_ssize_t n = PyList_GET_SIZE(o);
+        Py_ssize_t i = index < 0 ? index + n : index;
+        return is_index && i >= 0 && i < n ? PyList_GET_ITEM(o, i) : NULL;
+    }
+    if (PyTuple_Check(o) && m->mp_subscript == PyTuple_Type.tp_as_mapping->mp_subscript) {
+        Py_ssize_t n = PyTuple_GET_SIZE(o);
+        Py_ssize_t i = index < 0 ? index + n : index;
+        if (rec)
+            rec_hold(rec, o);
+        return is_index && i >= 0 && i < n ? PyTuple_GET_ITEM(o, i) : NULL;
+    }
+    if (PyDict_Check(o) && m->mp_subscript == PyDict_Type.tp_as_mapping->mp_subscript)
+        return tc_dict_get(o, key, hash, rec);
+    return NULL;
+}
+
+Py_ssize_t tc_length(PyObject *o, int *frozen)
+{
+    PyTypeObject *tp = Py_TYPE(o);
+    *frozen = 0;
+    if (PyDict_Check(o) && tp->tp_as_mapping->mp_length == PyDict_Type.tp_as_mapping->mp_length)
+        return ((PyDictObject *)o)->ma_used;
+    PySequenceMethods *s = tp->tp_as_sequence;
+    if (s == NULL)
+        return -1;
+    if (PyList_Check(o) && s->sq_length == PyList_Type.tp_as_sequence->sq_length)
+        return PyList_GET_SIZE(o);
+    if (PyAnySet_Check(o) && s->sq_length == PySet_Type.tp_as_sequence->sq_length) {
+        *frozen = PyFrozenSet_Check(o);
+        return PySet_GET_SIZE(o);
+    }
+    *frozen = 1;
+    if (PyTuple_Check(o) && s->sq_length == PyTuple_Type.tp_as_sequence->sq_length)
+        return PyTuple_GET_SIZE(o);
+    if (PyUnicode_Check(o) && s->sq_length == PyUnicode_Type.tp_as_sequence->sq_length)
+        return PyUnicode_GET_LENGTH(o);
+    if (PyBytes_Check(o) && s->sq_length == PyBytes_Type.tp_as_sequence->sq_length)
+        return PyBytes_GET_SIZE(o);
+    if (tp == &PyRange_Type) {
+        Py_ssize_t n = s->sq_length(o);
+        if (n < 0)
+            PyErr_Clear();
+        return n;
+    }
+    return -1;
+}
+
+static inline int key_equal(PyObject *a, PyObject *b)
+{
+    return a == b || tc_const_equal(a, b);
+}
+
+int tc_dict_keys_equal(PyObject *o, PyObject *keys)
+{
+    Py_ssize_t n = PyTuple_GET_SIZE(keys), i = 0;
+    if (!PyDict_Check(o) || ((PyDictObject *)o)->ma_used != n)
+        return 0;
+    if (Py_TYPE(o)->tp_iter == PyDict_Type.tp_iter) {
+        Py_ssize_t pos = 0;
+        PyObject *k, *v;
+        while (PyDict_Next(o, &pos, &k, &v)) {
+            if (i >= n || !key_equal(k, PyTuple_GET_ITEM(keys, i++)))
+                return 0;
+        }
+        return i == n;
+    }
+    if (!PyODict_CheckExact(o))
+        return 0;
+    PyObject *it = PyObject_GetIter(o), *k;
+    int same = it != NULL;
+    while (same && (k = PyIter_Next(it))) {
+        same = i < n && key_equal(k, PyTuple_GET_ITEM(keys, i++));
+        Py_DECREF(k);
+    }
+    Py_XDECREF(it);
+    if (PyErr_Occurred()) {
+        PyErr_Clear();
+        return 0;
+    }
+    return same && i == n;
+}
+
+static int float_equal(double a, double b)
+{
+    if (a != a)
+        return b != b;
+    return memcmp(&a, &b, sizeof a) == 0;
+}
+
+static int slots_equal(PyObject *a, PyObject *b)
+{
+    static const char *const names[3] = {"start", "stop", "step"};
+    for (int i = 0; i < 3; i++) {
+        PyObject *x = PyObject_GetAttrString(a, names[i]), *y = x ? PyObject_GetAttrString(b, names[i]) : NULL;
+        int same = x && y && tc_const_equal(x, y);
+        Py_XDECREF(x);
+        Py_XDECREF(y);
+        if (!same) {
+            PyErr_Clear();
+            return 0;
+        }
+    }
+    return 1;
+}
+
+/* Every element of `items` has an equal in the frozenset `other`, or, where `x` is given, that one has. */
+static int set_covers(PyObject *items, PyObject *other, PyObject *x)
+{
+    PyObject *it = PyObject_GetIter(x ? other : items), *y;
+    int holds = x == NULL;
+    while (it && holds == (x == NULL) && (y = PyIter_Next(it))) {
+        holds = x ? tc_const_equal(x, y) : set_covers(NULL, other, y);
+        Py_DECREF(y);
+    }
+    Py_XDECREF(it);
+    if (PyErr_Occurred()) {
+        PyErr_Clear();
+        return 0;
+    }
+    return holds;
+}
+
+static int sets_equal(PyObject *a, PyObject *b)
+{
+    return PySet_GET_SIZE(a) == PySet_GET_SIZE(b) && set_covers(a, b, NULL);
+}
+
+int tc_const_equal(PyObject *a, PyObject *b)
+{
+    if (a == b)
+        return 1;
+    PyTypeObject *t = Py_TYPE(a);
+    if (t != Py_TYPE(b))
+        return 0;
+    if (t == &PyLong_Type || t == &PyUnicode_Type || t == &PyBytes_Type || (t == tc_torch.device && t != NULL)) {
+        int r = PyObject_RichCompareBool(a, b, Py_EQ);
+        if (r < 0)
+            PyErr_Clear();
+        return r > 0;
+    }
+    if (t == &PyFloat_Type)
+        return float_equal(PyFloat_AS_DOUBLE(a), PyFloat_AS_DOUBLE(b));
+    if (t == &PyComplex_Type) {
+        Py_complex x = ((PyComplexObject *)a)->cval, y = ((PyComplexObject *)b)->cval;
+        return float_equal(x.real, y.real) && float_equal(x.imag, y.imag);
+    }
+    if (t == &PyTuple_Type || (t == tc_torch.size && t != NULL)) {
+        Py_ssize_t n = PyTuple_GET_SIZE(a);
+        if (PyTuple_GET_SIZE(b) != n)
+            return 0;
+        for (Py_ssize_t i = 0; i < n; i++) {
+            if (!tc_const_equal(PyTuple_GET_ITEM(a, i), PyTuple_GET_ITEM(b, i)))
+                return 0;
+        }
+        return 1;
+    }
+    if (t == &PyFrozenSet_Type)
+        return sets_equal(a, b);
+    if (t == &PySlice_Type || t == &PyRange_Type)
+        return slots_equal(a, b);
+    return 0;
+}
+
+int tc_init_values(PyObject *module)
+{
+    (void)module;
+    str_class = PyUnicode_InternFromString("__class__");
+    str_dict = PyUnicode_InternFromString("__dict__");
+    str_getattr = PyUnicode_InternFromString("__getattr__");
+    str_getattribute = PyUnicode_InternFromString("__getattribute__");
+    str_tables[0] = PyUnicode_InternFromString("_parameters");
+    str_tables[1] = PyUnicode_InternFromString("_buffers");
+    str_tables[2] = PyUnicode_InternFromString("_modules");
+    if (!str_class || !str_dict || !str_getattr || !str_getattribute || !str_tables[0] || !str_tables[1] || !str_tables[2])
+        return -1;
+    PyObject *names[] = {str_class, str_dict, str_getattr, str_getattribute, str_tables[0], str_tables[1], str_tables[2]};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        PyObject_Hash(names[i]);
+    object_getattribute = _PyType_Lookup(&PyBaseObject_Type, str_getattribute);
+    module_getattribute = _PyType_Lookup(&PyModule_Type, str_getattribute);
+    type_getattribute = _PyType_Lookup(&PyType_Type, str_getattribute);
+    return 0;
+}

@@ -1,0 +1,204 @@
+#include "watch.h"
+
+/* ma_version_tag is deprecated from 3.12 on, and is there up to 3.13. */
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations"
+
+static int grow(void *pp, Py_ssize_t *cap, Py_ssize_t n, size_t item)
+{
+    if (n < *cap)
+        return 0;
+    Py_ssize_t c = *cap ? *cap * 2 : 16;
+    void *p = PyMem_Realloc(*(void **)pp, (size_t)c * item);
+    if (p == NULL)
+        return -1;
+    *(void **)pp = p;
+    *cap = c;
+    return 0;
+}
+
+void rec_clear(Recorder *rec)
+{
+    Recorder old = *rec;
+    memset(rec, 0, sizeof *rec);
+    for (Py_ssize_t i = 0; i < old.n_lookups; i++)
+        Py_DECREF(old.lookups[i].key);
+    for (Py_ssize_t i = 0; i < old.n_types; i++)
+        Py_DECREF(old.types[i].type);
+    PyMem_Free(old.words);
+    PyMem_Free(old.word_dict);
+    PyMem_Free(old.types);
+    PyMem_Free(old.lookups);
+    PyMem_Free(old.dicts);
+    PyMem_Free(old.seen);
+    Py_XDECREF(old.held);
+}
+
+static inline size_t home(uint64_t addr, Py_ssize_t cap)
+{
+    return (size_t)((addr >> 3) * 0x9E3779B97F4A7C15ull >> 20) & (size_t)(cap - 1);
+}
+
+/* The entry of an address, made where it is new: then its index is -1 and *fresh is set. NULL without memory. */
+static Seen *seen(Recorder *rec, const void *addr, int *fresh)
+{
+    *fresh = 0;
+    if (rec->n_seen * 2 >= rec->cap_seen) {
+        Py_ssize_t cap = rec->cap_seen ? rec->cap_seen * 2 : 64;
+        Seen *table = PyMem_Calloc((size_t)cap, sizeof *table);
+        if (table == NULL) {
+            rec->failed = 1;
+            return NULL;
+        }
+        for (Py_ssize_t i = 0; i < rec->cap_seen; i++) {
+            if (rec->seen[i].addr) {
+                size_t h = home(rec->seen[i].addr, cap);
+                while (table[h].addr)
+                    h = (h + 1) & (size_t)(cap - 1);
+                table[h] = rec->seen[i];
+            }
+        }
+        PyMem_Free(rec->seen);
+        rec->seen = table;
+        rec->cap_seen = cap;
+    }
+    uint64_t a = (uint64_t)(uintptr_t)addr;
+    size_t h = home(a, rec->cap_seen);
+    while (rec->seen[h].addr) {
+        if (rec->seen[h].addr == a)
+            return &rec->seen[h];
+        h = (h + 1) & (size_t)(rec->cap_seen - 1);
+    }
+    rec->seen[h] = (Seen){a, -1};
+    rec->n_seen++;
+    *fresh = 1;
+    return &rec->seen[h];
+}
+
+static void add_word(Recorder *rec, const void *addr, int32_t dict)
+{
+    if (grow(&rec->words, &rec->cap_words, rec->n_words, sizeof *rec->words) < 0 ||
+        grow(&rec->word_dict, &rec->cap_word_dict, rec->n_words, sizeof *rec->word_dict) < 0) {
+        rec->failed = 1;
+        return;
+    }
+    rec->words[rec->n_words] = (Word){addr, *(const uint64_t *)addr};
+    rec->word_dict[rec->n_words++] = dict;
+}
+
+void rec_word(Recorder *rec, const void *addr)
+{
+    int fresh;
+    if (seen(rec, addr, &fresh) && fresh)
+        add_word(rec, addr, -1);
+}
+
+void rec_object(Recorder *rec, PyObject *o)
+{
+    rec_word(rec, &o->ob_type);
+    rec_type(rec, Py_TYPE(o));
+}
+
+void rec_type(Recorder *rec, PyTypeObject *type)
+{
+    static PyObject *name;
+    int fresh;
+    if (type->tp_flags & Py_TPFLAGS_IMMUTABLETYPE && !(type->tp_flags & Py_TPFLAGS_HEAPTYPE))
+        return;                                     /* a static type neither changes nor dies */
+    if (!seen(rec, type, &fresh) || !fresh)
+        return;
+    if (!(type->tp_flags & Py_TPFLAGS_VALID_VERSION_TAG)) {
+        if (name == NULL)
+            name = PyUnicode_InternFromString("__class__");
+        _PyType_Lookup(type, name);                 /* gives the type a version, where it may still have one */
+    }
+    if (!(type->tp_flags & Py_TPFLAGS_VALID_VERSION_TAG) || type->tp_version_tag == 0 ||
+        grow(&rec->types, &rec->cap_types, rec->n_types, sizeof *rec->types) < 0) {
+        rec->failed = 1;
+        return;
+    }
+    Py_INCREF(type);
+    rec->types[rec->n_types++] = (TypeVersion){type, type->tp_version_tag};
+}
+
+static DictRecord *dict_record(Recorder *rec, PyObject *dict)
+{
+    int fresh;
+    const uint64_t *tag = &((PyDictObject *)dict)->ma_version_tag;
+    Seen *s = seen(rec, tag, &fresh);
+    if (s == NULL)
+        return NULL;
+    if (fresh) {
+        if (grow(&rec->dicts, &rec->cap_dicts, rec->n_dicts, sizeof *rec->dicts) < 0) {
+            rec->failed = 1;
+            return NULL;
+        }
+        s->index = (int32_t)rec->n_dicts;
+        add_word(rec, tag, s->index);
+        rec->dicts[rec->n_dicts++] = (DictRecord){dict, -1, 0};
+    }
+    return s->index < 0 ? NULL : &rec->dicts[s->index];
+}
+
+void rec_lookup(Recorder *rec, PyObject *dict, PyObject *key, Py_hash_t hash, PyObject *value)
+{
+    DictRecord *d = dict_record(rec, dict);
+    if (d == NULL || grow(&rec->lookups, &rec->cap_lookups, rec->n_lookups, sizeof *rec->lookups) < 0) {
+        rec->failed = 1;
+        return;
+    }
+    Py_INCREF(key);
+    rec->lookups[rec->n_lookups] = (Lookup){key, hash, value, d->first_lookup};
+    d->first_lookup = (int32_t)rec->n_lookups++;
+}
+
+void rec_whole_dict(Recorder *rec, PyObject *dict)
+{
+    DictRecord *d = dict_record(rec, dict);
+    if (d)
+        d->whole = 1;
+    else
+        rec->failed = 1;
+}
+
+void rec_hold(Recorder *rec, PyObject *o)
+{
+    if (rec->held == NULL)
+        rec->held = PyList_New(0);
+    if (rec->held == NULL || PyList_Append(rec->held, o) < 0) {
+        PyErr_Clear();
+        rec->failed = 1;
+    }
+}
+
+/* A dict has a new version: whether what was looked up in it is still what it gives. The values are compared by address
+   alone. That is sound: whatever a check relied on in such a value is itself recorded (its type word, its dict word and
+   that dict's version, which is never used again), weak (the reference's word), or held. */
+static int dict_unchanged(Recorder *rec, DictRecord *d)
+{
+    if (d->whole)
+        return 0;
+    for (int32_t i = d->first_lookup; i >= 0; i = rec->lookups[i].next) {
+        Lookup *k = &rec->lookups[i];
+        if (tc_dict_get(d->dict, k->key, k->hash, NULL) != k->value)
+            return 0;
+    }
+    return 1;
+}
+
+int rec_valid(Recorder *rec)
+{
+    for (Py_ssize_t i = 0; i < rec->n_types; i++) {
+        if (UNLIKELY(rec->types[i].type->tp_version_tag != rec->types[i].version))
+            return 0;
+    }
+    const Word *w = rec->words, *end = w + rec->n_words;
+    for (; w < end; w++) {
+        if (UNLIKELY(*w->addr != w->value)) {
+            Py_ssize_t i = w - rec->words;
+            if (rec->word_dict[i] < 0 || !dict_unchanged(rec, &rec->dicts[rec->word_dict[i]]))
+                return 0;
+            rec->words[i].value = *w->addr;
+        }
+    }
+    return 1;
+}
