@@ -1,0 +1,268 @@
+"""Indexing, gathering, joining, sorting, padding."""
+from __future__ import annotations
+
+from typing import Any, Sequence
+
+import torch
+
+from ...symbolic.expr import IntLike
+from .core import (DataDependentError, TensorMeta, broadcast_shapes, fold, is_zero, less, new, norm_dim, norm_dims, rule,
+                   same, strides_for, suggest_format)
+from .pointwise import pointwise
+from .strides import elementwise_strides, preserve_strides
+from .types import promote
+
+__all__: list[str] = []
+
+_INDEX_DTYPES = (torch.int64, torch.int32, torch.bool, torch.uint8)
+
+
+@rule("cat")
+def cat(xs: Sequence[TensorMeta], dim: int = 0) -> TensorMeta:
+    if not xs:
+        raise RuntimeError("torch.cat(): expected a non-empty list of Tensors")
+    dtype = xs[0].dtype
+    for x in xs[1:]:
+        dtype = promote(dtype, x.dtype)
+    # a one-dimensional tensor of size 0 is left out whatever the others' shape
+    live = [x for x in xs if not (x.ndim == 1 and isinstance(x.shape[0], int) and x.shape[0] == 0)]
+    if not live:
+        norm_dim(dim, 1)
+        return new((0,), dtype, xs[0].device)
+    first = live[0]
+    if not first.shape:
+        raise RuntimeError("zero-dimensional tensor (at position 0) cannot be concatenated")
+    dim = norm_dim(dim, first.ndim)
+    total: IntLike = 0
+    for x in live:
+        if x.ndim != first.ndim:
+            raise RuntimeError(f"Tensors must have same number of dimensions: got {first.ndim} and {x.ndim}")
+        for d in range(first.ndim):
+            if d != dim and not same(x.shape[d], first.shape[d]):
+                raise RuntimeError(f"Sizes of tensors must match except in dimension {dim}. Expected size {first.shape[d]} "
+                                   f"but got size {x.shape[d]} for tensor number 1 in the list.")
+        total = fold(total + x.shape[dim])
+    shape = (*first.shape[:dim], total, *first.shape[dim + 1:])
+    fmt = suggest_format(live[0])
+    if fmt is not torch.contiguous_format and any(suggest_format(x) is not fmt for x in live[1:]):
+        fmt = torch.contiguous_format
+    return new(shape, dtype, first.device, strides_for(shape, fmt))
+
+
+@rule("stack")
+def stack(xs: Sequence[TensorMeta], dim: int = 0) -> TensorMeta:
+    if not xs:
+        raise RuntimeError("stack expects a non-empty TensorList")
+    dim = norm_dim(dim, xs[0].ndim + 1)
+    dtype = xs[0].dtype
+    for x in xs[1:]:
+        dtype = promote(dtype, x.dtype)
+        if len(x.shape) != len(xs[0].shape) or not all(map(same, x.shape, xs[0].shape)):
+            raise RuntimeError(f"stack expects each tensor to be equal size, but got {list(xs[0].shape)} at entry 0 and "
+                               f"{list(x.shape)} at entry 1")
+    return new((*xs[0].shape[:dim], len(xs), *xs[0].shape[dim:]), dtype, xs[0].device)
+
+
+@rule("index_select")
+def index_select(x: TensorMeta, dim: int, index: TensorMeta) -> TensorMeta:
+    dim = norm_dim(dim, x.ndim)
+    if index.ndim > 1:
+        raise IndexError("index_select(): Index is supposed to be a vector")
+    if index.dtype not in (torch.int64, torch.int32):
+        raise RuntimeError("index_select(): Expected dtype int32 or int64 for index")
+    if not x.shape:
+        return new((), x.dtype, x.device)
+    n = index.shape[0] if index.shape else 1
+    return new((*x.shape[:dim], n, *x.shape[dim + 1:]), x.dtype, x.device)
+
+
+@rule("gather")
+def gather(x: TensorMeta, dim: int, index: TensorMeta, *, sparse_grad: bool = False) -> TensorMeta:
+    norm_dim(dim, x.ndim)
+    if index.dtype not in (torch.int64, torch.int32):
+        raise RuntimeError("gather(): Expected dtype int32/int64 for index")
+    if max(index.ndim, 1) != max(x.ndim, 1):
+        raise RuntimeError("Index tensor must have the same number of dimensions as input tensor")
+    return new(index.shape, x.dtype, x.device)
+
+
+@rule("scatter", "scatter_add", "scatter_reduce", "index_add", "index_copy", "index_fill", "index_reduce", "masked_scatter",
+      "select_scatter", "slice_scatter", "diagonal_scatter", "as_strided_scatter", "put")
+def scatter(x: TensorMeta, *_: Any, **__: Any) -> TensorMeta:
+    return TensorMeta(x.shape, preserve_strides(x), x.dtype, x.device)
+
+
+@rule("index_put", "_unsafe_index_put", "_index_put_impl")
+def index_put(x: TensorMeta, indices: Sequence[TensorMeta | None], values: TensorMeta, accumulate: bool = False,
+              unsafe: bool = False) -> TensorMeta:
+    if values.dtype != x.dtype:
+        raise RuntimeError(f"Index put requires the source and destination dtypes match, got {x.dtype} for the destination "
+                           f"and {values.dtype} for the source.")
+    return TensorMeta(x.shape, preserve_strides(x), x.dtype, x.device)
+
+
+@rule("index.Tensor", "_unsafe_index.Tensor")
+def index(x: TensorMeta, indices: Sequence[TensorMeta | None]) -> TensorMeta:
+    if len(indices) > x.ndim:
+        raise IndexError(f"too many indices for tensor of dimension {x.ndim} (got {len(indices)})")
+    for i in indices:
+        if i is None:
+            continue
+        if i.dtype in (torch.bool, torch.uint8):
+            raise DataDependentError("indexing with a mask: the size of the result depends on the data")
+        if i.dtype not in _INDEX_DTYPES:
+            raise IndexError("tensors used as indices must be long, int, byte or bool tensors")
+    slots: list[TensorMeta | None] = [*indices, *[None] * (x.ndim - len(indices))]
+    where = [d for d, i in enumerate(slots) if i is not None]
+    if not where:
+        return TensorMeta(x.shape, x.stride, x.dtype, x.device, x.storage_offset)
+    shape_of_index = broadcast_shapes(*[i.shape for i in slots if i is not None])
+    for d in where:
+        if is_zero(x.shape[d]) and not any(is_zero(s) for s in shape_of_index):
+            raise IndexError("index is out of bounds for dimension with size 0")
+    adjacent = where == list(range(where[0], where[-1] + 1))
+    # as advanced indexing in C++: an operand whose indexed dimensions are replaced by the index's (stride 0), moved to the
+    # front unless they are adjacent; the result then takes TensorIterator's strides over it and the indices
+    before = [d for d in range(x.ndim) if slots[d] is None and adjacent and d < where[0]]
+    after = [d for d in range(x.ndim) if slots[d] is None and d not in before]
+    shape = (*(x.shape[d] for d in before), *shape_of_index, *(x.shape[d] for d in after))
+    restrided = TensorMeta(shape, (*(x.stride[d] for d in before), *[0] * len(shape_of_index), *(x.stride[d] for d in after)),
+                           x.dtype, x.device)
+    operands = [restrided]
+    for d in where:
+        i = slots[d]
+        full = TensorMeta((*[1] * len(before), *i.shape, *[1] * len(after)),
+                          (*[0] * len(before), *i.stride, *[0] * len(after)), i.dtype, i.device)
+        operands.append(full)
+    return TensorMeta(shape, elementwise_strides(shape, operands), x.dtype, x.device)
+
+
+@rule("take")
+def take(x: TensorMeta, index: TensorMeta) -> TensorMeta:
+    return new(index.shape, x.dtype, x.device)
+
+
+@rule("take_along_dim")
+def take_along_dim(x: TensorMeta, index: TensorMeta, dim: int | None = None) -> TensorMeta:
+    return gather(x, dim or 0, index)
+
+
+@rule("embedding")
+def embedding(weight: TensorMeta, idx: TensorMeta, padding_idx: int = -1, scale_grad_by_freq: bool = False, sparse: bool = False
+              ) -> TensorMeta:
+    if weight.ndim != 2:
+        raise RuntimeError("'weight' must be 2-D")
+    if idx.dtype not in (torch.int64, torch.int32):
+        raise RuntimeError("Expected tensor for argument #1 'indices' to have one of the following scalar types: Long, Int; "
+                           f"but got {idx.dtype} instead (while checking arguments for embedding)")
+    return new((*idx.shape, weight.shape[1]), weight.dtype, weight.device)
+
+
+@rule("embedding_dense_backward")
+def embedding_backward(g: TensorMeta, idx: TensorMeta, n: IntLike, *_: Any) -> TensorMeta:
+    return new((n, g.shape[-1]), g.dtype, g.device)
+
+
+@rule("topk")
+def topk(x: TensorMeta, k: IntLike, dim: int = -1, largest: bool = True, sorted: bool = True) -> tuple[TensorMeta, TensorMeta]:
+    dim = norm_dim(dim, x.ndim)
+    if x.shape and less(x.shape[dim], k):
+        raise RuntimeError("selected index k out of range")
+    shape = (*x.shape[:dim], k, *x.shape[dim + 1:]) if x.shape else ()
+    return new(shape, x.dtype, x.device), new(shape, torch.int64, x.device)
+
+
+@rule("sort")
+def sort(x: TensorMeta, *args: Any, dim: int = -1, descending: bool = False, stable: bool | None = None
+         ) -> tuple[TensorMeta, TensorMeta]:
+    # results keep the strides of a dense input
+    stride = preserve_strides(x)
+    return TensorMeta(x.shape, stride, x.dtype, x.device), TensorMeta(x.shape, stride, torch.int64, x.device)
+
+
+@rule("argsort")
+def argsort(x: TensorMeta, *args: Any, **kwargs: Any) -> TensorMeta:
+    return sort(x)[1]
+
+
+@rule("constant_pad_nd")
+def constant_pad_nd(x: TensorMeta, pad: Sequence[IntLike], value: Any = 0) -> TensorMeta:
+    if len(pad) % 2 or len(pad) // 2 > x.ndim:
+        raise RuntimeError(f"Length of pad should be even and no more than twice the input's dimensions, got {len(pad)}")
+    shape = list(x.shape)
+    for i in range(len(pad) // 2):
+        d = x.ndim - 1 - i
+        shape[d] = fold(shape[d] + pad[2 * i] + pad[2 * i + 1])
+        if isinstance(shape[d], int) and shape[d] < 0:
+            raise RuntimeError(f"The input size {x.shape[d]}, plus negative padding {pad[2 * i]} and {pad[2 * i + 1]}, "
+                               "resulted in a negative output size, which is invalid.")
+    return new(shape, x.dtype, x.device, strides_for(shape, suggest_format(x)))
+
+
+@rule("reflection_pad1d", "reflection_pad2d", "reflection_pad3d", "replication_pad1d", "replication_pad2d", "replication_pad3d")
+def edge_pad(x: TensorMeta, pad: Sequence[IntLike]) -> TensorMeta:
+    shape = list(x.shape)
+    for i in range(len(pad) // 2):
+        d = x.ndim - 1 - i
+        shape[d] = fold(shape[d] + pad[2 * i] + pad[2 * i + 1])
+        if isinstance(shape[d], int) and shape[d] < 1:
+            raise RuntimeError(f"input (size {x.shape[d]}) is too small for padding {list(pad)}")
+    fmt = suggest_format(x) if len(pad) == 4 and x.ndim == 4 else torch.contiguous_format
+    return new(shape, x.dtype, x.device, strides_for(shape, fmt))
+
+
+@rule("roll")
+def roll(x: TensorMeta, shifts: Any, dims: Any = ()) -> TensorMeta:
+    return new(x.shape, x.dtype, x.device)
+
+
+@rule("flip")
+def flip(x: TensorMeta, dims: Sequence[int]) -> TensorMeta:
+    norm_dims(dims, x.ndim)
+    return TensorMeta(x.shape, preserve_strides(x), x.dtype, x.device)
+
+
+@rule("repeat")
+def repeat(x: TensorMeta, repeats: Sequence[IntLike]) -> TensorMeta:
+    lead = len(repeats) - x.ndim
+    if lead < 0:
+        raise RuntimeError("Number of dimensions of repeat dims can not be smaller than number of dimensions of tensor")
+    return new([fold(r * s) for r, s in zip(repeats, (*[1] * lead, *x.shape))], x.dtype, x.device)
+
+
+@rule("pixel_shuffle")
+def pixel_shuffle(x: TensorMeta, r: int) -> TensorMeta:
+    *b, c, h, w = x.shape
+    return new((*b, fold(c // (r * r)), fold(h * r), fold(w * r)), x.dtype, x.device)
+
+
+@rule("pixel_unshuffle")
+def pixel_unshuffle(x: TensorMeta, r: int) -> TensorMeta:
+    *b, c, h, w = x.shape
+    return new((*b, fold(c * r * r), fold(h // r), fold(w // r)), x.dtype, x.device)
+
+
+@rule("channel_shuffle")
+def channel_shuffle(x: TensorMeta, groups: int) -> TensorMeta:
+    return TensorMeta(x.shape, preserve_strides(x), x.dtype, x.device)
+
+
+@rule("isin.Tensor_Tensor", "isin.Tensor_Scalar")
+def isin(x: TensorMeta, *_: Any, **__: Any) -> TensorMeta:
+    return pointwise([x], torch.bool)
+
+
+@rule("slice_backward")
+def slice_backward(g: TensorMeta, sizes: Sequence[IntLike], *_: Any) -> TensorMeta:
+    return new(sizes, g.dtype, g.device)
+
+
+@rule("select_backward", "diagonal_backward")
+def select_backward(g: TensorMeta, sizes: Sequence[IntLike], *_: Any) -> TensorMeta:
+    return new(sizes, g.dtype, g.device)
+
+
+@rule("unfold_backward")
+def unfold_backward(g: TensorMeta, sizes: Sequence[IntLike], *_: Any) -> TensorMeta:
+    return new(sizes, g.dtype, g.device)
+
