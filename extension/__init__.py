@@ -1,0 +1,86 @@
+"""tcompile: a compiler for PyTorch code that lives in the notebook.
+
+    import tcompile
+    fast = tcompile.compile(model)             # names and meanings as torch.compile's
+    report = tcompile.explain(fn)(x)           # compile, and say what happened
+
+    %load_ext tcompile                         # in a notebook: then %%tcompile on top of a cell
+
+This module hands out the public names. The compiler is loaded when a name is first used: importing tcompile costs little, needs no Jupyter
+and no network.
+"""
+from __future__ import annotations
+
+import importlib
+import os
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .compiler import config, events, stages
+    from .compiler.api import (compile, disable, enable, explain, is_compiling, list_backends, record, register_backend, reset)
+    from .compiler.errors import (BackendError, FullGraphError, InternalError, OptionError, TCompileError, ToolchainError, VerifyError)
+    from .compiler.logs import set_logs
+    from .compiler.report import CompileReport
+
+# public name -> where it lives, below this package
+_NAMES: dict[str, str] = {
+    **dict.fromkeys(("compile", "explain", "disable", "enable", "is_compiling", "reset", "record", "register_backend", "list_backends"), "compiler.api"),
+    **dict.fromkeys(("TCompileError", "OptionError", "BackendError", "FullGraphError", "ToolchainError", "VerifyError", "InternalError"), "compiler.errors"),
+    "set_logs": "compiler.logs", "CompileReport": "compiler.report",
+    "config": "compiler.config:", "stages": "compiler.stages:", "events": "compiler.events:",       # modules
+}
+
+__all__ = [*_NAMES, "__version__", "load_ipython_extension", "unload_ipython_extension"]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from importlib import metadata
+        try:
+            return metadata.version("tcompile")
+        except metadata.PackageNotFoundError:          # a source tree that was never installed
+            return "0+unknown"
+    where = _NAMES.get(name)
+    if where is None:
+        raise AttributeError(f"module 'tcompile' has no attribute {name!r}")
+    module = importlib.import_module("." + where.rstrip(":"), __name__)
+    value = module if where.endswith(":") else getattr(module, name)
+    globals()[name] = value
+    _let_reports_draw_themselves()
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
+def _let_reports_draw_themselves() -> None:
+    """A report shown in a notebook is HTML also where the extension was not loaded. The drawing is imported when needed."""
+    from .compiler.report import report
+
+    def draw(r: Any) -> dict[str, Any]:
+        from .kernel_magics.render import bundle         # puts itself in this function's place
+        return bundle(r)
+    if report._renderer is None:
+        report.set_renderer(draw)
+
+
+def load_ipython_extension(ipython: Any) -> None:
+    """`%load_ext tcompile`"""
+    from .kernel_magics.magics import load
+    load(ipython)
+
+
+def unload_ipython_extension(ipython: Any) -> None:
+    """`%unload_ext tcompile`"""
+    from .kernel_magics.magics import unload
+    unload(ipython)
+
+
+def _jupyter_labextension_paths() -> list[dict[str, str]]:
+    return [{"src": "labextension", "dest": "tcompile-lab"}]
+
+
+if os.environ.get("TCOMPILE_LOGS"):
+    from .compiler.logs import from_environment
+    from_environment()

@@ -249,7 +249,7 @@ class ReportBuilder:
         self.r.cache.append(s.CacheLookup(what, key, hit, reason))
 
     def _on_autotune(self, e: events.Event) -> None:
-        trials = [_trial(t) for t in e.trials]
+        trials = [trial(t) for t in e.trials]
         name = str(getattr(e.kernel, "name", e.kernel))
         self.r.autotune.append(s.AutotuneRun(name, trials))
 
@@ -386,7 +386,7 @@ def _module_path(name: str) -> str:
     return ""
 
 
-def _trial(t: Any) -> s.Trial:
+def trial(t: Any) -> s.Trial:
     if isinstance(t, s.Trial):
         return t
     if isinstance(t, dict):

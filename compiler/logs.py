@@ -1,0 +1,218 @@
+"""Logs: listeners on events that print through `logging`, switched on by name as torch's are.
+
+    tcompile.set_logs(graph_breaks=True, recompiles=True)          # set_logs() switches all off
+    TCOMPILE_LOGS="graph_breaks,+guards" python train.py           # + : more detail
+
+Each name is a logger `tcompile.<name>`, so that handlers and levels can be set as for any other.
+"""
+from __future__ import annotations
+
+import difflib
+import linecache
+import logging
+import os
+from typing import Any, Callable
+
+from . import events
+from .errors import OptionError
+
+__all__ = ["set_logs", "from_environment", "LOGS"]
+
+LOGS: dict[str, str] = {
+    "graph": "captured graphs, as torch-level operations with their lines",
+    "aten": "graphs after functionalization and decomposition",
+    "graph_breaks": "where and why a graph ended, and what to write instead",
+    "guards": "what each compiled entry relies on (+: with lines and kinds)",
+    "recompiles": "which guard failed, expected and got (+: of every entry)",
+    "output_code": "generated kernels and entry functions",
+    "fusion": "which operators share a kernel and why (+: every refusal)",
+    "autotuning": "candidates that were measured, and the winner",
+    "schedule": "kernels in order, library calls, memory plan",
+}
+
+_root = logging.getLogger("tcompile")
+_on: dict[str, int] = {}                       # name -> logging level in force
+_handler: logging.Handler | None = None
+
+
+def set_logs(*, all: bool | int | None = None, **names: bool | int) -> None:
+    """Switch logs on (True, or a logging level: logging.DEBUG gives more detail) and off (False). Without arguments: all off.
+
+    Names: graph, aten, graph_breaks, guards, recompiles, output_code, fusion, autotuning, schedule. Raises OptionError for another."""
+    for n, value in names.items():
+        if n not in LOGS:
+            raise OptionError(f"set_logs: unknown log {n!r}.{_hint(n)}")
+        if not isinstance(value, (bool, int)):
+            raise OptionError(f"set_logs: {n} is True, False or a logging level, got {value!r}")
+    if all is None and not names:
+        _on.clear()
+    for n, value in {**({n: all for n in LOGS} if all is not None else {}), **names}.items():
+        if value is False or value is None:
+            _on.pop(n, None)
+        else:
+            _on[n] = logging.INFO if value is True else int(value)
+            logging.getLogger(f"tcompile.{n}").setLevel(_on[n])
+    _install()
+
+
+def from_environment(text: str | None = None) -> None:
+    """Set logs from TCOMPILE_LOGS (or `text`): names separated by commas, `+name` for more detail, `-name` off, `all`. An unknown
+    name is said and left out: a typing error in the environment must not stop a program."""
+    text = os.environ.get("TCOMPILE_LOGS", "") if text is None else text
+    settings: dict[str, Any] = {}
+    for word in filter(None, (w.strip() for w in text.split(","))):
+        name = word.lstrip("+-")
+        value: Any = logging.DEBUG if word[0] == "+" else word[0] != "-"
+        if name == "all":
+            settings = {n: value for n in LOGS} | settings
+        elif name in LOGS:
+            settings[name] = value
+        else:
+            _ensure_handler()
+            _root.warning("TCOMPILE_LOGS: unknown log %r.%s", name, _hint(name))
+    if settings:
+        set_logs(**settings)
+
+
+def _hint(name: str) -> str:
+    near = difflib.get_close_matches(name, LOGS, 1, 0.5)
+    return f" Did you mean {near[0]!r}?" if near else f" Logs: {', '.join(LOGS)}."
+
+
+def _install() -> None:
+    events.unsubscribe(_listen)
+    if _on:
+        events.subscribe(_listen)
+        _ensure_handler()
+
+
+def _ensure_handler() -> None:
+    """Print to stderr, unless the program has set up logging itself."""
+    global _handler
+    if _handler is None and not _root.handlers and not logging.getLogger().handlers:
+        _handler = logging.StreamHandler()
+        _handler.setFormatter(logging.Formatter("[%(name)s] %(message)s"))
+        _root.addHandler(_handler)
+        _root.propagate = False
+
+
+def _listen(e: events.Event) -> None:
+    for name, write in _WRITERS.get(e.kind, ()):
+        level = _on.get(name)
+        if level is not None:
+            text = write(e, level <= logging.DEBUG)
+            if text:
+                logging.getLogger(f"tcompile.{name}").log(max(level, logging.INFO), "%s", text)
+
+
+# -- what each log says ----------------------------------------------------------------------------------------------------
+def _graph_text(title: str, graph: Any, inputs: Any = ()) -> str:
+    from .report.graphs import nodes_of
+    from .report.labels import label
+    nodes = nodes_of(graph, {i.name for i in inputs if getattr(i, "static", False)}, label)
+    names = [n.name for n in nodes]
+    out = [title]
+    for n in nodes:
+        args = n.args
+        for k in reversed(range(len(n.inputs))):
+            args = args.replace(f"%{k}", names[n.inputs[k]])
+        shape = f": {n.dtype}{n.shape}" if n.shape is not None else ""
+        line = f"   # {n.file}:{n.line}" if n.line else ""
+        out.append(f"    {n.name}{shape} = {n.op}({args}){line}")
+    return "\n".join(out)
+
+
+def _graph(e: Any, more: bool) -> str:
+    return _graph_text(f"captured graph of {_frame(e)}", e.graph.graph_module, e.graph.inputs)
+
+
+def _aten(e: Any, more: bool) -> str:
+    return _graph_text(f"aten graph {e.facts.get('name') or ''}".rstrip(), e.graph_module)
+
+
+def _break(e: Any, more: bool) -> str:
+    b = e.brk
+    code = b.code or linecache.getline(b.file, b.line).rstrip("\n")
+    out = [f"graph break at {b.file}:{b.line} in {b.function or '?'}: {b.reason}", f"    {code.strip()}"]
+    if b.remedy:
+        out.append(f"    instead: {b.remedy}")
+    if more:
+        out += [f"    called from {fn} ({file}:{line})" for fn, file, line in b.call_chain]
+    return "\n".join(out)
+
+
+def _guards(e: Any, more: bool) -> str:
+    from .report.words import guard_class, guard_text
+    guards = e.result.guards
+    out = [f"{len(guards)} guards of {e.result.code.co_qualname}"]
+    for g in guards:
+        where = f"   # {g.file}:{g.line} {g.why}".rstrip() if more and g.line else ""
+        out.append(f"    {guard_text(g)}" + (f" [{g.kind}, {guard_class(g)}]" if more else "") + where)
+    return "\n".join(out)
+
+
+def _recompile(e: Any, more: bool) -> str:
+    from .report.words import failure_words
+    out = []
+    for f in e.failures if more else e.failures[:1]:
+        expected, got = failure_words(f)
+        source = f.guard.source.name() if f.guard.source is not None else "torch's state"
+        at = f" ({f.guard.file}:{f.guard.line})" if f.guard.line else ""
+        out.append(f"recompiling {_frame(e)}: {source}{'.' + f.detail if f.detail else ''} was {expected}, got {got}{at}")
+        if f.suggestion:
+            out.append(f"    {f.suggestion}")
+    return "\n".join(out)
+
+
+def _limit(e: Any, more: bool) -> str:
+    return f"{_frame(e)} reached the recompile limit ({e.limit}): it runs eager from now on"
+
+
+def _kernel_code(e: Any, more: bool) -> str:
+    return f"kernel {e.name} ({e.facts.get('language') or 'cpp'})\n{e.source}"
+
+
+def _entry_code(e: Any, more: bool) -> str:
+    source = getattr(getattr(e.facts.get("entry"), "result", None), "source", "")
+    return f"entry of {_frame(e)}\n{source}" if source else ""
+
+
+def _fused(e: Any, more: bool) -> str:
+    k = e.facts.get("kernel")
+    why = list(getattr(k, "fused_because", None) or ())
+    return f"{e.name}: {', '.join(map(str, e.facts.get('origins') or getattr(k, 'origins', ()) or ()))}" + "".join(f"\n    {w}" for w in why)
+
+
+def _unfused(e: Any, more: bool) -> str:
+    rows = e.facts.get("unfused") or () if more else ()
+    return "\n".join(f"not fused: {a} and {b}: {why}" for a, b, why in rows)
+
+
+def _autotune(e: Any, more: bool) -> str:
+    from .report.builder import trial
+    from .report.numbers import seconds
+    trials = sorted(map(trial, e.trials), key=lambda t: (t.seconds is None, t.seconds))
+    out = [f"{len(trials)} candidates for {getattr(e.kernel, 'name', e.kernel)}"]
+    for t in trials if more else trials[:5]:
+        config = ", ".join(f"{k}={v}" for k, v in t.config.items())
+        out.append(f"    {'*' if t.chosen else ' '} {seconds(t.seconds)}  {config}" + (f"  {t.error}" if t.error else ""))
+    return "\n".join(out)
+
+
+def _schedule(e: Any, more: bool) -> str:
+    kernels = [getattr(k, "name", str(k)) for k in e.facts.get("kernels") or ()] if not isinstance(e.facts.get("kernels"), int) else [str(e.kernels)]
+    memory = {k: v for k, v in (e.facts.get("memory") or {}).items() if more or k != "buffers"}
+    return f"kernels: {', '.join(kernels) or 'none'}\n    library calls: {', '.join(map(str, e.facts.get('extern') or ())) or 'none'}\n    memory: {memory}"
+
+
+def _frame(e: Any) -> str:
+    f = e.facts.get("frame")
+    return str(getattr(f, "co_qualname", None) or f or "?")
+
+
+_WRITERS: dict[str, list[tuple[str, Callable[[Any, bool], str]]]] = {
+    "graph": [("graph", _graph)], "aten": [("aten", _aten)], "break": [("graph_breaks", _break)],
+    "capture_end": [("guards", _guards)], "recompile": [("recompiles", _recompile)], "limit": [("recompiles", _limit)],
+    "kernel": [("output_code", _kernel_code), ("fusion", _fused)], "entry": [("output_code", _entry_code)],
+    "autotune": [("autotuning", _autotune)], "schedule": [("schedule", _schedule), ("fusion", _unfused)],
+}
