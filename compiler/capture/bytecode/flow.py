@@ -12,7 +12,8 @@ from .instructions import Bytecode, Instruction
 from .opset import pops, pushes
 from .wire import UnsupportedBytecode
 
-__all__ = ["Flow", "analyse", "successors", "transfer", "reachable", "depths", "on_exception", "slots_in", "VALUE", "NULL", "MAYBE", "PREV_EXC", "LASTI"]
+__all__ = ["Flow", "analyse", "successors", "transfer", "reachable", "depths", "on_exception", "slots_in", "looks_at_frame",
+           "is_frame_inspection", "VALUE", "NULL", "MAYBE", "PREV_EXC", "LASTI"]
 
 # What a stack slot holds, as far as the code alone tells.
 VALUE = "value"          # an object
@@ -125,22 +126,37 @@ def _forward(bytecode: Bytecode) -> tuple[list, list[int], list[int]]:
         if ins.handler is not None:
             reach(ins.handler.target.index, on_exception(ins, stack), m & after_must, y | after_may)
         for following, jump in successors(bytecode, index):
-            reach(following, transfer(ins, stack, jump), after_must, after_may)
+            after = transfer(ins, stack, jump)
+            if ins.op == "LOAD_FAST_AND_CLEAR":
+                bit = 1 << ins.slot
+                after = stack + (VALUE if m & bit else MAYBE if y & bit else NULL,)
+            reach(following, after, after_must, after_may)
     return kinds, must, may
 
 
 _SLOT_USES = frozenset(["LOAD_FAST", "LOAD_FAST_CHECK", "LOAD_FAST_AND_CLEAR", "DELETE_FAST", "LOAD_CLOSURE", "LOAD_DEREF", "STORE_DEREF", "DELETE_DEREF",
                         "LOAD_CLASSDEREF", "LOAD_FROM_DICT_OR_DEREF", "MAKE_CELL"])
-# a frame that asks for these by name may look at its own locals, so all of them are kept
-LOOKS_AT_FRAME = frozenset(["locals", "vars", "dir", "eval", "exec", "_getframe", "currentframe", "stack", "breakpoint", "set_trace", "__import__"])
+# a frame that mentions these may read its own locals by name, so all of them are kept (attributes: `model.eval()` is none of them)
+FRAME_GLOBALS = frozenset(["locals", "vars", "dir", "eval", "exec", "breakpoint"])
+FRAME_ATTRIBUTES = frozenset(["_getframe", "currentframe", "set_trace"])
+
+
+def looks_at_frame(bytecode: Bytecode) -> bool:
+    """The code mentions something that can read its frame's locals by name."""
+    return any(is_frame_inspection(ins) for ins in bytecode.instructions)
+
+
+def is_frame_inspection(ins: Instruction) -> bool:
+    """See FRAME_GLOBALS."""
+    if ins.op in ("LOAD_GLOBAL", "LOAD_NAME"):
+        return ins.arg in FRAME_GLOBALS
+    return ins.op in ("LOAD_ATTR", "LOAD_METHOD") and ins.arg in FRAME_ATTRIBUTES
 
 
 def _backward(bytecode: Bytecode, kinds: list) -> list[int]:
     instructions = bytecode.instructions
     live = [0] * len(instructions)
-    everything = 0
-    if any(ins.op in ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_ATTR", "LOAD_METHOD") and ins.arg in LOOKS_AT_FRAME for ins in instructions):
-        everything = (1 << len(bytecode.slots)) - 1
+    everything = (1 << len(bytecode.slots)) - 1 if looks_at_frame(bytecode) else 0
     changed = True
     while changed:
         changed = False

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from types import CellType, CodeType, FunctionType
 from typing import Any, Callable, Collection, Iterable, Sequence
 
-from .flow import LASTI, LOOKS_AT_FRAME, MAYBE, NULL, PREV_EXC, VALUE, Kinds, analyse, reachable, slots_in, transfer
+from .flow import MAYBE, NULL, PREV_EXC, VALUE, Kinds, analyse, reachable, slots_in, transfer
 from .instructions import Bytecode, Handler, Instruction, decode
 from .splice import CannotResume, Param, Splice, cells_used, check_supported
 from .version import NULL_FIRST
@@ -200,11 +200,10 @@ def _make_resume(code: CodeType, bytecode: Bytecode, index: int, kinds: Kinds, b
     closure = cells_used(bytecode, wanted)
     splice = Splice(bytecode, params, closure, bytecode.instructions[index].positions)
     _restore(splice, bytecode, kinds, params, closure, bound)
-    if min(wanted) != index:
-        entry = splice.emit("JUMP")
-        entry.target = splice.copy(wanted)[index]
-    else:
-        splice.copy(wanted)
+    jump = splice.emit("JUMP")
+    entry = splice.copy(wanted)[index]
+    lead = jump.target = Instruction("NOP", positions=splice.position, handler=entry.handler)       # see _emit_body
+    splice.code.insert(splice.code.index(entry), lead)
     spec = ResumeSpec(splice.finish(), code, index, params, closure, kinds, bound)
     _remember(_resumes, key, spec)
     return spec
@@ -227,22 +226,15 @@ def _step(ins: Instruction, kinds: Kinds, bound: int, jump: bool) -> tuple[Kinds
     return transfer(ins, kinds, jump), bound
 
 
-def _emit_native(splice: Splice, ins: Instruction, handler: Handler | None) -> Instruction:
+def _emit_native(splice: Splice, ins: Instruction) -> Instruction:
     """The one instruction, so that what it leaves on the stack is known beforehand: a method is loaded bound, beside a NULL."""
-    first = len(splice.code)
-    slot = splice.slot(ins.slot) if ins.slot >= 0 else -1
+    native = ins.copy(handler=None, slot=splice.slot(ins.slot) if ins.slot >= 0 else -1)
+    splice.code.append(native)
     if ins.op == "LOAD_METHOD" or (ins.op == "LOAD_SUPER_ATTR" and ins.method):
-        native = ins.copy(op="LOAD_ATTR" if ins.op == "LOAD_METHOD" else ins.op, method=False)
-        splice.code.append(native)
+        native.op, native.method = "LOAD_ATTR" if ins.op == "LOAD_METHOD" else ins.op, False
         splice.emit("PUSH_NULL")
         if NULL_FIRST:
             splice.emit("SWAP", 2)
-    else:
-        native = ins.copy(slot=slot)
-        splice.code.append(native)
-    for made in splice.code[first:]:
-        made.handler = None
-    native.handler = handler
     return native
 
 
@@ -318,7 +310,7 @@ def make_break(code: CodeType, index: int, nulls: Collection[int] = (), bound: I
             resume = None if ending is not None else _make_resume(code, bytecode, following, after, after_bound)
             nexts.append((jump, resume, ending))
     used = set(handled) | {index}
-    for _, resume, ending in nexts:
+    for _, _, ending in nexts:
         used |= set(ending or ())
     closure = set(cells_used(bytecode, used))
     for _, resume, _ in nexts:
@@ -332,7 +324,9 @@ def make_break(code: CodeType, index: int, nulls: Collection[int] = (), bound: I
 
 
 def _emit_body(splice: Splice, bytecode: Bytecode, ins: Instruction, handled: set[int], nexts: list, dispatch: Callable[..., Any] | None) -> None:
-    native = _emit_native(splice, ins, None)
+    # 3.13 looks up the handler of a call that raises one code unit before it, so the handler must cover something there
+    lead = splice.emit("NOP")
+    native = _emit_native(splice, ins)
     for jump, resume, ending in nexts:
         if ending is not None:
             first = len(splice.code)
@@ -345,7 +339,7 @@ def _emit_body(splice: Splice, bytecode: Bytecode, ins: Instruction, handled: se
             native.target = entry
     if ins.handler is not None:
         copies = splice.copy(handled)
-        native.handler = Handler(copies[ins.handler.target.index], ins.handler.depth, ins.handler.lasti)
+        native.handler = lead.handler = Handler(copies[ins.handler.target.index], ins.handler.depth, ins.handler.lasti)
 
 
 def _copy_ending(splice: Splice, bytecode: Bytecode, path: list[int]) -> None:
@@ -353,7 +347,3 @@ def _copy_ending(splice: Splice, bytecode: Bytecode, path: list[int]) -> None:
         ins = bytecode.instructions[index]
         if ins.op != "JUMP":
             splice.code.append(ins.copy(handler=None, slot=splice.slot(ins.slot) if ins.slot >= 0 else -1))
-
-
-# re-exported for callers that decide on names alone whether a frame looks at itself
-FRAME_INSPECTION_NAMES = LOOKS_AT_FRAME

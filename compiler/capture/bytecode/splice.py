@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import inspect
 import sys
-from dataclasses import dataclass, replace
-from types import CellType, CodeType, FunctionType
-from typing import Any, Callable, Iterable, Sequence
+from dataclasses import dataclass
+from types import CellType, CodeType
+from typing import Any, Iterable, Sequence
 
 from .assemble import assemble
-from .flow import LASTI, NULL, PREV_EXC, VALUE, Kinds, slots_in
-from .instructions import Bytecode, Handler, Instruction, Position, Slot, copy_instructions
-from .opset import OPS
+from .flow import LASTI, NULL, PREV_EXC, Kinds, looks_at_frame
+from .instructions import Bytecode, Instruction, Position, Slot, copy_instructions
 from .version import NULL_FIRST
 
 __all__ = ["CannotResume", "Param", "Splice", "as_globals", "check_supported", "cells_used"]
@@ -57,8 +56,9 @@ def as_globals(instructions: Iterable[Instruction]) -> None:
 
 def cells_used(bytecode: Bytecode, indices: Iterable[int]) -> tuple[int, ...]:
     """Cell and free slots that a function made of these instructions needs: those they mention, and every closure cell of the original
-    (zero-argument super() finds `__class__` in the frame, not in an instruction)."""
-    used = {i for i, slot in enumerate(bytecode.slots) if slot.free}
+    (zero-argument super() finds `__class__` in the frame, not in an instruction), and all if it may look at its frame."""
+    everything = looks_at_frame(bytecode)
+    used = {i for i, slot in enumerate(bytecode.slots) if slot.free or (slot.cell and everything)}
     for index in indices:
         number = bytecode.instructions[index].slot
         if number >= 0 and (bytecode.slots[number].cell or bytecode.slots[number].free):
@@ -116,8 +116,6 @@ class Splice:
         """Append copies of original instructions, in their order, and return them by index. References among them are kept."""
         chosen = sorted(indices)
         copies = copy_instructions(self.original.instructions[i] for i in chosen)
-        if not self.original.is_function:
-            as_globals(copies)
         for ins in copies:
             if ins.slot >= 0:
                 ins.slot = self.slot(ins.slot)
@@ -183,6 +181,8 @@ class Splice:
     def finish(self, name: str | None = None, qualname: str | None = None) -> CodeType:
         """Assemble. Names, file and lines are the original's, so tracebacks show the user's code."""
         original = self.original
+        if not original.is_function:
+            as_globals(self.code)
         n_locals = len(self._locals)
         for ins in self.code:
             if ins.slot < -1:
