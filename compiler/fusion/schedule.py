@@ -60,3 +60,8 @@ class Schedule:
     hints: dict[str, int] = field(default_factory=dict)
     peak_bytes: Any = 0                      # of temporaries and outputs, at the hints
     unfused: list[tuple[str, str, str]] = field(default_factory=list)   # (node, node, reason): every refusal to fuse
+    written: list[int] = field(default_factory=list)                    # inputs that kernels write in place (by a View of them)
+
+    def __str__(self) -> str:
+        from .printer import print_schedule
+        return print_schedule(self)

@@ -76,6 +76,7 @@ class Buffer:
     device: Any = None
     kind: str = "temp"               # "input" | "output" | "temp" | "constant"
     origin: str = ""                 # the aten node that made it
+    storage_offset: Any = 0          # of a graph input, for as_strided; kernels get the address of element 0
 
     def __repr__(self) -> str:
         dims = ", ".join(map(str, self.shape))
@@ -313,5 +314,5 @@ def walk(roots: Iterable[Value]) -> list[Value]:
             continue
         seen.add(v.id)
         stack.append((v, True))
-        stack.extend((d, False) for d in v.args if d.id not in seen)
+        stack.extend((d, False) for d in reversed(v.args) if d.id not in seen)
     return out

@@ -12,10 +12,10 @@ from typing import Any, Callable, Sequence
 import torch
 import torch.fx
 
-from ..symbolic.expr import Expr, as_expr, symbol
-from .ir import Axis, Buffer, LoopNest, Value, cast, load, param
-from .lowered import Extern, LoweredGraph, LoweredStep, OutputSpec, View
-from .ref import (Ref, contiguous_strides, dim_symbol, flat_index, is_one, ref_of_buffer, same, shape_of, strided)
+from ..symbolic.expr import Expr, as_expr
+from .ir import Axis, Buffer, LoopNest, Value, cast, const, load, param, walk
+from .lowered import Extern, LoweredGraph, LoweredStep, OutputSpec, Param, View
+from .ref import (Ref, Scalar, contiguous_strides, dim_symbol, flat_index, is_one, ref_of_buffer, same, shape_of, strided)
 
 __all__ = ["lower", "Lowering", "NoRule", "rule", "RULES"]
 
@@ -101,14 +101,15 @@ class Lowering:
     def input(self, node: torch.fx.Node, i: int) -> Any:
         val = node.meta["val"]
         if _is_tensor(val):
-            b = self._buffer(node.name, shape_of(val.shape), val.dtype, shape_of(val.stride), val.device, "input")
-            b.storage_offset = _size(getattr(val, "storage_offset", 0))
+            b = self._buffer(node.name, shape_of(val.shape), val.dtype, strides_of(val), val.device, "input")
+            off = getattr(val, "storage_offset", 0)
+            b.storage_offset = _size(off() if callable(off) else off or 0)
             self.inputs.append(b)
             return ref_of_buffer(b)
         if isinstance(val, float) or getattr(self._graph_input(i), "kind", "") == "float":
             name = node.name
             self.inputs.append(("param", name, torch.float64))
-            return Ref((), torch.float64, param(name, torch.float64))
+            return Scalar(name, param(name, torch.float64))
         e = as_expr(val)
         self.inputs.append(e)
         return _size(e)
@@ -126,7 +127,6 @@ class Lowering:
             for part in str(node.target).split("."):
                 t = getattr(t, part)
         b = self._buffer(node.name, tuple(t.shape), t.dtype, tuple(t.stride()), t.device, "constant")
-        b.storage_offset = 0
         self.constants[b.name] = t
         return ref_of_buffer(b)
 
@@ -189,15 +189,15 @@ class Lowering:
         if value.dtype != dtype:
             value = cast(value, dtype)
         b = self._buffer(self._node_name() + suffix, tuple(shape), dtype, stride)
-        axes = _memory_order(b.shape, b.stride)
+        axes = memory_order(b.shape, b.stride)
         idx = flat_index(b.shape, b.stride)
-        self.steps.append(LoopNest(b, axes, idx, value, domain=axes, origins=self._origins(), lines=self._lines()))
+        self.steps.append(LoopNest(b, axes, idx, value, domain=axes, origins=self.origins(), lines=self.lines()))
         return Ref(b.shape, dtype, load(b, idx))
 
     def pointwise(self, value: Value, k: int | None = None) -> Ref:
         """`value` as the node's own result (or its k-th): shape, dtype and strides from the node."""
         m = self.meta(k=k)
-        return self.store(value, shape_of(m.shape), m.dtype, shape_of(m.stride), f"_{k}" if k is not None else "")
+        return self.store(value, shape_of(m.shape), m.dtype, strides_of(m), f"_{k}" if k is not None else "")
 
     def reduce(self, op: str, value: Value, src_shape: Sequence[Any], dims: Sequence[int], keepdim: bool,
                stride: Sequence[Any] | None = None, suffix: str = "", logical_order: bool = False) -> Ref:
@@ -216,13 +216,14 @@ class Lowering:
         for d, st in zip(kept, kept_strides):
             if not is_one(src_shape[d]):
                 idx = idx + dim_symbol(n, d) * st
+        if not any(a.symbol.name in red_names for a in domain):      # one element: it is its own reduction
+            one = const(0, torch.int64) if op in ("argmax", "argmin") else value
+            self.steps.append(LoopNest(b, domain, idx, one, domain=domain, origins=self.origins(), lines=self.lines()))
+            return ref_of_buffer(b)
         axes = tuple(a for a in domain if a.symbol.name not in red_names)
         raxes = tuple(a for a in domain if a.symbol.name in red_names)
-        self.steps.append(LoopNest(b, axes, idx, value, raxes, op, domain, origins=self._origins(), lines=self._lines()))
+        self.steps.append(LoopNest(b, axes, idx, value, raxes, op, domain, origins=self.origins(), lines=self.lines()))
         return ref_of_buffer(b)
-
-    def param_value(self, x: Any) -> Any:
-        return x
 
     # ---- memory
     def realise(self, ref: Ref, stride: Sequence[Any] | None = None, fresh: bool = False) -> Buffer:
@@ -256,6 +257,10 @@ class Lowering:
             self.steps.append(View(b, base, offset))
         return b
 
+    def new_buffer(self, shape: Sequence[Any], dtype: torch.dtype, stride: Sequence[Any] | None = None) -> Buffer:
+        """A buffer named after the node, for rules that make their nests themselves."""
+        return self._buffer(self._node_name(), tuple(shape), dtype, stride)
+
     def _buffer(self, name: str, shape: tuple, dtype: torch.dtype, stride: Sequence[Any] | None = None, device: Any = None,
                 kind: str = "temp") -> Buffer:
         unique, k = name, 0
@@ -277,10 +282,10 @@ class Lowering:
     def _node_name(self) -> str:
         return self.node.name if self.node is not None else "out"
 
-    def _origins(self) -> tuple[str, ...]:
+    def origins(self) -> tuple[str, ...]:
         return (self.node.name,) if self.node is not None else ()
 
-    def _lines(self) -> tuple:
+    def lines(self) -> tuple:
         stack = (self.node.meta.get("stack") if self.node is not None else None) or ()
         return tuple((s[0], s[1]) for s in stack[-1:])
 
@@ -291,10 +296,10 @@ class Lowering:
         originals = _tensor_metas(node.args, node.kwargs)
 
         def conv(a: Any, m: Any) -> Any:
+            if isinstance(a, Scalar):
+                return Param(a.name)
             if isinstance(a, Ref):
-                if a.ndim == 0 and a.value.op == "param":
-                    return a.value.attr if False else _Param(a.value.attr)
-                return self.realise(a, shape_of(m.stride) if _is_tensor(m) else None)
+                return self.realise(a, strides_of(m) if _is_tensor(m) else None)
             if isinstance(a, (list, tuple)):
                 ms = m if isinstance(m, (list, tuple)) and len(m) == len(a) else [None] * len(a)
                 return type(a)(conv(x, y) for x, y in zip(a, ms))
@@ -309,7 +314,7 @@ class Lowering:
         for k, m in enumerate(vals):
             if _is_tensor(m):
                 name = node.name if len(vals) == 1 else f"{node.name}_{k}"
-                b = self._buffer(name, shape_of(m.shape), m.dtype, shape_of(m.stride), m.device)
+                b = self._buffer(name, shape_of(m.shape), m.dtype, strides_of(m), m.device)
                 outs.append(b)
                 result.append(ref_of_buffer(b))
             else:
@@ -320,7 +325,7 @@ class Lowering:
         if packet in OUT_VARIANTS and len(outs) == 1:
             variant = _out_variant(op)
             names = ("out",) if variant is not None else ()
-        lines = [tuple(x) for x in self._lines()]
+        lines = [tuple(x) for x in self.lines()]
         self.steps.append(Extern(op, cargs, ckwargs, outs, variant, names, reason, node.name, lines))
         return tuple(result) if isinstance(val, (tuple, list)) else result[0]
 
@@ -354,7 +359,7 @@ class Lowering:
                 else OutputSpec("const", r)
         m = value.meta.get("val") if isinstance(value, torch.fx.Node) else None
         self.node = value if isinstance(value, torch.fx.Node) else None
-        b = self.realise(r, shape_of(m.stride) if m is not None else None, fresh=True)
+        b = self.realise(r, strides_of(m) if m is not None else None, fresh=True)
         self.node = None
         return OutputSpec("buffer", b)
 
@@ -373,8 +378,9 @@ class Lowering:
         return out
 
 
-class _Param(str):
-    """The name of a scalar graph input inside an extern call's arguments."""
+def strides_of(m: Any) -> tuple:
+    """The strides of a TensorMeta (a tuple) or a tensor (a method)."""
+    return shape_of(m.stride() if callable(m.stride) else m.stride)
 
 
 def _is_tensor(v: Any) -> bool:
@@ -414,7 +420,7 @@ def _same_strides(shape: Sequence[Any], a: Sequence[Any], b: Sequence[Any]) -> b
     return all(is_one(s) or (type(s) is int and s == 0) or same(x, y) for s, x, y in zip(shape, a, b))
 
 
-def _memory_order(shape: Sequence[Any], stride: Sequence[Any]) -> tuple[Axis, ...]:
+def memory_order(shape: Sequence[Any], stride: Sequence[Any]) -> tuple[Axis, ...]:
     """Axes of all dimensions that are not of size 1, largest stride first."""
     n = len(shape)
     dims = [d for d in range(n) if not is_one(shape[d])]
@@ -434,7 +440,6 @@ def _rank(stride: Any) -> int:
 
 def _order_of_loads(value: Value, shape: Sequence[Any]) -> list[int]:
     """Dimensions in the order of the memory of the largest thing that `value` reads."""
-    from .ir import walk
     n = len(shape)
     best: list[int] | None = None
     best_seen = -1

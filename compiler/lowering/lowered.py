@@ -6,13 +6,19 @@ from typing import Any, Union
 
 from .ir import Buffer, LoopNest
 
-__all__ = ["Extern", "View", "OutputSpec", "LoweredGraph", "LoweredStep"]
+__all__ = ["Param", "Extern", "View", "OutputSpec", "LoweredGraph", "LoweredStep"]
+
+
+@dataclass(frozen=True)
+class Param:
+    """A scalar graph input (a Python float) by name, inside an extern call's arguments."""
+    name: str
 
 
 @dataclass
 class Extern:
     """Call torch's own kernel. `args`/`kwargs` are plain Python structures in which a Buffer stands for a tensor and an
-    Expr for an int. `outputs` are the buffers that the call makes, in the order of the operator's returns (None: not used).
+    Expr for an int, a Param for a float input. `outputs` are the buffers that the call makes, in the order of the operator's returns (None: not used).
     With `out_variant` the outputs are allocated before and passed as out= arguments (names in `out_names`)."""
     op: Any                                  # torch._ops.OpOverload
     args: tuple

@@ -12,7 +12,7 @@ from ..symbolic.expr import Expr, as_expr, floordiv, integer, maybe_int, mod, mu
 from .ir import Buffer, Value, const, load
 from .rewrite import Rewriter, tidy
 
-__all__ = ["Ref", "dim_symbol", "shape_of", "same", "is_one", "ref_of_buffer", "strided", "remap", "reshape", "contiguous_strides",
+__all__ = ["Ref", "Scalar", "numel", "dim_symbol", "shape_of", "same", "is_one", "ref_of_buffer", "strided", "remap", "reshape", "contiguous_strides",
            "ranges_of", "flat_index", "divides"]
 
 _symbols = [symbol(f"j{k}") for k in range(32)]
@@ -28,6 +28,13 @@ class Ref:
     @property
     def ndim(self) -> int:
         return len(self.shape)
+
+
+@dataclass(frozen=True)
+class Scalar:
+    """A Python float that comes into the graph at run time: promotes like a number, not like a tensor."""
+    name: str
+    value: Value
 
 
 def dim_symbol(ndim: int, d: int) -> Expr:

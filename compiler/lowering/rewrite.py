@@ -55,7 +55,7 @@ class Rewriter:
             if v.id in memo:
                 stack.pop()
                 continue
-            todo = [a for a in v.args if a.id not in memo]
+            todo = [a for a in reversed(v.args) if a.id not in memo]
             if todo:
                 stack.extend(todo)
                 continue

@@ -1,0 +1,73 @@
+"""Fusion: a LoweredGraph as a Schedule. Inline, group, build kernels, plan memory."""
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from ..lowering.ir import Buffer, LoopNest
+from ..lowering.lowered import LoweredGraph
+from .build import build_kernel
+from .groups import Limits, group_steps
+from .inline import buffers_read, inline
+from .memory import plan_memory
+from .schedule import Schedule
+from .split import split_reductions
+
+__all__ = ["schedule"]
+
+
+def schedule(lowered: LoweredGraph, opts: Any) -> Schedule:
+    """Options: disable_fusion, max_fusion_size, epilogue_fusion, emulate_precision."""
+    fuse = not opts.get("disable_fusion", False)
+    drop_rounding = not opts.get("emulate_precision", False)
+    hints = lowered.hints
+    needed = output_buffers(lowered)
+    steps: list[Any] = list(lowered.steps)
+    if fuse:
+        steps = inline(steps, needed, hints, drop_rounding)
+        steps = split_reductions(steps, hints)
+    else:
+        steps = inline(steps, needed, hints, drop_rounding, nothing=True)
+    limits = Limits(nests=max(1, opts.get("max_fusion_size", 4096)), epilogue=bool(opts.get("epilogue_fusion", True)))
+    groups, unfused = group_steps(steps, hints, limits, fuse)
+    outside = _needed_outside(groups, needed)
+    launches: list[Any] = []
+    for g in groups:
+        if g.extern is not None:
+            launches.append(g.extern)
+        else:
+            launches.append(build_kernel(g, outside, hints, drop_rounding, kernel_name(len(launches), g.nests)))
+    plan, peak, mutations, written = plan_memory(launches, lowered, hints)
+    return Schedule(plan, lowered.inputs, lowered.outputs, mutations, lowered.constants, lowered.symbols, lowered.hints, peak,
+                    list(dict.fromkeys(unfused)), written)
+
+
+def output_buffers(lowered: LoweredGraph) -> list[Buffer]:
+    """Buffers that outlive the steps: outputs and what is copied into mutated inputs."""
+    out = [b for _, b in lowered.mutations]
+    for o in lowered.outputs:
+        v = o.value[0] if isinstance(o.value, tuple) and o.value else o.value
+        if isinstance(v, Buffer):
+            out.append(v)
+    return out
+
+
+def _needed_outside(groups: list, needed: list[Buffer]) -> set[Buffer]:
+    """Buffers that are read outside the group that makes them."""
+    out = set(needed)
+    for g in groups:
+        if g.extern is not None:
+            out.update(buffers_read(g.extern))
+        else:
+            out.update(g.reads)                          # reads hold only what the group does not make itself
+            out.update(b for b, e in g.writes.items() if e is None)
+    return out
+
+
+def kernel_name(k: int, nests: list[LoopNest]) -> str:
+    """k<number>_<first operators>: short and readable."""
+    words = [re.sub(r"_\d+$", "", n.origins[-1]) if n.origins else "copy" for n in nests]
+    parts = list(dict.fromkeys(re.sub(r"\W", "_", w) for w in words))
+    text = "_".join(parts[:4]) + ("_etc" if len(parts) > 4 else "")
+    return f"k{k}_{text}"[:60]
+

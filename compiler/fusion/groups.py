@@ -1,0 +1,301 @@
+"""Grouping: which loop nests share a kernel.
+
+The steps are walked once, in order. A nest may join the group of its latest producer (or a later group that reads the same
+memory) where
+
+- the iteration spaces have a common refinement: all axes ("full"), or the axes that a reduction keeps ("outer");
+- what it reads from the group is read exactly where the same iteration makes it;
+- the group stays within its limits.
+
+Groups are numbered in order of creation and every edge goes from a lower or equal number to a higher one, so that no cycle can
+arise and no search is needed: the whole is linear. Each refusal is recorded with its reason.
+"""
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Sequence
+
+from ..lowering.ir import Axis, Buffer, LoopNest, walk
+from ..lowering.lowered import LoweredStep
+from ..lowering.rewrite import tidy
+from ..symbolic.expr import Expr, mul_all
+from .domain import Factor, factors_of, map_axes, numel_hint, refine
+
+__all__ = ["Group", "Limits", "group_steps"]
+
+SMALL_OUTER = 16          # fewer rows than this cannot feed the threads
+BIG_WORK = 1 << 15        # elements from which that matters
+
+
+@dataclass
+class Limits:
+    nests: int = 4096
+    buffers: int = 64
+    epilogue: bool = True
+
+
+@dataclass(eq=False)
+class Group:
+    """Nests of one kernel. `factors` is the iteration space; `level[k]` says which of its factors nest k runs over."""
+    number: int
+    nests: list[LoopNest] = field(default_factory=list)
+    levels: list[str] = field(default_factory=list)       # "full" | "outer"
+    factors: list[Factor] = field(default_factory=list)
+    writes: dict[Buffer, Expr | None] = field(default_factory=dict)   # buffer -> index over the factors' symbols
+    reads: set[Buffer] = field(default_factory=set)
+    because: list[str] = field(default_factory=list)
+    extern: Any = None                                    # an Extern or View step alone in its place
+    _maps: dict[Any, dict[str, Expr] | None] = field(default_factory=dict)
+
+    @property
+    def has_reduction(self) -> bool:
+        return any(f.reduced for f in self.factors)
+
+    def chosen(self, level: str, factors: Sequence[Factor]) -> list[int]:
+        return [k for k, f in enumerate(factors) if level == "full" or not f.reduced]
+
+    def map_of(self, axes: tuple[Axis, ...], level: str, factors: list[Factor]) -> dict[str, Expr] | None:
+        if factors is not self.factors:
+            return map_axes(axes, factors, self.chosen(level, factors))
+        k = (tuple((a.symbol.name, a.size) for a in axes), level)
+        if k not in self._maps:
+            self._maps[k] = map_axes(axes, factors, self.chosen(level, factors))
+        return self._maps[k]
+
+    def ranges(self, factors: Sequence[Factor]) -> dict[str, tuple]:
+        return {f"g{k}": (0, f.size) for k, f in enumerate(factors)}
+
+    def refactor(self, factors: list[Factor]) -> None:
+        """Adopt a refined space: the maps and the indices of what was written change."""
+        if len(factors) == len(self.factors) and all(a == b for a, b in zip(factors, self.factors)):
+            return
+        self.factors = factors
+        self._maps = {}
+        ranges = self.ranges(factors)
+        for nest, level in zip(self.nests, self.levels):
+            if self.writes[nest.buffer] is not None:
+                m = self.map_of(nest.domain if level == "full" else nest.axes, level, factors)
+                self.writes[nest.buffer] = tidy(nest.index.subs(m), ranges)
+
+
+class Refusal(Exception):
+    pass
+
+
+def group_steps(steps: Sequence[LoweredStep], hints: dict[str, int], limits: Limits, fuse: bool = True
+                ) -> tuple[list[Group], list[tuple[str, str, str]]]:
+    """(groups in order of execution, refusals as (node, node, reason))."""
+    return _Grouping(hints, limits, fuse).run(steps)
+
+
+class _Grouping:
+    def __init__(self, hints: dict[str, int], limits: Limits, fuse: bool):
+        self.hints, self.limits, self.fuse = hints, limits, fuse
+        self.groups: list[Group] = []
+        self.made_in: dict[Buffer, Group] = {}           # buffer -> the last group that writes it
+        self.readers: dict[Buffer, list[Group]] = {}     # buffer -> recent groups that read it
+        self.unfused: list[tuple[str, str, str]] = []
+
+    def run(self, steps: Sequence[LoweredStep]) -> tuple[list[Group], list[tuple[str, str, str]]]:
+        for s in steps:
+            if isinstance(s, LoopNest):
+                self.place(s)
+            else:
+                g = self.new_group()
+                g.extern = s
+                for b in [s.buffer] if hasattr(s, "base") else [o for o in s.outputs if o is not None]:
+                    self.made_in[b] = g
+        return self.groups, self.unfused
+
+    def new_group(self) -> Group:
+        g = Group(len(self.groups))
+        self.groups.append(g)
+        return g
+
+    def place(self, nest: LoopNest) -> None:
+        loads = [(v.attr[0], v.attr[1]) for v in walk([nest.value]) if v.op == "load"]
+        producers = {self.made_in[b] for b, _ in loads if b in self.made_in}
+        earlier = self.made_in.get(nest.buffer)          # another piece of the same buffer
+        floor = max((g.number for g in producers), default=-1)
+        if earlier is not None:
+            floor = max(floor, earlier.number)
+        for g in self.candidates(nest, loads, producers, floor):
+            try:
+                self.join(g, nest, loads)
+                return
+            except Refusal as e:
+                if g in producers or g is earlier:
+                    self.refuse(g, nest, str(e))
+        self.start(nest, loads)
+
+    def candidates(self, nest: LoopNest, loads: list, producers: set[Group], floor: int) -> list[Group]:
+        if not self.fuse:
+            return []
+        out = []
+        if floor >= 0:
+            latest = self.groups[floor]
+            if latest.extern is None:
+                out.append(latest)
+            else:
+                step = latest.extern
+                name = getattr(step, "origin", "") or (step.buffer.name if hasattr(step, "buffer") else "")
+                if not hasattr(step, "base"):
+                    self.unfused.append((name, _name(nest), f"{name} is a library call ({step.reason})"))
+        seen = set(out)
+        for b, _ in loads:
+            for g in reversed(self.readers.get(b, ())):
+                if g.number >= floor and g not in seen and g.extern is None:
+                    seen.add(g)
+                    out.append(g)
+        return out[:6]
+
+    def refuse(self, g: Group, nest: LoopNest, reason: str) -> None:
+        self.unfused.append((_name(g.nests[-1]) if g.nests else "", _name(nest), reason))
+
+    def start(self, nest: LoopNest, loads: list) -> None:
+        g = self.new_group()
+        g.factors = factors_of(nest.domain, nest.reduce_axes)
+        self.add(g, nest, loads, "full", g.factors, "")
+
+    def join(self, g: Group, nest: LoopNest, loads: list) -> None:
+        if len(g.nests) >= self.limits.nests:
+            raise Refusal(f"the kernel has {len(g.nests)} operators already (max_fusion_size)")
+        reads = {b for b, _ in loads}
+        if len(g.reads) + len(reads) > self.limits.buffers and len((g.reads | reads) - g.writes.keys()) > self.limits.buffers:
+            raise Refusal(f"the kernel would read more than {self.limits.buffers} buffers")
+        if not self.limits.epilogue and any(self.made_in[b].extern is not None for b in g.reads | reads if b in self.made_in):
+            raise Refusal("epilogue_fusion is off")
+        last: Refusal | None = None
+        for level, factors in self.spaces(g, nest):
+            try:
+                self.check_reads(g, nest, loads, level, factors)
+                self.check_cost(g, nest, level, factors)
+            except Refusal as e:
+                last = last or e
+                continue
+            because = self.why(g, nest, loads)
+            if factors is not g.factors:
+                g.refactor(factors)
+            self.add(g, nest, loads, level, g.factors, because)
+            return
+        raise last or Refusal("the iteration spaces differ: "
+                              f"{_space(g.factors)} and {_space(factors_of(nest.domain, nest.reduce_axes))}")
+
+    def spaces(self, g: Group, nest: LoopNest):
+        """(level, refined factors) under which the nest may run in the group."""
+        own = factors_of(nest.domain, nest.reduce_axes)
+        if nest.reduce_op is not None:
+            if not g.has_reduction:
+                r = refine(g.factors, own, match_flags=False)
+            else:
+                r = refine(g.factors, own, match_flags=True)
+                if r is None and _same_total(g.factors, own):
+                    raise Refusal("the reductions are over different axes")
+            if r is not None:
+                yield "full", g.factors if r == g.factors else r
+            return
+        if not g.has_reduction:
+            r = refine(own, g.factors, match_flags=False)
+            if r is not None:
+                yield "full", g.factors if r == g.factors else r
+            return
+        r = refine(own, g.factors, match_flags=False)
+        if r is not None:
+            yield "full", g.factors if r == g.factors else r
+        outer = [f for f in g.factors if not f.reduced]
+        r = refine(own, outer, match_flags=False)
+        if r is not None:
+            yield "outer", g.factors if r == outer else _with_outer(g.factors, r)
+
+    def check_reads(self, g: Group, nest: LoopNest, loads: list, level: str, factors: list[Factor]) -> None:
+        own_reads = [(b, e) for b, e in loads if b in g.writes]
+        other = self.made_in.get(nest.buffer) is g and nest.buffer in g.writes
+        if other and any(f.reduced for f in factors):
+            raise Refusal("pieces of one buffer")
+        if not own_reads:
+            return
+        axes = nest.domain if level == "full" else nest.axes
+        m = g.map_of(axes, level, factors)
+        if m is None:
+            raise Refusal("the iteration spaces differ")
+        ranges = g.ranges(factors)
+        written = g.writes
+        if factors is not g.factors:
+            old = {}
+            for n, lv in zip(g.nests, g.levels):
+                mm = g.map_of(n.domain if lv == "full" else n.axes, lv, factors)
+                if mm is None:
+                    raise Refusal("the iteration spaces differ")
+                old[n.buffer] = tidy(n.index.subs(mm), ranges) if g.writes[n.buffer] is not None else None
+            written = old
+        for b, e in own_reads:
+            if written[b] is None or tidy(e.subs(m), ranges) is not written[b]:
+                raise Refusal(f"reads {b.name} at another index than the one it is made at")
+
+    def check_cost(self, g: Group, nest: LoopNest, level: str, factors: list[Factor]) -> None:
+        if not any(f.reduced for f in factors):
+            return
+        outer = numel_hint([f.size for f in factors if not f.reduced], self.hints)
+        inner = numel_hint([f.size for f in factors if f.reduced], self.hints)
+        if outer >= SMALL_OUTER or outer * inner < BIG_WORK:
+            return
+        others = nest.reduce_op is None and level == "full" or any(
+            n.reduce_op is None and lv == "full" for n, lv in zip(g.nests, g.levels))
+        if others:
+            raise Refusal(f"the reduction leaves {outer} rows: too few to share among threads with what is computed for each element")
+
+    def why(self, g: Group, nest: LoopNest, loads: list) -> str:
+        made = [b for b, _ in loads if b in g.writes]
+        if made:
+            return "reads what the kernel makes, at the same index"
+        if any(b in g.reads for b, _ in loads):
+            return "reads the same memory"
+        return "runs over the same space"
+
+    def add(self, g: Group, nest: LoopNest, loads: list, level: str, factors: list[Factor], because: str) -> None:
+        m = g.map_of(nest.domain if level == "full" else nest.axes, level, factors)
+        g.nests.append(nest)
+        g.levels.append(level)
+        if because:
+            g.because.append(because)
+        # an index that several nests write (pieces of a cat) is never the one that a reader wants
+        g.writes[nest.buffer] = tidy(nest.index.subs(m), g.ranges(factors)) if nest.buffer not in self.made_in else None
+        for b, _ in loads:
+            if b not in g.writes and b not in g.reads:
+                g.reads.add(b)
+                rs = self.readers.setdefault(b, [])
+                rs.append(g)
+                if len(rs) > 4:
+                    del rs[0]
+        self.made_in[nest.buffer] = g
+
+
+def _with_outer(factors: Sequence[Factor], outer: Sequence[Factor]) -> list[Factor]:
+    """The space with its kept factors refined to `outer`; only where the reduced ones are innermost together or nothing changes."""
+    out: list[Factor] = []
+    rest = list(outer)
+    for f in factors:
+        if f.reduced:
+            out.append(f)
+            continue
+        left = f.size
+        while True:
+            o = rest.pop(0)
+            out.append(Factor(o.size))
+            if o.size is left:
+                break
+            left = left // o.size
+    return out
+
+
+def _same_total(a: Sequence[Factor], b: Sequence[Factor]) -> bool:
+    return mul_all(f.size for f in a) is mul_all(f.size for f in b)
+
+
+def _name(nest: LoopNest) -> str:
+    return nest.origins[-1] if nest.origins else nest.buffer.name
+
+
+def _space(factors: Sequence[Factor]) -> str:
+    return "(" + ", ".join(f"{f.size}{' reduced' if f.reduced else ''}" for f in factors) + ")"
+

@@ -1,0 +1,196 @@
+"""Inlining: which element-wise results are computed again where they are read, and never stored.
+
+Grouping (groups.py) shares values inside one kernel without computing anything twice; this pass comes before it and takes
+what grouping cannot: producers that are read through a permutation, a slice or a broadcast, or from several kernels, and are
+so cheap that reading memory would cost more.
+"""
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Sequence
+
+from ..lowering.ir import Buffer, LoopNest, Value, walk
+from ..lowering.lowered import LoweredStep
+from ..lowering.rewrite import Rewriter, is_affine, tidy
+from ..symbolic.expr import Expr
+from .cost import Costs
+from .domain import numel_hint
+
+__all__ = ["Uses", "find_uses", "inline"]
+
+CHEAP = 4              # computed again anywhere, as often as it is read: a conversion, a scaled or shifted load
+CHEAP_INDEX = 16       # of what reads no memory at all: masks made of indices
+MOVED = 256            # read through another index by one nest: moved there, up to this many nodes
+
+
+class Uses:
+    """Who reads a buffer: loads (nest, index) of nests, and whether anything else needs it in memory."""
+    __slots__ = ("loads", "needed")
+
+    def __init__(self) -> None:
+        self.loads: list[tuple[LoopNest, Expr]] = []
+        self.needed = False
+
+
+def find_uses(steps: Sequence[LoweredStep], needed: Sequence[Buffer]) -> dict[Buffer, Uses]:
+    uses: dict[Buffer, Uses] = {}
+
+    def of(b: Buffer) -> Uses:
+        u = uses.get(b)
+        if u is None:
+            u = uses[b] = Uses()
+        return u
+
+    for s in steps:
+        if isinstance(s, LoopNest):
+            for v in walk([s.value]):
+                if v.op == "load":
+                    of(v.attr[0]).loads.append((s, v.attr[1]))
+        else:
+            for b in buffers_read(s):
+                of(b).needed = True
+    for b in needed:
+        of(b).needed = True
+    return uses
+
+
+def buffers_read(step: Any) -> list[Buffer]:
+    """The buffers that a View or an Extern reads."""
+    if hasattr(step, "base"):
+        return [step.base]
+    out: list[Buffer] = []
+    stack: list[Any] = [step.args, step.kwargs]
+    while stack:
+        x = stack.pop()
+        if isinstance(x, Buffer):
+            out.append(x)
+        elif isinstance(x, (list, tuple)):
+            stack.extend(x)
+        elif isinstance(x, dict):
+            stack.extend(x.values())
+    return out
+
+
+def inline(steps: Sequence[LoweredStep], needed: Sequence[Buffer], hints: dict[str, int], drop_rounding: bool,
+           nothing: bool = False) -> list[LoweredStep]:
+    """The steps with inlined producers gone and their values in the readers; steps that nothing needs are dropped too.
+    nothing: only that."""
+    if nothing:
+        return _without_dead(list(steps), needed)
+    uses = find_uses(steps, needed)
+    writers: dict[Buffer, int] = {}
+    for s in steps:
+        if isinstance(s, LoopNest):
+            writers[s.buffer] = writers.get(s.buffer, 0) + 1
+    cost = Costs()
+    inlined: dict[Buffer, LoopNest] = {}
+    out: list[LoweredStep] = []
+    for s in steps:
+        if not isinstance(s, LoopNest):
+            out.append(s)
+            continue
+        u = uses.get(s.buffer)
+        if u is None:
+            continue                                     # dead
+        if inlined:
+            s = _with_inlined(s, inlined, drop_rounding)
+        if not u.needed and s.reduce_op is None and s.mode == "set" and writers[s.buffer] == 1 \
+                and _worth(s, u, cost, hints) and all(_keeps_affine(s, n, e) for n, e in u.loads):
+            inlined[s.buffer] = s
+        else:
+            out.append(s)
+    return _without_dead(out, needed)
+
+
+def _worth(p: LoopNest, u: Uses, cost: Costs, hints: dict[str, int]) -> bool:
+    c = cost(p.value)
+    if c > 4 * MOVED:
+        return False
+    values = walk([p.value])
+    loads = sum(1 for v in values if v.op == "load")
+    if c <= CHEAP and loads <= 1:
+        return True
+    if loads == 0:
+        return c <= CHEAP_INDEX
+    own = numel_hint([a.size for a in p.axes], hints)
+    if own == 1 and c <= MOVED:
+        return False                                     # one number: computed once, in memory
+    readers = {id(n) for n, _ in u.loads}
+    if len(readers) != 1 or len(values) > MOVED:
+        return False
+    nest, _ = u.loads[0]
+    if all(e is p.index for _, e in u.loads) and nest.domain == p.domain:
+        return False                                     # the same iteration space: grouping shares it without inlining
+    times = numel_hint([a.size for a in nest.domain], hints) / max(own, 1)
+    return times * len({e for _, e in u.loads}) <= 1
+
+
+def _with_inlined(s: LoopNest, inlined: dict[Buffer, LoopNest], drop_rounding: bool) -> LoopNest:
+    ranges = {a.symbol.name: (0, a.size) for a in s.domain}
+    origins: list[str] = []
+
+    def on_load(buffer: Buffer, e: Expr) -> Value | None:
+        p = inlined.get(buffer)
+        if p is None:
+            return None
+        origins.extend(p.origins)
+        return _at(p, e, ranges)
+
+    value = Rewriter(on_load=on_load, drop_rounding=drop_rounding)(s.value)
+    if value is s.value:
+        return s
+    return replace(s, value=value, origins=tuple(dict.fromkeys((*origins, *s.origins))))
+
+
+def _at(p: LoopNest, e: Expr, ranges: dict[str, tuple]) -> Value:
+    """The value that nest p stores at flat position e of its buffer."""
+    if e is p.index:
+        return p.value
+    m = _positions(p, e, ranges)
+    return Rewriter(on_index=lambda x: tidy(x.subs(m), ranges))(p.value)
+
+
+def _positions(p: LoopNest, e: Expr, ranges: dict[str, tuple]) -> dict[str, Expr]:
+    """Axis symbols of p as functions of the flat position e in its buffer; divisions vanish where e was made of strides."""
+    out: dict[str, Expr] = {}
+    for k, a in enumerate(p.axes):                       # axes come in memory order, largest stride first
+        q = e // p.index.coeff(a.symbol.name)
+        out[a.symbol.name] = tidy(q if k == 0 else q % a.size, ranges)
+    return out
+
+
+def _keeps_affine(p: LoopNest, reader: LoopNest, e: Expr) -> bool:
+    """Whether the reader can compute p's value at e without divisions that were not there before."""
+    if e is p.index or not is_affine(e):
+        return True
+    ranges = {a.symbol.name: (0, a.size) for a in reader.domain}
+    return all(is_affine(q) for q in _positions(p, e, ranges).values())
+
+
+def _without_dead(steps: list[LoweredStep], needed: Sequence[Buffer]) -> list[LoweredStep]:
+    live = set(needed)
+    kept: list[LoweredStep] = []
+    for s in reversed(steps):
+        if isinstance(s, LoopNest):
+            if s.buffer not in live:
+                continue
+            live.update(v.attr[0] for v in walk([s.value]) if v.op == "load")
+        elif hasattr(s, "base"):
+            if s.buffer not in live:
+                continue
+            live.add(s.base)
+        else:
+            if not any(b in live for b in s.outputs if b is not None) and not _has_effect(s):
+                continue
+            live.update(buffers_read(s))
+        kept.append(s)
+    kept.reverse()
+    return kept
+
+
+def _has_effect(s: Any) -> bool:
+    """Whether calling the operator does more than make its outputs: writes, random numbers."""
+    schema = s.op._schema
+    tags = getattr(s.op, "tags", ())
+    return any(a.alias_info is not None and a.alias_info.is_write for a in schema.arguments) or "nondeterministic_seeded" in \
+        {str(t).split(".")[-1] for t in tags} or not schema.returns

@@ -1,0 +1,259 @@
+"""The memory plan: which buffers are allocated when, in whose memory, and when they are released.
+
+Liveness is per block of memory: a view keeps its base alive. A temporary may take the memory of a temporary that is dead by
+then: one that dies in the same kernel and is read there at exactly the index that is written (in place), or one of equal
+size. Memory of graph inputs, constants and outputs is never given to anything else.
+"""
+from __future__ import annotations
+
+from typing import Any, Sequence
+
+from ..lowering.ir import Buffer, Kernel, walk
+from ..lowering.lowered import Extern, LoweredGraph, View
+from ..symbolic.expr import Expr, as_expr, integer
+from .domain import size_hint
+from .inline import buffers_read
+from .schedule import Alloc, Free, Launch, Step
+
+__all__ = ["plan_memory", "nbytes", "same_index"]
+
+
+def nbytes(b: Buffer) -> Expr:
+    """Bytes of memory that a buffer spans: to the last element that its strides reach."""
+    span = integer(1)
+    for s, st in zip(b.shape, b.stride):
+        span = span + (as_expr(s) - 1) * st
+    if any(isinstance(s, int) and s == 0 for s in b.shape):
+        return integer(0)
+    return span * b.dtype.itemsize
+
+
+def plan_memory(steps: Sequence[Any], lowered: LoweredGraph, hints: dict[str, int]) -> tuple[list[Step], int, list[tuple[int, Buffer]], list[int]]:
+    """(steps with allocations, peak bytes at the hints, mutations left to copy at the end, inputs that kernels write)."""
+    return _Planner(steps, lowered, hints).run()
+
+
+class _Planner:
+    def __init__(self, steps: Sequence[Any], lowered: LoweredGraph, hints: dict[str, int]):
+        self.steps, self.lowered, self.hints = list(steps), lowered, hints
+        self.base: dict[Buffer, Buffer] = {}             # view -> what it is a view of
+        self.aliases: dict[Buffer, list[Buffer]] = {}    # output of an extern that may alias its inputs -> those
+        self.last_use: dict[Buffer, int] = {}
+        self.first: dict[Buffer, int] = {}
+
+    def root(self, b: Buffer) -> Buffer:
+        while b in self.base:
+            b = self.base[b]
+        return b
+
+    def touch(self, b: Buffer, i: int) -> None:
+        stack = [b]
+        while stack:
+            r = self.root(stack.pop())
+            self.last_use[r] = i
+            stack.extend(self.aliases.get(r, ()))
+
+    def run(self) -> tuple[list[Step], int, list[tuple[int, Buffer]], list[int]]:
+        in_place, mutations = self.mutations_in_place()
+        self.liveness()
+        reuse = self.choose_reuse(in_place)
+        return (*self.emit(reuse, in_place), mutations, sorted(in_place.values()))
+
+    # ---- mutated inputs
+    def mutations_in_place(self) -> tuple[dict[Buffer, int], list[tuple[int, Buffer]]]:
+        """Buffers that may be computed right in the mutated input: same layout, and nothing reads the input afterwards."""
+        in_place: dict[Buffer, int] = {}
+        left: list[tuple[int, Buffer]] = []
+        returned = {o.value for o in self.lowered.outputs if o.kind == "buffer"}
+        returned |= {o.value[0] for o in self.lowered.outputs if isinstance(o.value, tuple) and o.value and isinstance(o.value[0], Buffer)}
+        made: dict[Buffer, int] = {}
+        reads: dict[Buffer, list[int]] = {}
+        bases: dict[Buffer, Buffer] = {}
+        for i, s in enumerate(self.steps):
+            if isinstance(s, Launch):
+                for b in s.outputs:
+                    made[b] = -1 if b in made else i     # several kernels write it: leave it alone
+                for b in s.inputs:
+                    reads.setdefault(b, []).append(i)
+            else:
+                if isinstance(s, View):
+                    bases[s.buffer] = s.base
+                for b in buffers_read(s):
+                    reads.setdefault(b, []).append(i)
+        viewed = set(bases.values())
+        sources = [b for _, b in self.lowered.mutations]
+        targets = [i for i, _ in self.lowered.mutations]
+        for i, b in self.lowered.mutations:
+            x = self.lowered.inputs[i]
+            k = made.get(b, -1)
+            ok = (k >= 0 and b not in returned and b not in viewed and sources.count(b) == 1 and targets.count(i) == 1
+                  and isinstance(x, Buffer) and x not in viewed and x.dtype == b.dtype and _same_layout(x, b))
+            if ok:
+                launch = self.steps[k]
+                ok = all(r < k or (r == k and same_index(launch.kernel, launch.inputs.index(x), launch.outputs.index(b)))
+                         for r in reads.get(x, ()))
+            if ok:
+                in_place[b] = i
+            else:
+                left.append((i, b))
+        return in_place, left
+
+    # ---- when each block of memory is used
+    def liveness(self) -> None:
+        end = len(self.steps)
+        for i, s in enumerate(self.steps):
+            if isinstance(s, View):
+                self.base[s.buffer] = s.base
+                self.touch(s.buffer, i)
+                continue
+            for b in (s.inputs if isinstance(s, Launch) else buffers_read(s)):
+                self.touch(b, i)
+            if isinstance(s, Extern):
+                read = [self.root(b) for b in buffers_read(s)]
+                for k, b in enumerate(s.outputs):
+                    if b is not None:
+                        if _may_alias(s, k):
+                            self.aliases[b] = read
+                        self.touch(b, i)
+                        self.first.setdefault(b, i)
+            else:
+                for b in s.outputs:
+                    self.touch(b, i)
+                    self.first.setdefault(b, i)
+        for b in _outlive(self.lowered):
+            self.touch(b, end)
+        self.pinned = {self.root(b) for b in _outlive(self.lowered)}
+        for b in list(self.pinned):
+            self.pinned.update(self.root(x) for x in self.aliases.get(b, ()))
+
+    def choose_reuse(self, in_place: dict[Buffer, int]) -> dict[Buffer, Buffer]:
+        """buffer -> the dead buffer whose memory it takes."""
+        reuse: dict[Buffer, Buffer] = {}
+        dead: dict[Expr, list[Buffer]] = {}
+        room: dict[Buffer, Expr] = {}                    # bytes of the block that a buffer lies in
+        dies: dict[int, list[Buffer]] = {}
+        aliased = {self.root(x) for xs in self.aliases.values() for x in xs} | set(self.aliases)
+        for b, i in self.last_use.items():
+            dies.setdefault(i, []).append(b)
+        for i, s in enumerate(self.steps):
+            outs = _allocated(s)
+            for b in outs:
+                if self.first[b] != i or b in in_place:
+                    continue
+                room[b] = nbytes(b)
+                if b in self.pinned or b in aliased:
+                    continue
+                old = self.in_place_input(s, b, i, reuse, room) if isinstance(s, Launch) else None
+                if old is None:
+                    old = self.take(dead, room[b])
+                if old is not None:
+                    reuse[b] = old
+                    room[b] = room[old]
+            taken = set(reuse.values())
+            for b in dies.get(i, ()):
+                if b in room and b not in self.pinned and b not in aliased and b not in taken:
+                    dead.setdefault(room[b], []).append(b)
+        return reuse
+
+    def take(self, dead: dict[Expr, list[Buffer]], want: Expr) -> Buffer | None:
+        same = dead.get(want)
+        if same:
+            return same.pop()
+        if want.op == "int":                             # the smallest static block that is not more than twice as large
+            sizes = sorted(e.value for e, bs in dead.items() if bs and e.op == "int" and want.value <= e.value <= 2 * want.value)
+            if sizes and want.value:
+                return dead[integer(sizes[0])].pop()
+        return None
+
+    def in_place_input(self, s: Launch, b: Buffer, i: int, reuse: dict[Buffer, Buffer], room: dict[Buffer, Expr]) -> Buffer | None:
+        o = s.outputs.index(b)
+        taken = set(reuse.values())
+        for k, x in enumerate(s.inputs):
+            if (x in room and self.last_use[x] == i and x not in self.pinned and x not in taken and room[x] is room[b]
+                    and x not in s.outputs and x.dtype.itemsize == b.dtype.itemsize and same_index(s.kernel, k, o)):
+                return x
+        return None
+
+    # ---- the steps
+    def emit(self, reuse: dict[Buffer, Buffer], in_place: dict[Buffer, int]) -> tuple[list[Step], int]:
+        taken = set(reuse.values())
+        dies: dict[int, list[Buffer]] = {}
+        for b, i in self.last_use.items():
+            if b in self.first and b not in taken and b not in self.pinned and b not in in_place:
+                dies.setdefault(i, []).append(b)
+        out: list[Step] = []
+        live = peak = 0
+        size: dict[Buffer, int] = {}
+        for i, s in enumerate(self.steps):
+            for b in _allocated(s):
+                if self.first[b] != i:
+                    continue
+                if b in in_place:
+                    out.append(View(b, self.lowered.inputs[in_place[b]], 0))
+                    continue
+                old = reuse.get(b)
+                out.append(Alloc(b, old))
+                size[b] = size.pop(old) if old is not None else max(0, size_hint(nbytes(b), self.hints))
+                live += size[b] if old is None else 0
+            if isinstance(s, Extern) and s.out_variant is None:
+                for b in s.outputs:
+                    if b is not None:
+                        size[b] = max(0, size_hint(nbytes(b), self.hints))
+                        live += size[b]
+            peak = max(peak, live)
+            out.append(s)
+            for b in dies.get(i, ()):
+                out.append(Free(b))
+                live -= size.pop(b, 0)
+        return out, peak
+
+
+def _allocated(s: Any) -> list[Buffer]:
+    """Buffers that the plan allocates for a step."""
+    if isinstance(s, Launch):
+        return s.outputs
+    if isinstance(s, Extern) and s.out_variant is not None:
+        return [b for b in s.outputs if b is not None]
+    return []
+
+
+def _may_alias(s: Extern, k: int) -> bool:
+    returns = s.op._schema.returns
+    return k >= len(returns) or returns[k].alias_info is not None
+
+
+def _outlive(lowered: LoweredGraph) -> list[Buffer]:
+    out = [b for _, b in lowered.mutations]
+    for o in lowered.outputs:
+        v = o.value[0] if isinstance(o.value, tuple) and o.value else o.value
+        if isinstance(v, Buffer):
+            out.append(v)
+    out += [b for b in lowered.inputs if isinstance(b, Buffer)]
+    return out
+
+
+def _same_layout(a: Buffer, b: Buffer) -> bool:
+    return (len(a.shape) == len(b.shape) and all(as_expr(x) is as_expr(y) for x, y in zip(a.shape, b.shape))
+            and all(as_expr(x) is as_expr(y) for s, x, y in zip(a.shape, a.stride, b.stride) if s != 1))
+
+
+def same_index(kernel: Kernel, i: int, o: int) -> bool:
+    """Whether output o may lie in the memory of input i: every read of the input is at the index of the one store to the output,
+    and in no later pass than the store's."""
+    x, y = kernel.inputs[i], kernel.outputs[o]
+    at: Expr | None = None
+    stored_in = -1
+    for k, st in enumerate(kernel.stages):
+        for store in st.stores:
+            if store.buffer is y:
+                if at is not None or store.mode != "set":
+                    return False
+                at, stored_in = store.index, k
+    if at is None:
+        return False
+    for k, st in enumerate(kernel.stages):
+        for v in walk([a.value for a in st.accs] + [store.value for store in st.stores]):
+            if v.op == "load" and v.attr[0] is x and (v.attr[1] is not at or v.args or k > stored_in):
+                return False
+    return True
+

@@ -1,0 +1,96 @@
+"""Tensors made from nothing: constants and index expressions. They cost no memory unless something needs them in memory."""
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from ...symbolic.expr import Expr, as_expr
+from ..ir import cast, const, index, prim
+from ..lower import Lowering, NoRule, rule
+from ..promote import compute_dtype, operand, rounded
+from ..ref import Ref, Scalar, dim_symbol, is_one
+
+
+def _filled(lo: Lowering, x: Any) -> Ref:
+    m = lo.meta()
+    if m.dtype.is_complex or isinstance(x, complex):
+        raise NoRule("complex numbers")
+    return Ref(lo.out_shape(), m.dtype, operand(x, m.dtype))
+
+
+@rule("aten.full.default", "aten.full_like.default", "aten.new_full.default")
+def full(lo: Lowering, node: Any, first: Any, *args: Any, **kw: Any) -> Ref:
+    return _filled(lo, args[-1] if "fill_value" not in kw else kw["fill_value"])
+
+
+@rule("aten.fill.Scalar", "aten.fill.Tensor")
+def fill(lo: Lowering, node: Any, x: Ref, value: Any) -> Ref:
+    return _filled(lo, value)
+
+
+@rule("aten.scalar_tensor.default")
+def scalar_tensor(lo: Lowering, node: Any, x: Any, **kw: Any) -> Ref:
+    return _filled(lo, x)
+
+
+@rule("aten.zeros.default", "aten.zeros_like.default", "aten.new_zeros.default", "aten.zero.default",
+      "aten.empty.memory_format", "aten.empty_like.default", "aten.new_empty.default", "aten.empty_strided.default",
+      "aten.new_empty_strided.default", "aten.empty_permuted.default")
+def zeros(lo: Lowering, node: Any, *args: Any, **kw: Any) -> Ref:
+    """Memory without contents counts as zeros: what reads it gets some value, and the same each time."""
+    return _filled(lo, 0)
+
+
+@rule("aten.ones.default", "aten.ones_like.default", "aten.new_ones.default")
+def ones(lo: Lowering, node: Any, *args: Any, **kw: Any) -> Ref:
+    return _filled(lo, 1)
+
+
+@rule("aten.arange.default", "aten.arange.start", "aten.arange.start_step")
+def arange(lo: Lowering, node: Any, *args: Any, **kw: Any) -> Ref:
+    start, step = (0 if len(args) == 1 else args[0]), (args[2] if len(args) == 3 else 1)
+    return _ramp(lo, start, step)
+
+
+@rule("prims.iota.default")
+def iota(lo: Lowering, node: Any, length: Any, *, start: Any, step: Any, **kw: Any) -> Ref:
+    return _ramp(lo, start, step)
+
+
+def _ramp(lo: Lowering, start: Any, step: Any) -> Ref:
+    m = lo.meta()
+    shape = lo.out_shape()
+    i = as_expr(0) if is_one(shape[0]) else dim_symbol(1, 0)
+    if all(isinstance(x, (int, Expr)) for x in (start, step)) and not m.dtype.is_floating_point:
+        return Ref(shape, m.dtype, cast(index(as_expr(start) + i * step), m.dtype))
+    if isinstance(start, Scalar) or isinstance(step, Scalar):
+        raise NoRule("arange of values known at run time")
+    # eager computes start + i * step in double for floats and rounds once
+    wide = torch.float64 if m.dtype.is_floating_point else torch.int64
+    v = prim("add", operand(start, wide), prim("mul", operand(step, wide), cast(index(i), wide)))
+    return lo.pointwise(cast(v, m.dtype))
+
+
+@rule("aten.eye.default", "aten.eye.m")
+def eye(lo: Lowering, node: Any, *args: Any, **kw: Any) -> Ref:
+    m = lo.meta()
+    shape = lo.out_shape()
+    r, c = (index(as_expr(0) if is_one(shape[d]) else dim_symbol(2, d)) for d in (0, 1))
+    return lo.pointwise(prim("where", prim("eq", r, c), const(1, m.dtype), const(0, m.dtype)))
+
+
+@rule("aten.linspace.default")
+def linspace(lo: Lowering, node: Any, start: Any, end: Any, steps: Any, **kw: Any) -> Ref:
+    m = lo.meta()
+    shape = lo.out_shape()
+    if not m.dtype.is_floating_point or not all(isinstance(x, (int, float)) for x in (start, end)) or not isinstance(steps, int):
+        raise NoRule("linspace of ints or of values known at run time")
+    dt = compute_dtype(m.dtype)
+    if steps <= 1:
+        return lo.pointwise(const(start, m.dtype))
+    step = operand((end - start) / (steps - 1), dt)
+    i = index(as_expr(0) if is_one(shape[0]) else dim_symbol(1, 0))
+    up = prim("add", operand(start, dt), prim("mul", step, cast(i, dt)))
+    down = prim("sub", operand(end, dt), prim("mul", step, cast(prim("sub", const(steps - 1, torch.int64), i), dt)))
+    return lo.pointwise(rounded(prim("where", prim("lt", i, const(steps // 2, torch.int64)), up, down), m.dtype))

@@ -1,0 +1,85 @@
+"""Reading at computed positions: an index tensor becomes part of a load's index. Positions are checked as eager checks them."""
+from __future__ import annotations
+
+from typing import Any, Sequence
+
+import torch
+
+from ...symbolic.expr import Expr, as_expr
+from ..ir import Value, cast, check_index, const, index, indirect_symbol, prim
+from ..lower import Lowering, NoRule, rule
+from ..ref import Ref, dim_symbol, is_one, remap
+
+
+def position(i: Value, size: Any, message: str, wrap: bool) -> Expr:
+    """A symbol whose value is the element of an index tensor, wrapped where negative counts from the end, and checked."""
+    i = cast(i, torch.int64)
+    n = index(as_expr(size))
+    if wrap:
+        i = prim("where", prim("lt", i, const(0, torch.int64)), prim("add", i, n), i)
+    return indirect_symbol(check_index(i, n, message))
+
+
+@rule("aten.embedding.default")
+def embedding(lo: Lowering, node: Any, weight: Ref, ids: Ref, *args: Any, **kw: Any) -> Ref:
+    shape = lo.out_shape()
+    n = len(shape)
+    at = remap(ids, ids.shape + (1,), {d: dim_symbol(n, d) for d in range(ids.ndim)})
+    row = position(at.value, weight.shape[0], "IndexError: index out of range in self", False)
+    return lo.pointwise(_read(weight, shape, {0: row, 1: dim_symbol(n, n - 1)}))
+
+
+def _read(x: Ref, shape: tuple, of_dim: dict[int, Any]) -> Value:
+    """x at the given positions. A position that is checked must be evaluated even where a dimension has size 1."""
+    value = remap(x, shape, of_dim).value
+    for d, e in of_dim.items():
+        if is_one(x.shape[d]) and isinstance(e, Expr) and e.op == "sym" and e.name.startswith("ind"):
+            raise NoRule("indexing a dimension of size 1")
+    return value
+
+
+@rule("aten.index_select.default")
+def index_select(lo: Lowering, node: Any, x: Ref, dim: int, ids: Ref) -> Ref:
+    if x.ndim == 0:
+        raise NoRule("index_select of a 0-dim tensor")
+    shape = lo.out_shape()
+    dim %= x.ndim
+    at = remap(Ref((1,), ids.dtype, ids.value) if ids.ndim == 0 else ids, (ids.shape[0] if ids.ndim else 1,) + (1,) * (x.ndim - 1 - dim),
+               {0: dim_symbol(x.ndim, dim)})
+    m: dict[int, Any] = {d: dim_symbol(x.ndim, d) for d in range(x.ndim)}
+    m[dim] = position(at.value, x.shape[dim], "IndexError: index out of range in self", False)
+    return lo.pointwise(_read(x, shape, m))
+
+
+@rule("aten.gather.default")
+def gather(lo: Lowering, node: Any, x: Ref, dim: int, ids: Ref, **kw: Any) -> Ref:
+    if x.ndim == 0 or ids.ndim == 0:
+        raise NoRule("gather of a 0-dim tensor")
+    dim %= x.ndim
+    m: dict[int, Any] = {d: (dim_symbol(x.ndim, d) if not is_one(ids.shape[d]) else 0) for d in range(x.ndim)}
+    message = f"RuntimeError: index out of bounds for dimension {dim} with size {x.shape[dim]}"
+    m[dim] = position(ids.value, x.shape[dim], message, False)
+    return lo.pointwise(_read(x, ids.shape, m))
+
+
+@rule("aten.index.Tensor", "aten._unsafe_index.Tensor")
+def index_tensor(lo: Lowering, node: Any, x: Ref, ids: Sequence[Ref | None]) -> Ref:
+    used = [(d, i) for d, i in enumerate(ids) if i is not None]
+    if any(i.dtype in (torch.bool, torch.uint8) for _, i in used):
+        raise NoRule("indexing by a mask: the result's size depends on values")
+    shape = lo.out_shape()
+    n = len(shape)
+    width = max(i.ndim for _, i in used)
+    dims = [d for d, _ in used]
+    adjacent = dims == list(range(dims[0], dims[0] + len(dims)))
+    first = dims[0] if adjacent else 0                    # where the dimensions of the index tensors go in the result
+    m: dict[int, Any] = {}
+    kept = [d for d in range(x.ndim) if d not in dims]
+    for k, d in enumerate(kept):
+        m[d] = dim_symbol(n, k if k < first else k + width)
+    tail = n - first - width                              # dimensions of the result to the right of the index's
+    for d, i in used:
+        at = remap(i, i.shape + (1,) * tail, {k: dim_symbol(i.ndim + tail, k) for k in range(i.ndim)})
+        message = f"IndexError: index is out of bounds for dimension {d} with size {x.shape[d]}"
+        m[d] = position(at.value, x.shape[d], message, True)
+    return lo.pointwise(_read(x, shape, m))

@@ -1,0 +1,132 @@
+"""Joining and padding."""
+from __future__ import annotations
+
+from typing import Any, Sequence
+
+import torch
+
+from ...symbolic.expr import Expr, as_expr
+from ..ir import Buffer, LoopNest, Value, cast, const, index, prim
+from ..lower import Lowering, NoRule, memory_order, rule, strides_of
+from ..ref import Ref, dim_symbol, flat_index, is_one, ref_of_buffer, remap
+
+# A cat of few pieces is a choice by index inside a fused kernel; of many, each piece is stored into its part of the result.
+CHOICE_LIMIT = 4
+
+
+@rule("aten.cat.default", "aten.concat.default")
+def cat(lo: Lowering, node: Any, tensors: Sequence[Ref], dim: int = 0) -> Ref:
+    dtype = lo.meta().dtype
+    if dtype.is_complex:
+        raise NoRule("complex numbers")
+    pieces = [x for x in tensors if not (x.ndim == 1 and type(x.shape[0]) is int and x.shape[0] == 0)]
+    shape = lo.out_shape()
+    if not pieces:
+        return lo.pointwise(const(0, dtype))
+    dim %= len(shape)
+    pieces = [x for x in pieces if not (type(x.shape[dim]) is int and x.shape[dim] == 0)]
+    if not pieces:
+        return lo.pointwise(const(0, dtype))
+    if len(pieces) <= CHOICE_LIMIT and _feeds_kernels(node):
+        return lo.pointwise(_choose(pieces, dim, shape, dtype))
+    return _store_pieces(lo, pieces, dim, shape, dtype)
+
+
+def _feeds_kernels(node: Any) -> bool:
+    """Whether what uses the result is element-wise work, into which a choice by index can be fused."""
+    from ..lower import RULES
+    users = [u for u in node.users if u.op == "call_function"]
+    return bool(users) and len(users) == len(node.users) and all(
+        u.target in RULES and RULES[u.target].__module__.endswith(("pointwise", "reductions", "norms")) for u in users)
+
+
+def _choose(pieces: list[Ref], dim: int, shape: tuple, dtype: torch.dtype) -> Value:
+    n = len(shape)
+    at = as_expr(0) if is_one(shape[dim]) else dim_symbol(n, dim)
+    starts, first = [], as_expr(0)
+    for x in pieces:
+        starts.append(first)
+        first = first + x.shape[dim]
+    v: Value | None = None
+    for x, start in zip(reversed(pieces), reversed(starts)):
+        piece = cast(remap(x, shape, {dim: at - start}).value, dtype)
+        if v is None:
+            v = piece
+        else:
+            v = prim("masked", prim("lt", index(at), index(start + x.shape[dim])), piece, v)
+    return v if len(pieces) == 1 else _guard_last(v, pieces[-1], dim, at, starts[-1], dtype)
+
+
+def _guard_last(v: Value, last: Ref, dim: int, at: Expr, start: Expr, dtype: torch.dtype) -> Value:
+    """The last piece is read only where none of the others holds: the chain's final operand must be guarded as well, because
+    generated code may evaluate the second branch of a choice for all elements."""
+    chain: list[tuple[Value, Value]] = []
+    while v.op == "masked":
+        chain.append((v.args[0], v.args[1]))
+        v = v.args[2]
+    r = prim("masked", prim("ge", index(at), index(start)), v, const(0, dtype))
+    for cond, piece in reversed(chain):
+        lower = piece_start(cond, chain)
+        inside = cond if lower is None else prim("logical_and", lower, cond)
+        r = prim("masked", inside, piece, r)
+    return r
+
+
+def piece_start(cond: Value, chain: list[tuple[Value, Value]]) -> Value | None:
+    """at >= start of the piece that `cond` (at < end) bounds: start is the end of the piece before it."""
+    k = next(i for i, (c, _) in enumerate(chain) if c is cond)
+    return None if k == 0 else prim("ge", *chain[k - 1][0].args)
+
+
+def _store_pieces(lo: Lowering, pieces: list[Ref], dim: int, shape: tuple, dtype: torch.dtype) -> Ref:
+    m = lo.meta()
+    b: Buffer = lo.new_buffer(shape, dtype, strides_of(m))
+    first = as_expr(0)
+    for x in pieces:
+        axes = memory_order(x.shape, b.stride)
+        idx = flat_index(x.shape, b.stride) + first * b.stride[dim]
+        lo.steps.append(LoopNest(b, axes, idx, cast(x.value, dtype), domain=axes, origins=lo.origins(), lines=lo.lines()))
+        first = first + x.shape[dim]
+    return ref_of_buffer(b)
+
+
+@rule("aten.stack.default")
+def stack(lo: Lowering, node: Any, tensors: Sequence[Ref], dim: int = 0) -> Ref:
+    n = len(lo.out_shape())
+    dim %= n
+    pieces = [remap(x, x.shape[:dim] + (1,) + x.shape[dim:], {d: dim_symbol(n, d if d < dim else d + 1) for d in range(x.ndim)})
+              for x in tensors]
+    return cat(lo, node, pieces, dim)
+
+
+@rule("aten.constant_pad_nd.default")
+def constant_pad(lo: Lowering, node: Any, x: Ref, pad: Sequence[Any], value: Any = 0) -> Ref:
+    shape = lo.out_shape()
+    n = x.ndim
+    m: dict[int, Any] = {}
+    cond: Value | None = None
+    for k in range(len(pad) // 2):
+        d = n - 1 - k
+        before, after = pad[2 * k], pad[2 * k + 1]
+        if _is_zero(before) and _is_zero(after):
+            continue
+        at = (as_expr(0) if is_one(shape[d]) else dim_symbol(n, d)) - before
+        m[d] = at
+        checks = []
+        if not (isinstance(before, int) and before <= 0):
+            checks.append(prim("ge", index(at), const(0, torch.int64)))
+        if not (isinstance(after, int) and after <= 0):
+            checks.append(prim("lt", index(at), index(as_expr(x.shape[d]))))
+        for c in checks:
+            cond = c if cond is None else prim("logical_and", cond, c)
+    fill = const(value, x.dtype) if isinstance(value, (int, float)) else None
+    if fill is None:
+        raise NoRule("a padding value known at run time")
+    if any(type(s) is int and s == 0 for s in x.shape):
+        return lo.pointwise(fill)
+    v = remap(x, shape, m).value
+    return lo.pointwise(v if cond is None else prim("masked", cond, v, fill))
+
+
+def _is_zero(x: Any) -> bool:
+    return isinstance(x, int) and x == 0

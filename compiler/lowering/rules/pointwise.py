@@ -1,0 +1,529 @@
+"""Element-wise operators. Low precision computes in float32 and rounds, ints wrap, comparisons promote first."""
+from __future__ import annotations
+
+import math
+from typing import Any, Callable
+
+import torch
+
+from ...symbolic.expr import Expr
+from ..ir import Value, cast, const, prim
+from ..lower import Lowering, NoRule, rule
+from ..promote import compute_dtype, operand, result_type, rounded
+from ..ref import Ref
+
+C = const
+
+
+def _out(lo: Lowering, v: Value) -> Ref:
+    return lo.pointwise(rounded(v, lo.meta().dtype))
+
+
+def _no_complex(lo: Lowering, *xs: Any) -> None:
+    if lo.meta().dtype.is_complex or any(isinstance(x, Ref) and x.dtype.is_complex or isinstance(x, complex) for x in xs):
+        raise NoRule("complex numbers")
+
+
+def _math(lo: Lowering, *xs: Any) -> list[Value]:
+    """Operands in the dtype that the node computes in: its own, or float32 for low precision."""
+    _no_complex(lo, *xs)
+    dt = compute_dtype(lo.meta().dtype)
+    return [operand(x, dt) for x in xs]
+
+
+# ---- one operand, floating point result
+_FLOAT_UNARY = ("sqrt", "rsqrt", "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tan", "asin", "acos",
+                "atan", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "erf", "erfc", "lgamma", "sigmoid", "reciprocal")
+
+
+def _unary(name: str) -> Callable:
+    def f(lo: Lowering, node: Any, x: Any) -> Ref:
+        v, = _math(lo, x)
+        return _out(lo, prim(name, v))
+    return f
+
+
+for _name in _FLOAT_UNARY:
+    rule(f"aten.{_name}.default")(_unary(_name))
+
+
+# ---- one operand, same dtype
+def _same_dtype(name: str, int_identity: bool = False, bool_identity: bool = False) -> Callable:
+    def f(lo: Lowering, node: Any, x: Ref, **kw: Any) -> Ref:
+        if kw.get("decimals"):
+            raise NoRule("round to decimals")
+        v, = _math(lo, x)
+        if (int_identity and not v.dtype.is_floating_point) or (bool_identity and v.dtype == torch.bool):
+            return _out(lo, v)
+        return _out(lo, prim(name, v))
+    return f
+
+
+for _name in ("neg", "square"):
+    rule(f"aten.{_name}.default")(_same_dtype(_name))
+for _name in ("abs", "sign", "relu"):
+    rule(f"aten.{_name}.default")(_same_dtype(_name, bool_identity=True))
+rule("aten.sgn.default")(_same_dtype("sign", bool_identity=True))
+for _name in ("floor", "ceil", "trunc", "round"):
+    rule(f"aten.{_name}.default")(_same_dtype(_name, int_identity=True))
+rule("aten.fix.default")(_same_dtype("trunc", int_identity=True))
+rule("aten.frac.default")(_same_dtype("frac"))
+
+
+@rule("aten.bitwise_not.default")
+def bitwise_not(lo: Lowering, node: Any, x: Ref) -> Ref:
+    return _out(lo, prim("logical_not" if x.dtype == torch.bool else "bitwise_not", x.value))
+
+
+@rule("aten.logical_not.default")
+def logical_not(lo: Lowering, node: Any, x: Ref) -> Ref:
+    _no_complex(lo, x)
+    return _out(lo, prim("logical_not", cast(x.value, torch.bool)))
+
+
+@rule("aten.isnan.default", "aten.isinf.default", "aten.signbit.default")
+def is_special(lo: Lowering, node: Any, x: Ref) -> Ref:
+    _no_complex(lo, x)
+    name = node.target._schema.name.split("::")[1]
+    v = operand(x, compute_dtype(x.dtype))
+    if not v.dtype.is_floating_point:
+        return _out(lo, prim("lt", v, C(0, v.dtype)) if name == "signbit" and v.dtype != torch.bool else C(False, torch.bool))
+    return _out(lo, prim(name, v))
+
+
+@rule("aten.isfinite.default")
+def isfinite(lo: Lowering, node: Any, x: Ref) -> Ref:
+    _no_complex(lo, x)
+    v = operand(x, compute_dtype(x.dtype))
+    return _out(lo, _finite(v))
+
+
+def _finite(v: Value) -> Value:
+    if not v.dtype.is_floating_point:
+        return C(True, torch.bool)
+    return prim("logical_not", prim("logical_or", prim("isnan", v), prim("isinf", v)))
+
+
+@rule("aten.isposinf.default", "aten.isneginf.default")
+def signed_inf(lo: Lowering, node: Any, x: Ref) -> Ref:
+    v = operand(x, compute_dtype(x.dtype))
+    if not v.dtype.is_floating_point:
+        return _out(lo, C(False, torch.bool))
+    return _out(lo, prim("eq", v, C(math.inf if "pos" in node.target._schema.name else -math.inf, v.dtype)))
+
+
+@rule("aten.nan_to_num.default")
+def nan_to_num(lo: Lowering, node: Any, x: Ref, nan: Any = None, posinf: Any = None, neginf: Any = None) -> Ref:
+    v, = _math(lo, x)
+    if not v.dtype.is_floating_point:
+        return _out(lo, v)
+    info = torch.finfo(x.dtype)
+    r = prim("where", prim("isnan", v), C(nan or 0.0, v.dtype), v)
+    r = prim("where", prim("eq", v, C(math.inf, v.dtype)), C(info.max if posinf is None else posinf, v.dtype), r)
+    return _out(lo, prim("where", prim("eq", v, C(-math.inf, v.dtype)), C(info.min if neginf is None else neginf, v.dtype), r))
+
+
+# ---- copies and conversions
+@rule("aten.clone.default", "aten.lift_fresh_copy.default", "aten.contiguous.default", "aten.positive.default")
+def clone(lo: Lowering, node: Any, x: Ref, **kw: Any) -> Ref:
+    return lo.pointwise(x.value)
+
+
+@rule("aten._to_copy.default", "prims.convert_element_type.default", "aten.to.dtype")
+def to_copy(lo: Lowering, node: Any, x: Ref, *args: Any, **kw: Any) -> Ref:
+    m = lo.meta()
+    if str(m.device) != str(lo.meta(node.args[0]).device):
+        raise NoRule("a copy between devices")
+    _no_complex(lo, x)
+    return lo.pointwise(cast(x.value, m.dtype))
+
+
+@rule("aten.copy.default")
+def copy(lo: Lowering, node: Any, dst: Ref, src: Any, non_blocking: bool = False) -> Ref:
+    _no_complex(lo, dst, src)
+    return lo.pointwise(operand(src, dst.dtype))
+
+
+@rule("aten.alias.default", "aten.detach.default", "aten.lift_fresh.default")
+def alias(lo: Lowering, node: Any, x: Ref) -> Ref:
+    return x
+
+
+# ---- two operands
+def _scaled(v: Value, alpha: Any) -> Value:
+    return v if alpha == 1 and not isinstance(alpha, Expr) else prim("mul", operand(alpha, v.dtype), v)
+
+
+def _bools(name: str) -> str:
+    """Arithmetic on bools: + is or, * is and."""
+    return {"add": "logical_or", "mul": "logical_and"}[name]
+
+
+@rule("aten.add.Tensor", "aten.add.Scalar")
+def add(lo: Lowering, node: Any, a: Any, b: Any, *, alpha: Any = 1) -> Ref:
+    x, y = _math(lo, a, b)
+    if x.dtype == torch.bool:
+        return _out(lo, prim("logical_or", x, y if alpha else C(False, torch.bool)))
+    return _out(lo, prim("add", x, _scaled(y, alpha)))
+
+
+@rule("aten.sub.Tensor", "aten.sub.Scalar")
+def sub(lo: Lowering, node: Any, a: Any, b: Any, *, alpha: Any = 1) -> Ref:
+    x, y = _math(lo, a, b)
+    return _out(lo, prim("sub", x, _scaled(y, alpha)))
+
+
+@rule("aten.rsub.Tensor", "aten.rsub.Scalar")
+def rsub(lo: Lowering, node: Any, a: Any, b: Any, alpha: Any = 1) -> Ref:
+    x, y = _math(lo, a, b)
+    return _out(lo, prim("sub", y, _scaled(x, alpha)))
+
+
+@rule("aten.mul.Tensor", "aten.mul.Scalar")
+def mul(lo: Lowering, node: Any, a: Any, b: Any) -> Ref:
+    x, y = _math(lo, a, b)
+    return _out(lo, prim("logical_and" if x.dtype == torch.bool else "mul", x, y))
+
+
+@rule("aten.div.Tensor", "aten.div.Scalar", "aten.true_divide.Tensor")
+def div(lo: Lowering, node: Any, a: Any, b: Any) -> Ref:
+    x, y = _math(lo, a, b)
+    return _out(lo, prim("div", x, y))
+
+
+@rule("aten.div.Tensor_mode", "aten.div.Scalar_mode")
+def div_mode(lo: Lowering, node: Any, a: Any, b: Any, *, rounding_mode: str | None) -> Ref:
+    x, y = _math(lo, a, b)
+    name = {None: "div", "trunc": "div_trunc", "floor": "div_floor"}[rounding_mode]
+    _may_divide_by_zero(x, b)
+    return _out(lo, prim(name, x, y))
+
+
+@rule("aten.floor_divide.default", "aten.floor_divide.Scalar")
+def floor_divide(lo: Lowering, node: Any, a: Any, b: Any) -> Ref:
+    x, y = _math(lo, a, b)
+    _may_divide_by_zero(x, b)
+    return _out(lo, prim("div_floor", x, y))
+
+
+@rule("aten.remainder.Tensor", "aten.remainder.Scalar", "aten.remainder.Scalar_Tensor")
+def remainder(lo: Lowering, node: Any, a: Any, b: Any) -> Ref:
+    x, y = _math(lo, a, b)
+    _may_divide_by_zero(x, b)
+    return _out(lo, prim("remainder", x, y))
+
+
+@rule("aten.fmod.Tensor", "aten.fmod.Scalar")
+def fmod(lo: Lowering, node: Any, a: Any, b: Any) -> Ref:
+    x, y = _math(lo, a, b)
+    _may_divide_by_zero(x, b)
+    return _out(lo, prim("fmod", x, y))
+
+
+def _may_divide_by_zero(x: Value, b: Any) -> None:
+    """Eager raises ZeroDivisionError for an integer division by zero: only a constant divisor is known not to."""
+    if not x.dtype.is_floating_point and not (isinstance(b, int) and b != 0):
+        raise NoRule("integer division by values that may be zero")
+
+
+@rule("aten.pow.Tensor_Tensor", "aten.pow.Scalar")
+def pow_tensor(lo: Lowering, node: Any, a: Any, b: Any) -> Ref:
+    x, y = _math(lo, a, b)
+    if not x.dtype.is_floating_point:
+        raise NoRule("integer power")
+    return _out(lo, prim("pow", x, y))
+
+
+@rule("aten.pow.Tensor_Scalar")
+def pow_scalar(lo: Lowering, node: Any, a: Ref, b: Any) -> Ref:
+    x, = _math(lo, a)
+    if isinstance(b, (int, float)):
+        r = _power(x, b)
+        if r is not None:
+            return _out(lo, r)
+    if not x.dtype.is_floating_point:
+        raise NoRule("integer power")
+    return _out(lo, prim("pow", x, operand(b, x.dtype)))
+
+
+def _power(x: Value, b: float) -> Value | None:
+    """The exponents that eager's kernel treats specially."""
+    if b == 0 and x.dtype != torch.bool:
+        return C(1, x.dtype)
+    if b == 1:
+        return x
+    if x.dtype == torch.bool:
+        return None
+    if b == 2:
+        return prim("mul", x, x)
+    if b == 3:
+        return prim("mul", prim("mul", x, x), x)
+    if not x.dtype.is_floating_point:
+        return None
+    if b == 0.5:
+        return prim("sqrt", x)
+    if b == -0.5:
+        return prim("rsqrt", x)
+    if b == -1:
+        return prim("reciprocal", x)
+    if b == -2:
+        return prim("reciprocal", prim("mul", x, x))
+    return None
+
+
+def _binary(name: str, on_bool: str | None = None) -> Callable:
+    def f(lo: Lowering, node: Any, a: Any, b: Any) -> Ref:
+        x, y = _math(lo, a, b)
+        if x.dtype == torch.bool:
+            if on_bool is None:
+                raise NoRule("on bools")
+            return _out(lo, prim(on_bool, x, y))
+        return _out(lo, prim(name, x, y))
+    return f
+
+
+rule("aten.maximum.default")(_binary("maximum", "logical_or"))
+rule("aten.minimum.default")(_binary("minimum", "logical_and"))
+for _name in ("fmax", "fmin", "atan2", "hypot", "nextafter"):
+    rule(f"aten.{_name}.default")(_binary(_name))
+for _overload in ("Tensor", "Scalar"):
+    rule(f"aten.copysign.{_overload}")(_binary("copysign"))
+for _overload in ("Tensor", "Scalar", "Scalar_Tensor"):
+    rule(f"aten.bitwise_and.{_overload}")(_binary("bitwise_and", "logical_and"))
+    rule(f"aten.bitwise_or.{_overload}")(_binary("bitwise_or", "logical_or"))
+    rule(f"aten.bitwise_xor.{_overload}")(_binary("bitwise_xor", "logical_xor"))
+
+
+@rule("aten.bitwise_left_shift.Tensor", "aten.bitwise_left_shift.Tensor_Scalar", "aten.__lshift__.Scalar", "aten.__lshift__.Tensor",
+      "aten.bitwise_right_shift.Tensor", "aten.bitwise_right_shift.Tensor_Scalar", "aten.__rshift__.Scalar", "aten.__rshift__.Tensor")
+def shift(lo: Lowering, node: Any, a: Ref, b: Any) -> Ref:
+    x, y = _math(lo, a, b)
+    if x.dtype.is_floating_point or x.dtype == torch.bool:
+        raise NoRule("shift of floats")
+    return _out(lo, prim("bitwise_left_shift" if "l" in node.target._schema.name.split("::")[1].replace("bitwise_", "")[:3]
+                         else "bitwise_right_shift", x, y))
+
+
+def _compare(name: str) -> Callable:
+    def f(lo: Lowering, node: Any, a: Any, b: Any) -> Ref:
+        _no_complex(lo, a, b)
+        dt = compute_dtype(result_type((a, b)))
+        if isinstance(b, float) and not dt.is_floating_point:
+            dt = torch.get_default_dtype()
+        return _out(lo, prim(name, operand(a, dt), operand(b, dt)))
+    return f
+
+
+for _name in ("eq", "ne", "lt", "le", "gt", "ge"):
+    rule(f"aten.{_name}.Tensor", f"aten.{_name}.Scalar")(_compare(_name))
+
+
+def _logical(name: str) -> Callable:
+    def f(lo: Lowering, node: Any, a: Ref, b: Ref) -> Ref:
+        _no_complex(lo, a, b)
+        return _out(lo, prim(name, operand(a, torch.bool), operand(b, torch.bool)))
+    return f
+
+
+for _name in ("logical_and", "logical_or", "logical_xor"):
+    rule(f"aten.{_name}.default")(_logical(_name))
+
+
+@rule("aten.xlogy.Tensor", "aten.xlogy.Scalar_Other", "aten.xlogy.Scalar_Self")
+def xlogy(lo: Lowering, node: Any, a: Any, b: Any) -> Ref:
+    x, y = _math(lo, a, b)
+    zero = C(0, x.dtype)
+    r = prim("where", prim("eq", x, zero), zero, prim("mul", x, prim("log", y)))
+    return _out(lo, prim("where", prim("isnan", y), y, r))
+
+
+# ---- three operands
+@rule("aten.where.self", "aten.where.ScalarOther", "aten.where.ScalarSelf", "aten.where.Scalar")
+def where(lo: Lowering, node: Any, cond: Ref, a: Any, b: Any) -> Ref:
+    _no_complex(lo, a, b)
+    dt = lo.meta().dtype
+    return lo.pointwise(prim("where", cast(cond.value, torch.bool), operand(a, dt), operand(b, dt)))
+
+
+@rule("aten.masked_fill.Scalar", "aten.masked_fill.Tensor")
+def masked_fill(lo: Lowering, node: Any, x: Ref, mask: Ref, value: Any) -> Ref:
+    _no_complex(lo, x, value)
+    return lo.pointwise(prim("where", mask.value, operand(value, x.dtype), x.value))
+
+
+@rule("aten.addcmul.default", "aten.addcdiv.default")
+def addc(lo: Lowering, node: Any, x: Ref, a: Ref, b: Ref, *, value: Any = 1) -> Ref:
+    v, p, q = _math(lo, x, a, b)
+    s = operand(value, v.dtype)
+    if "addcmul" in node.target._schema.name:
+        return _out(lo, prim("add", v, prim("mul", prim("mul", s, p), q)))
+    return _out(lo, prim("add", v, prim("mul", s, prim("div", p, q))))
+
+
+@rule("aten.lerp.Tensor", "aten.lerp.Scalar")
+def lerp(lo: Lowering, node: Any, a: Ref, b: Ref, w: Any) -> Ref:
+    x, y, t = _math(lo, a, b, w)
+    d = prim("sub", y, x)
+    near = prim("add", x, prim("mul", t, d))
+    far = prim("sub", y, prim("mul", d, prim("sub", C(1, t.dtype), t)))
+    return _out(lo, prim("where", prim("lt", prim("abs", t), C(0.5, t.dtype)), near, far))
+
+
+def clamp_value(v: Value, lo_: Value | None, hi: Value | None) -> Value:
+    """NaN stays NaN; a NaN bound gives NaN; min above max gives max."""
+    if lo_ is not None:
+        v = prim("maximum", v, lo_)
+    return v if hi is None else prim("minimum", v, hi)
+
+
+@rule("aten.clamp.default", "aten.clamp.Tensor", "aten.clip.default", "aten.clip.Tensor")
+def clamp(lo: Lowering, node: Any, x: Ref, min: Any = None, max: Any = None) -> Ref:
+    v, = _math(lo, x)
+    return _out(lo, clamp_value(v, None if min is None else operand(min, v.dtype), None if max is None else operand(max, v.dtype)))
+
+
+@rule("aten.clamp_min.default", "aten.clamp_min.Tensor")
+def clamp_min(lo: Lowering, node: Any, x: Ref, m: Any) -> Ref:
+    v, b = _math(lo, x, m)
+    return _out(lo, prim("maximum", v, b))
+
+
+@rule("aten.clamp_max.default", "aten.clamp_max.Tensor")
+def clamp_max(lo: Lowering, node: Any, x: Ref, m: Any) -> Ref:
+    v, b = _math(lo, x, m)
+    return _out(lo, prim("minimum", v, b))
+
+
+# ---- activations
+def gelu_value(v: Value, approximate: str = "none") -> Value:
+    def c(x: float) -> Value:
+        return C(x, v.dtype)
+    if approximate == "tanh":
+        cube = prim("mul", prim("mul", v, v), v)
+        inner = prim("mul", c(math.sqrt(2.0) * 2.0 / math.sqrt(math.pi) * 0.5),
+                     prim("add", v, prim("mul", c(0.044715), cube)))
+        return prim("mul", prim("mul", c(0.5), v), prim("add", c(1.0), prim("tanh", inner)))
+    return prim("mul", prim("mul", v, c(0.5)), prim("add", c(1.0), prim("erf", prim("mul", v, c(math.sqrt(0.5))))))
+
+
+@rule("aten.gelu.default")
+def gelu(lo: Lowering, node: Any, x: Ref, *, approximate: str = "none") -> Ref:
+    v, = _math(lo, x)
+    return _out(lo, gelu_value(v, approximate))
+
+
+@rule("aten.silu.default")
+def silu(lo: Lowering, node: Any, x: Ref) -> Ref:
+    v, = _math(lo, x)
+    return _out(lo, prim("div", v, prim("add", C(1, v.dtype), prim("exp", prim("neg", v)))))
+
+
+@rule("aten.hardtanh.default")
+def hardtanh(lo: Lowering, node: Any, x: Ref, min_val: Any = -1, max_val: Any = 1) -> Ref:
+    v, = _math(lo, x)
+    return _out(lo, clamp_value(v, operand(min_val, v.dtype), operand(max_val, v.dtype)))
+
+
+@rule("aten.relu6.default")
+def relu6(lo: Lowering, node: Any, x: Ref) -> Ref:
+    v, = _math(lo, x)
+    return _out(lo, clamp_value(v, C(0, v.dtype), C(6, v.dtype)))
+
+
+@rule("aten.leaky_relu.default")
+def leaky_relu(lo: Lowering, node: Any, x: Ref, slope: Any = 0.01) -> Ref:
+    v, = _math(lo, x)
+    return _out(lo, prim("where", prim("gt", v, C(0, v.dtype)), v, prim("mul", v, operand(slope, v.dtype))))
+
+
+@rule("aten.elu.default")
+def elu(lo: Lowering, node: Any, x: Ref, alpha: Any = 1, scale: Any = 1, input_scale: Any = 1) -> Ref:
+    v, = _math(lo, x)
+    neg = prim("mul", prim("expm1", _scaled(v, input_scale)), operand(alpha * scale, v.dtype))
+    return _out(lo, prim("where", prim("le", v, C(0, v.dtype)), neg, _scaled(v, scale)))
+
+
+@rule("aten.softplus.default")
+def softplus(lo: Lowering, node: Any, x: Ref, beta: Any = 1, threshold: Any = 20) -> Ref:
+    v, = _math(lo, x)
+    b = operand(beta, v.dtype)
+    s = prim("mul", v, b)
+    return _out(lo, prim("where", prim("gt", s, operand(threshold, v.dtype)), v,
+                         prim("div", prim("log1p", prim("exp", s)), b)))
+
+
+def _relu6_of(v: Value) -> Value:
+    return clamp_value(prim("add", v, C(3, v.dtype)), C(0, v.dtype), C(6, v.dtype))
+
+
+@rule("aten.hardswish.default", "aten.hardsigmoid.default")
+def hard(lo: Lowering, node: Any, x: Ref) -> Ref:
+    v, = _math(lo, x)
+    r = _relu6_of(v)
+    if "hardswish" in node.target._schema.name:
+        r = prim("mul", v, r)
+    return _out(lo, prim("div", r, C(6, v.dtype)))
+
+
+@rule("aten.mish.default")
+def mish(lo: Lowering, node: Any, x: Ref) -> Ref:
+    v, = _math(lo, x)
+    return _out(lo, prim("mul", v, prim("tanh", prim("log1p", prim("exp", v)))))
+
+
+@rule("aten.log_sigmoid_forward.default")
+def log_sigmoid(lo: Lowering, node: Any, x: Ref) -> tuple:
+    dt = compute_dtype(x.dtype)
+    v = operand(x, dt)
+    e = prim("exp", prim("neg", prim("abs", v)))
+    r = prim("sub", prim("minimum", v, C(0, dt)), prim("log1p", e))
+    return lo.pointwise(rounded(r, x.dtype), 0), lo.pointwise(rounded(e, x.dtype), 1)
+
+
+@rule("aten.threshold.default")
+def threshold(lo: Lowering, node: Any, x: Ref, t: Any, value: Any) -> Ref:
+    v, = _math(lo, x)
+    return _out(lo, prim("where", prim("le", v, operand(t, v.dtype)), operand(value, v.dtype), v))
+
+
+@rule("aten.threshold_backward.default")
+def threshold_backward(lo: Lowering, node: Any, grad: Ref, x: Ref, t: Any) -> Ref:
+    g, v = _math(lo, grad, x)
+    return _out(lo, prim("where", prim("le", v, operand(t, v.dtype)), C(0, v.dtype), g))
+
+
+@rule("aten.sigmoid_backward.default", "aten.tanh_backward.default")
+def gate_backward(lo: Lowering, node: Any, grad: Ref, y: Ref) -> Ref:
+    g, v = _math(lo, grad, y)
+    one = C(1, v.dtype)
+    if "sigmoid" in node.target._schema.name:
+        return _out(lo, prim("mul", g, prim("mul", prim("sub", one, v), v)))
+    return _out(lo, prim("mul", g, prim("sub", one, prim("mul", v, v))))
+
+
+@rule("aten.silu_backward.default")
+def silu_backward(lo: Lowering, node: Any, grad: Ref, x: Ref) -> Ref:
+    g, v = _math(lo, grad, x)
+    one = C(1, v.dtype)
+    s = prim("div", one, prim("add", one, prim("exp", prim("neg", v))))
+    return _out(lo, prim("mul", prim("mul", g, s), prim("add", one, prim("mul", v, prim("sub", one, s)))))
+
+
+@rule("aten.gelu_backward.default")
+def gelu_backward(lo: Lowering, node: Any, grad: Ref, x: Ref, *, approximate: str = "none") -> Ref:
+    g, v = _math(lo, grad, x)
+
+    def c(k: float) -> Value:
+        return C(k, v.dtype)
+    if approximate == "none":
+        cdf = prim("mul", c(0.5), prim("add", c(1.0), prim("erf", prim("mul", v, c(math.sqrt(0.5))))))
+        pdf = prim("mul", c(0.5 * math.sqrt(2.0) * 2.0 / math.sqrt(math.pi) * 0.5),
+                   prim("exp", prim("mul", prim("mul", v, v), c(-0.5))))
+        return _out(lo, prim("mul", g, prim("add", cdf, prim("mul", v, pdf))))
+    beta, kappa = math.sqrt(2.0 / math.pi), 0.044715
+    sq = prim("mul", v, v)
+    t = prim("tanh", prim("mul", c(beta), prim("add", v, prim("mul", c(kappa), prim("mul", sq, v)))))
+    left = prim("mul", c(0.5), prim("add", c(1.0), t))
+    inner = prim("mul", c(beta), prim("add", c(1.0), prim("mul", c(3 * kappa), sq)))
+    right = prim("mul", prim("mul", prim("mul", c(0.5), v), prim("sub", c(1.0), prim("mul", t, t))), inner)
+    return _out(lo, prim("mul", g, prim("add", left, right)))

@@ -1,0 +1,244 @@
+"""Views: substitutions of index symbols. Nothing is computed or copied. Whether the result must alias its base is the graph
+stage's business (it has made the graph functional and describes the outputs)."""
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from ...symbolic.expr import Expr, as_expr, maximum, maybe_int, minimum
+from ..ir import const, index, load, prim
+from ..lower import Lowering, NoRule, rule
+from ..ref import Ref, dim_symbol, flat_index, is_one, ranges_of, remap, reshape, same, shape_of, strided
+from ..rewrite import tidy
+
+
+@rule("aten.view.default", "aten._unsafe_view.default", "aten.reshape.default", "aten._reshape_alias.default",
+      "aten.view_copy.default", "aten.flatten.using_ints", "aten.unflatten.int")
+def view(lo: Lowering, node: Any, x: Ref, *args: Any) -> Ref:
+    return reshape(x, lo.out_shape())
+
+
+@rule("aten.view.dtype")
+def view_dtype(lo: Lowering, node: Any, x: Ref, dtype: torch.dtype) -> Ref:
+    if dtype == x.dtype:
+        return x
+    raise NoRule("view as another dtype")
+
+
+@rule("aten.expand.default", "aten.expand_copy.default", "aten.broadcast_to.default")
+def expand(lo: Lowering, node: Any, x: Ref, *args: Any, **kw: Any) -> Ref:
+    return Ref(lo.out_shape(), x.dtype, x.value)          # symbols are counted from the right: nothing to substitute
+
+
+@rule("aten.permute.default", "aten.permute_copy.default")
+def permute(lo: Lowering, node: Any, x: Ref, dims: Any) -> Ref:
+    return _permute(x, [d % x.ndim for d in dims])
+
+
+def _permute(x: Ref, dims: list[int]) -> Ref:
+    n = x.ndim
+    return remap(x, tuple(x.shape[d] for d in dims), {d: dim_symbol(n, k) for k, d in enumerate(dims)})
+
+
+@rule("aten.transpose.int", "aten.transpose_copy.int")
+def transpose(lo: Lowering, node: Any, x: Ref, a: int, b: int) -> Ref:
+    dims = list(range(x.ndim))
+    if dims:
+        dims[a], dims[b] = dims[b], dims[a]
+    return _permute(x, dims)
+
+
+@rule("aten.t.default", "aten.t_copy.default", "aten.numpy_T.default")
+def t(lo: Lowering, node: Any, x: Ref) -> Ref:
+    return _permute(x, list(reversed(range(x.ndim))))
+
+
+@rule("aten.unsqueeze.default", "aten.unsqueeze_copy.default")
+def unsqueeze(lo: Lowering, node: Any, x: Ref, dim: int) -> Ref:
+    n = x.ndim + 1
+    dim %= n
+    return remap(x, x.shape[:dim] + (1,) + x.shape[dim:], {d: dim_symbol(n, d if d < dim else d + 1) for d in range(x.ndim)})
+
+
+@rule("aten.squeeze.default", "aten.squeeze.dim", "aten.squeeze.dims", "aten.squeeze_copy.dim")
+def squeeze(lo: Lowering, node: Any, x: Ref, dims: Any = None) -> Ref:
+    chosen = range(x.ndim) if dims is None else ([dims] if isinstance(dims, int) else dims)
+    gone = {d % x.ndim for d in chosen} if x.ndim else set()
+    kept = [d for d in range(x.ndim) if d not in gone or not is_one(x.shape[d])]
+    return remap(x, tuple(x.shape[d] for d in kept), {d: dim_symbol(len(kept), k) for k, d in enumerate(kept)})
+
+
+def _wrap(i: Any, size: Any) -> Any:
+    """A Python index that may be negative."""
+    return i if isinstance(i, Expr) or i >= 0 else maybe_int(as_expr(size) + i)
+
+
+@rule("aten.select.int", "aten.select_copy.int")
+def select(lo: Lowering, node: Any, x: Ref, dim: int, i: Any) -> Ref:
+    dim %= x.ndim
+    kept = [d for d in range(x.ndim) if d != dim]
+    m: dict[int, Any] = {d: dim_symbol(len(kept), k) for k, d in enumerate(kept)}
+    m[dim] = _wrap(i, x.shape[dim])
+    return remap(x, tuple(x.shape[d] for d in kept), m)
+
+
+def slice_start(start: Any, size: Any) -> Any:
+    """Where a slice begins: clamped as Python clamps."""
+    if start is None:
+        return 0
+    start = _wrap(start, size)
+    if type(start) is int and type(size) is int:
+        return min(max(start, 0), size)
+    if type(start) is int and start <= 0:
+        return max(start, 0)
+    return maybe_int(minimum(maximum(start, 0), size))
+
+
+@rule("aten.slice.Tensor", "aten.slice_copy.Tensor")
+def slice_(lo: Lowering, node: Any, x: Ref, dim: int = 0, start: Any = None, end: Any = None, step: Any = 1) -> Ref:
+    dim %= x.ndim
+    shape = lo.out_shape()
+    if same(shape[dim], x.shape[dim]) and step == 1:
+        return x
+    first = as_expr(slice_start(start, x.shape[dim]))
+    # a symbolic start that was recorded to leave a whole tail needs no clamp: size = end - start says where it is
+    if first.op in ("min", "max") and end is not None and isinstance(end, int) and end >= 2 ** 62:
+        first = as_expr(x.shape[dim]) - as_expr(shape[dim]) * step
+    s = dim_symbol(x.ndim, dim)
+    return remap(x, shape, {dim: first if is_one(shape[dim]) else first + s * step})
+
+
+@rule("aten.split.Tensor", "aten.split_with_sizes.default", "aten.chunk.default", "aten.unsafe_split.Tensor",
+      "aten.split_with_sizes_copy.default", "aten.unsafe_split_with_sizes.default", "aten.unsafe_chunk.default")
+def split(lo: Lowering, node: Any, x: Ref, sizes: Any, dim: int = 0) -> tuple:
+    dim %= x.ndim
+    out, first = [], as_expr(0)
+    for k in range(len(lo.meta())):
+        shape = lo.out_shape(k=k)
+        out.append(remap(x, shape, {dim: first if is_one(shape[dim]) else first + dim_symbol(x.ndim, dim)}))
+        first = first + shape[dim]
+    return tuple(out)
+
+
+@rule("aten.unbind.int", "aten.unbind_copy.int")
+def unbind(lo: Lowering, node: Any, x: Ref, dim: int = 0) -> tuple:
+    return tuple(select(lo, node, x, dim, k) for k in range(len(lo.meta())))
+
+
+@rule("aten.diagonal.default", "aten.diagonal_copy.default")
+def diagonal(lo: Lowering, node: Any, x: Ref, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Ref:
+    n = x.ndim
+    d1, d2 = dim1 % n, dim2 % n
+    shape = lo.out_shape()
+    kept = [d for d in range(n) if d not in (d1, d2)]
+    m: dict[int, Any] = {d: dim_symbol(n - 1, k) for k, d in enumerate(kept)}
+    k = as_expr(0) if is_one(shape[-1]) else dim_symbol(n - 1, n - 2)
+    m[d1], m[d2] = k + max(-offset, 0), k + max(offset, 0)
+    return remap(x, shape, m)
+
+
+@rule("aten.unfold.default", "aten.unfold_copy.default")
+def unfold(lo: Lowering, node: Any, x: Ref, dim: int, size: Any, step: Any) -> Ref:
+    if x.ndim == 0:
+        raise NoRule("unfold of a 0-dim tensor")
+    dim %= x.ndim
+    shape = lo.out_shape()
+    n = x.ndim + 1
+    m: dict[int, Any] = {d: dim_symbol(n, d) for d in range(x.ndim)}
+    at = as_expr(0) if is_one(shape[dim]) else dim_symbol(n, dim) * step
+    m[dim] = at if is_one(shape[-1]) else at + dim_symbol(n, n - 1)
+    return remap(x, shape, m)
+
+
+@rule("aten.as_strided.default", "aten.as_strided_copy.default")
+def as_strided(lo: Lowering, node: Any, x: Ref, size: Any, stride: Any, offset: Any = None) -> Ref:
+    v = strided(x)
+    if v is None:
+        raise NoRule("as_strided of a tensor that is not in memory")
+    base, _, own = v
+    at = own if offset is None else maybe_int(as_expr(offset) - base.storage_offset)
+    shape = lo.out_shape()
+    return Ref(shape, x.dtype, load(base, flat_index(shape, shape_of(stride)) + at))
+
+
+# ---- elements moved by index arithmetic: new tensors in eager, index maps here
+@rule("aten.flip.default")
+def flip(lo: Lowering, node: Any, x: Ref, dims: Any) -> Ref:
+    n = x.ndim
+    m = {d % n: as_expr(x.shape[d]) - 1 - dim_symbol(n, d % n) for d in dims}
+    return lo.pointwise(remap(x, x.shape, m).value)
+
+
+@rule("aten.roll.default")
+def roll(lo: Lowering, node: Any, x: Ref, shifts: Any, dims: Any = ()) -> Ref:
+    if any(type(s) is int and s == 0 for s in x.shape):
+        return lo.pointwise(x.value)
+    y = x if dims else reshape(x, (maybe_int(_numel(x)),))
+    m: dict[int, Any] = {}
+    for s, d in zip(shifts, dims or (0,)):
+        d %= max(y.ndim, 1)
+        m[d] = (m.get(d, dim_symbol(y.ndim, d)) - s) % as_expr(y.shape[d])
+    y = remap(y, y.shape, m)
+    return lo.pointwise((y if dims else reshape(y, x.shape)).value)
+
+
+def _numel(x: Ref) -> Expr:
+    n = as_expr(1)
+    for s in x.shape:
+        n = n * s
+    return n
+
+
+@rule("aten.repeat.default")
+def repeat(lo: Lowering, node: Any, x: Ref, repeats: Any) -> Ref:
+    shape = lo.out_shape()
+    n, lead = len(shape), len(shape) - x.ndim
+    if any(type(s) is int and s == 0 for s in shape):
+        return lo.pointwise(const(0, x.dtype))
+    m = {d: dim_symbol(n, lead + d) % as_expr(x.shape[d]) for d in range(x.ndim)}
+    return lo.pointwise(remap(x, shape, m).value)
+
+
+@rule("aten.tril.default", "aten.triu.default")
+def triangle(lo: Lowering, node: Any, x: Ref, diagonal: Any = 0) -> Ref:
+    n = x.ndim
+    row = index(_at(x, n - 2))
+    col = index(_at(x, n - 1) - diagonal)
+    keep = prim("le" if "tril" in node.target._schema.name else "ge", col, row)
+    return lo.pointwise(prim("where", keep, x.value, const(0, x.dtype)))
+
+
+def _at(x: Ref, d: int) -> Expr:
+    return as_expr(0) if is_one(x.shape[d]) else dim_symbol(x.ndim, d)
+
+
+# ---- a part of a tensor replaced
+@rule("aten.slice_scatter.default")
+def slice_scatter(lo: Lowering, node: Any, x: Ref, src: Ref, dim: int = 0, start: Any = None, end: Any = None, step: int = 1) -> Ref:
+    dim %= x.ndim
+    first = as_expr(slice_start(start, x.shape[dim]))
+    at = _at(x, dim)
+    count = as_expr(src.shape[dim])
+    ranges = ranges_of(x.shape)
+    inside = [prim("ge", index(at), index(first)), prim("lt", index(at), index(first + (count - 1) * step + 1))]
+    rel = at - first
+    if step != 1:
+        inside.append(prim("eq", index(tidy(rel % step, ranges)), const(0, torch.int64)))
+    if type(src.shape[dim]) is int and src.shape[dim] == 0:
+        return lo.pointwise(x.value)
+    cond = inside[0]
+    for c in inside[1:]:
+        cond = prim("logical_and", cond, c)
+    s = remap(src, x.shape, {dim: tidy(rel // step, ranges) if step != 1 else rel})
+    return lo.pointwise(prim("masked", cond, s.value, x.value))
+
+
+@rule("aten.select_scatter.default")
+def select_scatter(lo: Lowering, node: Any, x: Ref, src: Ref, dim: int, i: Any) -> Ref:
+    n = x.ndim
+    dim %= n
+    kept = [d for d in range(n) if d != dim]
+    s = remap(src, x.shape, {k: dim_symbol(n, d) for k, d in enumerate(kept)})
+    cond = prim("eq", index(_at(x, dim)), index(as_expr(_wrap(i, x.shape[dim]))))
+    return lo.pointwise(prim("where", cond, s.value, x.value))
