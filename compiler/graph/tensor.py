@@ -173,11 +173,10 @@ def _dispatch(op: torch._ops.OpOverload, args: tuple, kwargs: dict) -> Any:
             raise NotImplementedError(f"{op} changes the tensor's own shape or memory, which is not traced")
         else:
             out = _written(info, op, args, kwargs)
+        if state.recorder is not None:
+            state.recorder.record(info, args, kwargs, out)
     finally:
         state.env = outer
-    recorder = state.recorder
-    if recorder is not None:
-        recorder.record(info, args, kwargs, out)
     return out
 
 

@@ -1,0 +1,102 @@
+"""AtenGraph: the functional graph that the graph stage hands to lowering."""
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Iterator
+
+import torch
+import torch.fx
+
+from ..symbolic.env import ShapeEnv
+from .meta.core import TensorMeta
+
+__all__ = ["AtenGraph", "GraphOutput"]
+
+
+@dataclass
+class GraphOutput:
+    """How one value that the captured graph returns is made.
+
+    kind     value
+    node     slot: index into the results (the arguments of the fx output node); fresh memory laid out as `meta` says. Two
+             outputs with the same slot are the same tensor object
+    input    input index: the very object that came in (its mutation, if any, included)
+    view     ("input" | "node", index or slot): a view of that tensor's memory with the shape and stride of `meta`;
+             `meta.storage_offset` is relative to the start of the base tensor, in elements
+    int      int | Expr
+    const    any other object (None, a number, ...)
+    """
+    kind: str
+    value: Any
+    meta: TensorMeta | None = None
+
+
+@dataclass
+class AtenGraph:
+    """A functional graph of closed-set operators (`opset.py`).
+
+    graph      torch.fx.Graph: placeholders in the order of `inputs`, get_attr nodes that name `constants`, call_function nodes on
+               OpOverloads (and operator.getitem on nodes with several results), one output whose argument is the tuple of
+               *results*: fresh output values, bases of output views, new values of mutated inputs.
+               node.meta: "val" TensorMeta | tuple of TensorMeta | int/Expr (placeholders of sizes); "stack"; "module".
+               `aten.clone` makes fresh memory with exactly the strides of its "val". A result is laid out as its "val" says;
+               other values may be laid out in any way.
+    inputs     the captured graph's GraphInputs
+    outputs    one GraphOutput per returned value
+    mutations  [(input index, slot)]: after the run, inputs[index].copy_(results[slot])
+    env        ShapeEnv with the size symbols' hints and ranges
+    no_overlap input indices whose memory was assumed disjoint from every other input's (mutated ones): needs a guard
+    """
+    graph: torch.fx.Graph
+    inputs: list
+    outputs: list[GraphOutput]
+    mutation_slots: list[tuple[int, int]] = field(default_factory=list)
+    env: ShapeEnv | None = None
+    constants: dict[str, torch.Tensor] = field(default_factory=dict)
+    no_overlap: list[int] = field(default_factory=list)
+    name: str = "graph"
+
+    @property
+    def results(self) -> tuple[torch.fx.Node, ...]:
+        """The nodes that the output node names, by slot."""
+        return self.graph.output_node().args[0]
+
+    @property
+    def mutations(self) -> list[tuple[int, torch.fx.Node]]:
+        """[(input index, node that holds its new value)]."""
+        r = self.results
+        return [(i, r[s]) for i, s in self.mutation_slots]
+
+    @property
+    def placeholders(self) -> list[torch.fx.Node]:
+        return [n for n in self.graph.nodes if n.op == "placeholder"]
+
+    def calls(self) -> Iterator[torch.fx.Node]:
+        return (n for n in self.graph.nodes if n.op == "call_function")
+
+    def __str__(self) -> str:
+        lines = []
+        for n in self.graph.nodes:
+            if n.op == "output":
+                outs = ", ".join(_output_text(o, self) for o in self.outputs)
+                lines.append(f"return {outs}")
+                lines += [f"  {self.inputs[i].name if self.inputs else i}.copy_({node})" for i, node in self.mutations]
+            elif n.op == "call_function":
+                args = ", ".join([*map(str, n.args), *(f"{k}={v}" for k, v in n.kwargs.items())])
+                lines.append(f"{n.name}: {n.meta.get('val')} = {_target_name(n.target)}({args})")
+            else:
+                lines.append(f"{n.name}: {n.meta.get('val')} = {n.op}")
+        return "\n".join(lines)
+
+
+def _target_name(t: Any) -> str:
+    return str(t) if isinstance(t, torch._ops.OpOverload) else getattr(t, "__name__", str(t))
+
+
+def _output_text(o: GraphOutput, a: AtenGraph) -> str:
+    if o.kind == "node":
+        return str(a.results[o.value])
+    if o.kind == "view":
+        kind, i = o.value
+        return f"view({a.results[i] if kind == 'node' else f'input {i}'}, {o.meta})"
+    return f"{o.kind} {o.value}"

@@ -1,0 +1,108 @@
+"""Calling torch functions while tracing: factories must give TraceTensors too.
+
+A function without tensor arguments (torch.zeros, torch.arange, ...) never reaches TraceTensor.__torch_dispatch__: it would
+make a real tensor, fix symbolic sizes and draw random numbers now. `trace_call` routes those to their aten operators.
+"""
+from __future__ import annotations
+
+from typing import Any, Callable
+
+import torch
+
+from .tensor import TraceTensor, _dispatch
+
+__all__ = ["trace_call", "is_factory"]
+
+aten = torch.ops.aten
+
+
+def _sizes(args: tuple) -> list:
+    """torch.zeros(2, 3) and torch.zeros((2, 3)) are the same."""
+    if len(args) == 1 and isinstance(args[0], (tuple, list)):
+        return list(args[0])
+    return list(args)
+
+
+def _sized(op: Any) -> Callable:
+    def f(*args: Any, **kw: Any) -> Any:
+        size = kw.pop("size", None)
+        return op, ([*size] if size is not None else _sizes(args),), kw
+    return f
+
+
+def _plain(op: Any) -> Callable:
+    return lambda *args, **kw: (op, args, kw)
+
+
+def _arange(*args: Any, **kw: Any) -> Any:
+    start, end, step = kw.pop("start", None), kw.pop("end", None), kw.pop("step", None)
+    args = list(args)
+    if start is None and end is None:
+        if len(args) == 1:
+            start, end = 0, args[0]
+        else:
+            start, end = args[:2]
+            step = args[2] if len(args) > 2 else step
+    elif end is None:
+        end = args[0] if args else None
+    elif start is None:
+        start = args[0] if args else 0
+    op = aten.arange.start_step if step is not None else aten.arange.start if start else aten.arange.default
+    values = (start, end, step) if step is not None else (start, end) if start else (end,)
+    return op, values, kw
+
+
+def _full(size: Any, fill_value: Any, **kw: Any) -> Any:
+    return aten.full.default, (list(size) if isinstance(size, (tuple, list)) else [size], fill_value), kw
+
+
+def _randint(*args: Any, **kw: Any) -> Any:
+    low, high, size = kw.pop("low", None), kw.pop("high", None), kw.pop("size", None)
+    rest = list(args)
+    if size is None:
+        size = rest.pop()
+    if high is None:
+        high = rest.pop()
+    if rest:
+        low = rest.pop()
+    return aten.randint.low, (low or 0, high, list(size)), kw
+
+
+def _eye(n: Any, m: Any = None, **kw: Any) -> Any:
+    return (aten.eye.default, (n,), kw) if m is None else (aten.eye.m, (n, m), kw)
+
+
+_FACTORIES: dict[Any, Callable] = {
+    torch.zeros: _sized(aten.zeros.default), torch.ones: _sized(aten.ones.default), torch.rand: _sized(aten.rand.default),
+    torch.randn: _sized(aten.randn.default), torch.empty: _sized(aten.empty.memory_format), torch.arange: _arange,
+    torch.full: _full, torch.randint: _randint, torch.eye: _eye, torch.linspace: _plain(aten.linspace.default),
+    torch.logspace: _plain(aten.logspace.default), torch.randperm: _plain(aten.randperm.default),
+    torch.empty_strided: _plain(aten.empty_strided.default), torch.scalar_tensor: _plain(aten.scalar_tensor.default),
+}
+
+
+def is_factory(fn: Any) -> bool:
+    """Whether `fn` makes a tensor from nothing and has to be called by `trace_call`."""
+    try:
+        return fn in _FACTORIES
+    except TypeError:
+        return False
+
+
+def trace_call(fn: Callable, args: tuple, kwargs: dict) -> Any:
+    """fn(*args, **kwargs) on TraceTensors; factories give TraceTensors. Raises NotImplementedError for what cannot be
+    traced (a generator, out= of a factory)."""
+    if is_factory(fn) and not any(isinstance(a, TraceTensor) for a in args):
+        kw = dict(kwargs)
+        if kw.pop("generator", None) is not None or kw.pop("out", None) is not None:
+            raise NotImplementedError(f"{fn.__name__} with generator= or out= is not traced")
+        grad = kw.pop("requires_grad", False)
+        kw = {k: v for k, v in kw.items() if v is not None and not (k == "pin_memory" and v is False)}
+        if "device" in kw:
+            kw["device"] = torch.device(kw["device"]) if not isinstance(kw["device"], torch.device) else kw["device"]
+        op, oargs, okw = _FACTORIES[fn](*args, **kw)
+        t = _dispatch(op, tuple(oargs), okw)
+        return t.requires_grad_() if grad else t
+    return fn(*args, **kwargs)
+
+

@@ -1,0 +1,447 @@
+"""Recording into a functional graph: in-place operators and writes through views become new values.
+
+Each TraceTensor is an *alias*: a chain of view operators from the *root* of its memory. A write makes a new value of the root
+(the views' writes are scattered back, step by step) and raises the memory's version; an alias read after that is made
+again from the root by its chain. What was written to an input is copied to it when the graph has run.
+"""
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import torch
+import torch.fx
+
+from ..symbolic.env import ShapeEnv
+from ..symbolic.expr import Expr, as_expr, maybe_int
+from .aten import AtenGraph, GraphOutput
+from .meta import TensorMeta, views
+from .meta.core import fold, same, state
+from .opinfo import OpInfo
+from .tensor import TraceTensor, from_meta, tensor_meta
+
+__all__ = ["Functionalizer"]
+
+aten = torch.ops.aten
+
+
+class _Memory:
+    """One piece of memory: its version, and where it came from."""
+    __slots__ = ("version", "root", "input", "constant", "written")
+
+    def __init__(self, input: int | None = None, constant: bool = False):
+        self.version = 0
+        self.root: _Alias | None = None
+        self.input = input
+        self.constant = constant
+        self.written = False
+
+
+class _Alias:
+    """A tensor as a step from its parent alias; `node` holds its value as of `version` of the memory."""
+    __slots__ = ("memory", "parent", "op", "args", "kwargs", "index", "meta", "node", "version", "tensor")
+
+    def __init__(self, memory: _Memory, node: torch.fx.Node, meta: TensorMeta, parent: "_Alias | None" = None,
+                 op: Any = None, args: tuple = (), kwargs: dict | None = None, index: int | None = None):
+        self.memory, self.node, self.meta, self.parent = memory, node, meta, parent
+        self.op, self.args, self.kwargs, self.index = op, args, kwargs or {}, index
+        self.version = memory.version
+        self.tensor: torch.Tensor | None = None
+
+
+class Functionalizer:
+    """A Recorder (graph/tensor.py) that builds an fx graph. `where` is the metadata given to nodes: "stack", "module"."""
+
+    def __init__(self, env: ShapeEnv | None):
+        self.env = env
+        self.graph = torch.fx.Graph()
+        self.aliases: dict[int, _Alias] = {}
+        self.constants: dict[str, torch.Tensor] = {}
+        self.symbols: dict[str, torch.fx.Node] = {}
+        self.where: dict[str, Any] = {}
+        self._keep: list[Any] = []
+
+    # ---- nodes
+    def call(self, op: Any, args: tuple, kwargs: dict | None = None, val: Any = None) -> torch.fx.Node:
+        n = self.graph.create_node("call_function", op, args, kwargs or {}, name=_name_of(op))
+        n.meta.update(self.where)
+        n.meta["val"] = val
+        return n
+
+    def add_input(self, name: str, t: TraceTensor, index: int) -> torch.fx.Node:
+        n = self.graph.create_node("placeholder", name, (), {}, name=name)
+        meta = tensor_meta(t)
+        n.meta["val"] = meta
+        self._new_root(t, n, meta, _Memory(input=index))
+        return n
+
+    def add_scalar_input(self, name: str, val: Any) -> torch.fx.Node:
+        n = self.graph.create_node("placeholder", name, (), {}, name=name)
+        n.meta["val"] = val
+        return n
+
+    def constant(self, real: torch.Tensor) -> _Alias:
+        """A real tensor that the graph uses: kept by the entry, never written."""
+        name = f"constant{len(self.constants)}"
+        self.constants[name] = real
+        n = self.graph.create_node("get_attr", name, (), {}, name=name)
+        meta = tensor_meta(real)
+        n.meta["val"] = meta
+        n.meta.update(self.where)
+        return self._new_root(real, n, meta, _Memory(constant=True))
+
+    def lift(self, real: torch.Tensor) -> TraceTensor:
+        """A TraceTensor that stands for a real tensor made while tracing (torch.tensor(...))."""
+        t = from_meta(tensor_meta(real), self.env)
+        a = self.constant(real)
+        self._bind(t, a)
+        return t
+
+    def _new_root(self, t: torch.Tensor, node: torch.fx.Node, meta: TensorMeta, memory: _Memory | None = None) -> _Alias:
+        memory = memory or _Memory()
+        a = memory.root = _Alias(memory, node, meta)
+        self._bind(t, a)
+        return a
+
+    def _bind(self, t: torch.Tensor, a: _Alias) -> None:
+        self.aliases[id(t)] = a
+        if a.tensor is None:
+            a.tensor = t
+        self._keep.append(t)                # ids stay unique while the tensor lives
+
+    def alias_of(self, t: torch.Tensor) -> _Alias:
+        a = self.aliases.get(id(t))
+        if a is None:
+            if isinstance(t, TraceTensor):
+                raise RuntimeError("a traced tensor reached the graph that no recorded operator made")
+            a = self.constant(t)
+        return a
+
+    def node_of(self, t: torch.Tensor) -> torch.fx.Node:
+        return self._value(self.alias_of(t))
+
+    def _value(self, a: _Alias) -> torch.fx.Node:
+        """The node with the present value of an alias."""
+        if a.version != a.memory.version:
+            chain = []
+            while a.version != a.memory.version:
+                chain.append(a)
+                a = a.parent
+            for step in reversed(chain):
+                step.node = self._view_node(step, step.parent.node)
+                step.version = step.memory.version
+            a = chain[0]
+        return a.node
+
+    def _view_node(self, step: _Alias, parent: torch.fx.Node) -> torch.fx.Node:
+        op, args = step.op, step.args
+        if step.index is not None:
+            op, args = _one_of_list(step)
+        if op is aten.view.default:
+            return self._reshape(parent, step.meta)
+        if op is aten.as_strided.default:
+            return self._as_strided(step, parent)
+        return self.call(op, (parent, *args), step.kwargs, step.meta)
+
+    def _as_strided(self, step: _Alias, parent: torch.fx.Node) -> torch.fx.Node:
+        """as_strided reads the parent's memory as it is laid out in eager, offset relative to its first element."""
+        base = step.parent.meta
+        offset = maybe_int(as_expr(step.meta.storage_offset) - as_expr(base.storage_offset))
+        if parent.meta["val"].stride != base.stride or parent.op != "placeholder" and _is_view(parent):
+            parent = self.call(aten.clone.default, (parent,), {}, base.replace(storage_offset=0))
+        return self.call(aten.as_strided.default, (parent, list(step.meta.shape), list(step.meta.stride), offset), {}, step.meta)
+
+    def _reshape(self, x: torch.fx.Node, meta: TensorMeta) -> torch.fx.Node:
+        """A view of a value, or of a contiguous copy where its strides do not allow the view."""
+        m = x.meta["val"]
+        stride = views.view_strides(m.shape, m.stride, meta.shape)
+        if stride is None:
+            m = TensorMeta(m.shape, views.contiguous_strides(m.shape), m.dtype, m.device)
+            x = self.call(aten.clone.default, (x,), {"memory_format": torch.contiguous_format}, m)
+            stride = views.view_strides(m.shape, m.stride, meta.shape)
+        val = TensorMeta(meta.shape, stride, meta.dtype, meta.device)
+        return self.call(aten.view.default, (x, list(meta.shape)), {}, val)
+
+    # ---- recording
+    def record(self, info: OpInfo, args: tuple, kwargs: dict, out: Any) -> None:
+        outer, state.recorder = state.recorder, None
+        try:
+            kind = info.kind
+            if kind == "view":
+                self._record_view(info, args, kwargs, out)
+            elif kind == "pure":
+                self._record_pure(info.op, args, kwargs, out)
+            else:
+                self._record_write(info, args, kwargs)
+        finally:
+            state.recorder = outer
+
+    def _arg(self, x: Any) -> Any:
+        c = x.__class__
+        if c is TraceTensor or isinstance(x, torch.Tensor):
+            return self.node_of(x)
+        if c is list or c is tuple:
+            return [self._arg(y) for y in x]
+        if c is torch.SymInt:
+            return maybe_int(self.env.to_expr(x)) if self.env is not None else int(x)
+        if c is torch.SymFloat:
+            return float(x.node.guard_float("", 0))
+        if c is torch.SymBool:
+            return bool(x)
+        return x
+
+    def _record_pure(self, op: Any, args: tuple, kwargs: dict, out: Any) -> None:
+        nargs = tuple([self._arg(a) for a in args])
+        nkwargs = {k: self._arg(v) for k, v in kwargs.items()} if kwargs else {}
+        if isinstance(out, TraceTensor):
+            meta = out.tt_meta
+            self._new_root(out, self.call(op, nargs, nkwargs, meta), meta)
+        elif isinstance(out, (tuple, list)):
+            val = tuple(o.tt_meta if isinstance(o, TraceTensor) else o for o in out)
+            n = self.call(op, nargs, nkwargs, val)
+            for i, o in enumerate(out):
+                if isinstance(o, TraceTensor):
+                    self._new_root(o, self._getitem(n, i, o.tt_meta), o.tt_meta)
+
+    def _getitem(self, n: torch.fx.Node, i: int, val: TensorMeta) -> torch.fx.Node:
+        return self.call(operator.getitem, (n, i), {}, val)
+
+    def _record_view(self, info: OpInfo, args: tuple, kwargs: dict, out: Any) -> None:
+        source = args[0] if args else kwargs[info.arg_names[0]]
+        parent = self.alias_of(source)
+        self._value(parent)
+        rest = tuple([self._arg(a) for a in args[1:]])
+        nkw = {k: self._arg(v) for k, v in kwargs.items() if args or k != info.arg_names[0]}
+        op = info.op
+        if op in _ALIASES:                               # the same elements in the same shape
+            self._bind(out, parent)
+            return
+        if op is aten._reshape_alias.default:
+            op, rest = aten.view.default, (list(out.tt_meta.shape),)
+        if isinstance(out, (list, tuple)):
+            for i, o in enumerate(out):
+                a = _Alias(parent.memory, parent.node, o.tt_meta, parent, op, rest, nkw, i)
+                a.node = self._view_node(a, parent.node)
+                self._bind(o, a)
+            return
+        a = _Alias(parent.memory, parent.node, out.tt_meta, parent, op, rest, nkw)
+        a.node = self._view_node(a, parent.node)
+        self._bind(out, a)
+
+    def _record_write(self, info: OpInfo, args: tuple, kwargs: dict) -> None:
+        def get(i: int) -> Any:
+            return args[i] if i < len(args) else kwargs.get(info.arg_names[i])
+        targets = [get(i) for i in info.writes]
+        if info.name == "copy_":
+            self._write(targets[0], self._fit(self._arg(args[1]), self.alias_of(targets[0]).meta))
+            return
+        if info.functional is None:
+            raise NotImplementedError(f"{info.op} writes its arguments and has no functional form")
+        if info.kind == "out":
+            names = {info.arg_names[i] for i in info.writes}
+            fargs = [self._arg(a) for i, a in enumerate(args) if i not in info.writes]
+            fkw = {k: self._arg(v) for k, v in kwargs.items() if k not in names}
+        else:
+            fargs, fkw = [self._arg(a) for a in args], {k: self._arg(v) for k, v in kwargs.items()}
+        val = _metas(info.rule, fargs, fkw) if info.rule is not None else None
+        flat = [t for x in targets for t in (x if isinstance(x, (list, tuple)) else (x,))]
+        if val is None:
+            val = tuple(self.alias_of(t).meta for t in flat)
+            val = val[0] if info.n_results == 1 and not info.list_result else val
+        n = self.call(info.functional, tuple(fargs), fkw, val)
+        if isinstance(val, (tuple, list)):
+            n.meta["val"] = tuple(val)
+            skip = len(val) - len(flat) if info.kind == "inplace" and len(val) > len(flat) else 0
+            for i, t in enumerate(flat):
+                self._write(t, self._fit(self._getitem(n, i + skip, val[i + skip]), self.alias_of(t).meta))
+        else:
+            self._write(flat[0], self._fit(n, self.alias_of(flat[0]).meta))
+
+    def _fit(self, x: Any, to: TensorMeta) -> torch.fx.Node:
+        """A value as it arrives in memory of that metadata: cast, moved and expanded."""
+        if not isinstance(x, torch.fx.Node):
+            raise NotImplementedError("writing a value that is not a tensor")
+        m = x.meta["val"]
+        if m.dtype != to.dtype or m.device != to.device:
+            m = m.replace(dtype=to.dtype, device=to.device)
+            kw: dict[str, Any] = {"dtype": to.dtype}
+            if x.meta["val"].device != to.device:
+                kw["device"] = to.device
+            x = self.call(aten._to_copy.default, (x,), kw, m)
+        if len(m.shape) != len(to.shape) or not all(map(same, m.shape, to.shape)):
+            m = views.expand(m, to.shape)
+            x = self.call(aten.expand.default, (x, list(to.shape)), {}, m)
+        return x
+
+    def _write(self, t: torch.Tensor, value: torch.fx.Node) -> None:
+        a = self.alias_of(t)
+        memory = a.memory
+        memory.written = True
+        steps = []
+        x = a
+        while x.parent is not None:
+            steps.append(x)
+            self._value(x.parent)
+            x = x.parent
+        values = [(a, value)]
+        for s in steps:
+            value = self._scatter(s, s.parent.node, value)
+            values.append((s.parent, value))
+        memory.version += 1
+        for al, v in values:
+            al.node, al.version = v, memory.version
+
+    def _scatter(self, step: _Alias, parent: torch.fx.Node, value: torch.fx.Node) -> torch.fx.Node:
+        """The parent's value with `value` in the place that the view step shows."""
+        op, args, kw, pm = step.op, step.args, step.kwargs, step.parent.meta
+        if step.index is not None:
+            op, args = _one_of_list(step)
+        fresh = TensorMeta(pm.shape, views.contiguous_strides(pm.shape), pm.dtype, pm.device)
+        name = op._schema.name
+        if name in ("aten::view", "aten::squeeze", "aten::unsqueeze") and op is not aten.view.dtype:
+            return self._reshape(value, fresh)
+        if op is aten.view.dtype:
+            return self.call(op, (value, pm.dtype), {}, pm)
+        if name in ("aten::permute", "aten::transpose", "aten::t"):
+            m = value.meta["val"]
+            if name == "aten::permute":
+                inverse = [0] * len(pm.shape)
+                for i, d in enumerate(args[0]):
+                    inverse[d] = i
+                return self.call(op, (value, inverse), {}, views.permute(m, inverse))
+            return self.call(op, (value, *args), kw, views.t(m) if name == "aten::t" else views.transpose(m, *args))
+        scatter = _SCATTER.get(name)
+        if scatter is not None:
+            return self.call(scatter, (parent, value, *args), kw, fresh)
+        if name == "aten::expand":
+            raise RuntimeError("unsupported operation: more than one element of the written-to tensor refers to a single "
+                               "memory location. Please clone() the tensor before performing the operation.")
+        off = maybe_int(as_expr(step.meta.storage_offset) - as_expr(pm.storage_offset))
+        if parent.meta["val"].stride != pm.stride or _is_view(parent):
+            parent = self.call(aten.clone.default, (parent,), {}, pm.replace(storage_offset=0))
+        return self.call(aten.as_strided_scatter.default,
+                         (parent, value, list(step.meta.shape), list(step.meta.stride), off), {}, pm.replace(storage_offset=0))
+
+    # ---- the end
+    def finish(self, values: tuple, inputs: list, name: str = "graph") -> AtenGraph:
+        """Close the graph: `values` are what the captured graph returns."""
+        results: list[torch.fx.Node] = []
+        slots: dict[int, int] = {}
+
+        def slot(a: _Alias) -> int:
+            """The result that holds the memory whose root is `a`, in the layout that eager gives it."""
+            key = id(a.memory)
+            if key not in slots:
+                slots[key] = len(results)
+                results.append(self._laid_out(self._value(a), a.meta, a.memory.constant))
+            return slots[key]
+
+        outputs = [self._output(v, slot) for v in values]
+        mutations = []
+        no_overlap = []
+        for n in self.graph.nodes:
+            if n.op != "placeholder":
+                break
+        for a in {id(a.memory): a.memory for a in self.aliases.values()}.values():
+            if a.input is not None and a.written:
+                mutations.append((a.input, len(results)))
+                no_overlap.append(a.input)
+                results.append(self._value(a.root))
+        self.where = {}
+        self.graph.create_node("output", "output", (tuple(results),), {}, name="output")
+        return AtenGraph(self.graph, inputs, outputs, sorted(mutations), self.env, self.constants, sorted(no_overlap), name)
+
+    def _laid_out(self, node: torch.fx.Node, meta: TensorMeta, constant: bool) -> torch.fx.Node:
+        """A result node in memory of its own with eager's strides."""
+        val = node.meta["val"]
+        own = node.op == "call_function" and not _is_view(node)
+        if own and all(map(same, val.stride, meta.stride)) or own and val.stride == meta.stride:
+            return node
+        if own and not constant and node.target is aten.clone.default and len(node.users) == 0:
+            node.meta["val"] = meta.replace(storage_offset=0, requires_grad=False)
+            return node
+        return self.call(aten.clone.default, (node,), {}, meta.replace(storage_offset=0, requires_grad=False))
+
+    def _output(self, v: Any, slot: Any) -> GraphOutput:
+        if isinstance(v, torch.Tensor):
+            a = self.alias_of(v)
+            meta = tensor_meta(v)
+            memory = a.memory
+            if a.parent is None:
+                if memory.input is not None:
+                    same_object = a.tensor is v or id(v) in self.aliases and self.aliases[id(v)].tensor is v
+                    if same_object:
+                        return GraphOutput("input", memory.input, meta)
+                    return GraphOutput("view", ("input", memory.input), meta.replace(storage_offset=0))
+                s = slot(a)
+                if a.tensor is not v and not memory.constant and self._seen_other(a, v):
+                    return GraphOutput("view", ("node", s), meta.replace(storage_offset=0))
+                return GraphOutput("node", s, meta)
+            root = memory.root
+            offset = maybe_int(as_expr(meta.storage_offset) - as_expr(root.meta.storage_offset))
+            rel = meta.replace(storage_offset=offset)
+            if memory.input is not None:
+                return GraphOutput("view", ("input", memory.input), rel)
+            return GraphOutput("view", ("node", slot(root)), rel)
+        if isinstance(v, torch.SymInt):
+            return GraphOutput("int", maybe_int(self.env.to_expr(v)))
+        if type(v) is int:
+            return GraphOutput("int", v)
+        if isinstance(v, Expr):
+            return GraphOutput("int", maybe_int(v))
+        if isinstance(v, torch.SymBool):
+            v = bool(v)
+        if isinstance(v, torch.SymFloat):
+            v = float(v.node.guard_float("", 0))
+        return GraphOutput("const", v)
+
+    def _seen_other(self, a: _Alias, v: torch.Tensor) -> bool:
+        """Whether `v` is another tensor object (a detach, an alias) on the same memory than the one that made it."""
+        return a.tensor is not None and a.tensor is not v
+
+
+def _is_view(n: torch.fx.Node) -> bool:
+    t = n.target
+    if n.op != "call_function" or not isinstance(t, torch._ops.OpOverload):
+        return False
+    return any(r.alias_info is not None for r in t._schema.returns)
+
+
+def _metas(rule: Any, args: list, kwargs: dict) -> Any:
+    """Run a rule on nodes' metadata."""
+    def m(x: Any) -> Any:
+        if isinstance(x, torch.fx.Node):
+            return x.meta["val"]
+        if isinstance(x, list):
+            return [m(y) for y in x]
+        return x
+    return rule(*[m(a) for a in args], **{k: m(v) for k, v in kwargs.items()})
+
+
+def _one_of_list(step: _Alias) -> tuple[Any, tuple]:
+    """One result of split, chunk or unbind as a slice or select of the parent."""
+    name = step.op._schema.name
+    pm, i = step.parent.meta, step.index
+    dim = step.args[1] if len(step.args) > 1 else step.kwargs.get("dim", 0)
+    if name == "aten::unbind":
+        dim = step.args[0] if step.args else step.kwargs.get("dim", 0)
+        return aten.select.int, (dim, i)
+    d = dim + len(pm.shape) if dim < 0 else dim
+    sizes = step.args[0] if step.args else step.kwargs.get("split_size", step.kwargs.get("split_sizes"))
+    if isinstance(sizes, (list, tuple)):
+        start: Any = 0
+        for s in sizes[:i]:
+            start = fold(start + s)
+    else:
+        start = fold(sizes * i)
+    return aten.slice.Tensor, (d, start, fold(start + step.meta.shape[d]))
+
+
+def _name_of(op: Any) -> str:
+    return op._schema.name.partition("::")[2].strip("_") if isinstance(op, torch._ops.OpOverload) else "item"
+
+
+_ALIASES = frozenset({aten.alias.default, aten.detach.default, aten.lift_fresh.default})
+_SCATTER = {"aten::slice": aten.slice_scatter.default, "aten::select": aten.select_scatter.default,
+            "aten::diagonal": aten.diagonal_scatter.default}
+

@@ -1,0 +1,90 @@
+"""The graph stage's first half: run a captured graph once more on TraceTensors, recording aten operators."""
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.fx
+from torch.fx.node import map_arg
+
+from ..capture.result import CapturedGraph
+from ..symbolic.env import ShapeEnv
+from .aten import AtenGraph
+from .calls import trace_call
+from .functionalize import Functionalizer
+from .tensor import TraceTensor, from_meta, recording, tensor_meta, trace_tensor_like
+
+__all__ = ["record"]
+
+
+def record(captured: CapturedGraph, keep_grad: bool = False) -> AtenGraph:
+    """The captured graph as a functional aten graph, nothing decomposed yet.
+
+    keep_grad: inputs keep requires_grad, so that gradients asked for inside the graph are recorded too."""
+    gm = captured.graph_module
+    env: ShapeEnv | None = captured.env
+    f = Functionalizer(env)
+    values: dict[torch.fx.Node, Any] = {}
+    inputs = iter(enumerate(captured.inputs))
+    grad = torch.is_grad_enabled()
+    result: tuple = ()
+    try:
+        with recording(f):
+            for node in gm.graph.nodes:
+                if node.op == "placeholder":
+                    values[node] = _input(f, node, *next(inputs), captured, keep_grad)
+                    continue
+                if node.op == "output":
+                    result = map_arg(node.args[0], values.__getitem__)
+                    break
+                values[node] = _run(f, gm, node, values)
+    finally:
+        torch._C._set_grad_enabled(grad)
+    if not isinstance(result, (tuple, list)):
+        result = (result,)
+    return f.finish(tuple(result), captured.inputs, captured.name)
+
+
+def _input(f: Functionalizer, node: torch.fx.Node, index: int, spec: Any, captured: CapturedGraph, keep_grad: bool) -> Any:
+    val = node.meta.get("val")
+    if val is None:
+        val = captured.example_inputs[index]
+    if isinstance(val, torch.Tensor):
+        if isinstance(val, TraceTensor):
+            meta = tensor_meta(val)
+            t = from_meta(meta if keep_grad else meta.replace(requires_grad=False), captured.env)
+        else:
+            t = trace_tensor_like(val if keep_grad else val.detach(), captured.env)
+        if isinstance(val, torch.nn.Parameter):
+            t._is_param = True
+        f.add_input(spec.name, t, index)
+        return t
+    if isinstance(val, torch.SymInt):
+        n = f.add_scalar_input(spec.name, captured.env.to_expr(val))
+        f.symbols[str(n.meta["val"])] = n
+        return val
+    f.add_scalar_input(spec.name, val)
+    return val
+
+
+def _run(f: Functionalizer, gm: torch.fx.GraphModule, node: torch.fx.Node, values: dict) -> Any:
+    stack = node.meta.get("stack") or []
+    f.where = {"stack": stack, "module": node.meta.get("module", "")}
+    if f.env is not None and stack:
+        f.env.location = (stack[-1][0], stack[-1][1])
+    if node.op == "get_attr":
+        out: Any = gm
+        for part in node.target.split("."):
+            out = getattr(out, part)
+    else:
+        args = map_arg(node.args, values.__getitem__)
+        kwargs = map_arg(node.kwargs, values.__getitem__) if node.kwargs else {}
+        if node.op == "call_function":
+            out = trace_call(node.target, args, kwargs)
+        elif node.op == "call_method":
+            out = getattr(args[0], node.target)(*args[1:], **kwargs)
+        else:
+            raise NotImplementedError(f"captured graphs hold no {node.op} nodes")
+    if isinstance(out, torch.Tensor) and not isinstance(out, TraceTensor):
+        out = f.lift(out)
+    return out
