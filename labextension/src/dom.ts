@@ -85,6 +85,8 @@ export interface Column<T> {
   cell: (row: T) => Child;
   /** Numbers align right. */
   number?: boolean;
+  /** A word or two that must not wrap. */
+  short?: boolean;
   hint?: string;
 }
 
@@ -94,6 +96,10 @@ export interface TableOptions<T> {
   rowAttributes?: (row: T, index: number) => Attributes;
   /** Rows shown before "show all". */
   limit?: number;
+}
+
+function cell(tag: string, column: Column<any>): string {
+  return tag + (column.number ? '.tc-number' : column.short ? '.tc-short' : '');
 }
 
 /** A table with a header; rows can be activated by pointer and keyboard where `onRow` is given. */
@@ -117,13 +123,13 @@ export function table<T>(columns: Column<T>[], rows: T[], options: TableOptions<
       }
       body.appendChild(
         h(options.onRow ? 'tr.tc-clickable' : 'tr', attributes,
-          columns.map(c => h(c.number ? 'td.tc-number' : 'td', null, c.cell(row))))
+          columns.map(c => h(cell('td', c), null, c.cell(row))))
       );
     }
   };
   add(0, limit);
   const head = h('tr', null, columns.map(c =>
-    h(c.number ? 'th.tc-number' : 'th', { scope: 'col', title: c.hint }, c.title)));
+    h(cell('th', c), { scope: 'col', title: c.hint }, c.title)));
   const wrap = h('div.tc-table-wrap', { tabindex: 0, role: 'region', 'aria-label': options.label },
     h('table.tc-table', { 'aria-label': options.label }, h('thead', null, head), body));
   if (rows.length <= limit) {

@@ -31,6 +31,8 @@ const STAGE_HUES: { [name: string]: number } = {
   capture: 212, guards: 188, graph: 160, autograd: 140, lowering: 95, fusion: 55, codegen: 35, compile_c: 12, build: 12, load: 285, entry: 250
 };
 
+const STAGE_WORDS: { [name: string]: string } = { compile_c: 'C++ compiler', build: 'C++ compiler' };
+
 export function stageColour(name: string, index: number): string {
   return `hsl(${STAGE_HUES[name] ?? (index * 47) % 360}, 46%, 52%)`;
 }
@@ -49,7 +51,7 @@ export function stackedBar(parts: { name: string; value: number; colour: string;
 
 export function stageBar(stages: Stage[]): HTMLElement {
   return stackedBar(stages.map((s, i) => ({
-    name: s.name.replace(/_/g, ' '), value: s.self_seconds, colour: stageColour(s.name, i), note: s.count > 1 ? `${s.count}×` : ''
+    name: STAGE_WORDS[s.name] ?? s.name.replace(/_/g, ' '), value: s.self_seconds, colour: stageColour(s.name, i), note: s.count > 1 ? `${s.count}×` : ''
   })), 'Where the compile time went');
 }
 

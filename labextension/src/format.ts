@@ -26,6 +26,11 @@ export function seconds(s: number | null | undefined): string {
   return abs < 1 ? `${significant(s * 1e3)} ms` : `${significant(s)} s`;
 }
 
+/** An axis label: as `seconds`, without digits that say nothing. */
+export function tick(s: number): string {
+  return seconds(s).replace(/(\.\d*?)0+ /, '$1 ').replace('. ', ' ');
+}
+
 export function bytes(b: number | null | undefined): string {
   if (b === null || b === undefined) {
     return NONE;

@@ -4,8 +4,8 @@
  * Free of frameworks and of JupyterLab: `renderReport(element, json)` serves the MIME renderer, a widget and a plain page.
  */
 
-import { button, clear, h } from './dom';
-import { count, engineName, interval, plural, seconds, times } from './format';
+import { button, Child, clear, h } from './dom';
+import { count, engineName, interval, place, plural, seconds, times } from './format';
 import { GraphView, graphState } from './graph/view';
 import { decodeReport } from './payload';
 import { Report, Status } from './schema';
@@ -166,14 +166,15 @@ function draw(host: HTMLElement, model: Model, raw: any, id: string): Rendered {
 function closedLine(report: Report, toggle: () => void, controls: string): HTMLElement {
   const { summary, speedups } = report;
   const status = summary.status in STATUS_WORDS ? summary.status : 'nothing';
-  const facts: string[] = [];
+  const first = report.graph_breaks[0];
+  const where = first ? h('span.tc-muted', null, ` (${place(first.file, first.line, report.source.file)})`) : null;
+  const facts: Child[] = [];
   if (summary.graphs || summary.kernels) {
-    facts.push(plural(summary.graphs, 'graph'), plural(summary.breaks, 'break'), plural(summary.kernels, 'kernel'));
+    facts.push(plural(summary.graphs, 'graph'), ' · ', plural(summary.breaks, 'break'), where, ' · ', plural(summary.kernels, 'kernel'));
   }
   if (summary.recompiles) {
-    facts.push(`recompiled ${summary.recompiles}×`);
+    facts.push(`${facts.length ? ' · ' : ''}recompiled ${summary.recompiles}×`);
   }
-  const first = report.graph_breaks[0];
   const gains = ['eager', 'torch'].flatMap(over => {
     const s = speedups.overall.find(x => x.engine === 'tcompile' && x.over === over);
     return s ? [h('span.tc-gain', { class: s.lo > 1 ? 'tc-gain tc-gain-up' : s.hi < 1 ? 'tc-gain tc-gain-down' : 'tc-gain' },
@@ -185,8 +186,7 @@ function closedLine(report: Report, toggle: () => void, controls: string): HTMLE
   const line = button([
     h('span.tc-caret', { 'aria-hidden': 'true' }),
     h(`span.tc-status.tc-status-${status}`, null, h('span.tc-symbol', { 'aria-hidden': 'true' }, summary.symbol), ` ${STATUS_WORDS[status]}`),
-    facts.length ? h('span.tc-facts-line', null, facts.join(' · '),
-      first ? h('span.tc-muted', null, ` (${first.file && first.file !== report.source.file ? `${first.file} ` : ''}line ${first.line})`) : null) : null,
+    facts.length ? h('span.tc-facts-line', null, facts) : null,
     gains, cost ? h('span.tc-muted', null, cost) : null,
     summary.note ? h('span.tc-note', null, summary.note) : null
   ], { class: 'tc-head', 'aria-controls': controls, title: summary.line }, toggle);

@@ -28,7 +28,7 @@ export function readTheme(element: Element): Theme {
 }
 
 function luminance(colour: string): number {
-  const context = document.createElement('canvas').getContext('2d');
+  const context = document.createElement('canvas').getContext('2d', { willReadFrequently: true });
   if (!context) {
     return 1;
   }

@@ -15,10 +15,17 @@ export interface CanvasEvents {
   hover: (text: string, x: number, y: number) => void;
 }
 
+interface Caption {
+  text: string;
+  x: number;
+  y: number;
+  colour: string;
+}
+
 const LEAF_H = 38;
 const SOURCE_H = 22;
 const GROUP_H = 44;
-const MIN_SCALE = 0.01;
+const MIN_SCALE = 0.002;
 const MAX_SCALE = 2.5;
 
 export function label(node: GraphNode): string {
@@ -126,7 +133,7 @@ export class GraphCanvas {
     }
     const { w, h } = this.layout.root;
     const whole = Math.min(this.width / w, this.height / h, 1);
-    this.scale = Math.max(MIN_SCALE, everything ? whole : Math.max(whole, Math.min(this.width / w, 1), 0.55));
+    this.scale = Math.max(MIN_SCALE, everything ? whole : Math.max(whole, Math.min(0.8, Math.max(this.width / w, 0.5))));
     this.tx = (this.width - w * this.scale) / 2;
     this.ty = h * this.scale < this.height ? (this.height - h * this.scale) / 2 : 0;
     if (w * this.scale > this.width) {
@@ -340,7 +347,7 @@ export class GraphCanvas {
     let distance = near;
     for (const edge of this.layout?.edges ?? []) {
       const [x0, y0, x1, y1] = ends(edge);
-      if (uy < y0 - near || uy > y1 + near) {
+      if (uy < Math.min(y0, y1) - near || uy > Math.max(y0, y1) + near) {
         continue;
       }
       const bend = curve(y0, y1);
@@ -396,6 +403,10 @@ export class GraphCanvas {
     if (!layout) {
       return;
     }
+    // A piece of the graph stays in view, however far one pans.
+    const margin = 60;
+    this.tx = Math.max(margin - layout.root.w * scale, Math.min(this.width - margin, this.tx));
+    this.ty = Math.max(margin - layout.root.h * scale, Math.min(this.height - margin, this.ty));
     c.setTransform(ratio * scale, 0, 0, ratio * scale, ratio * this.tx, ratio * this.ty);
     const view = this.viewport();
     const visible = (b: Box) => b.x + b.w >= view.x && b.x <= view.x + view.w && b.y + b.h >= view.y && b.y <= view.y + view.h;
@@ -406,13 +417,15 @@ export class GraphCanvas {
       }
     }
     const boxes = layout.boxes.filter(visible);
+    const captions: Caption[] = [];
     if (scale > 0.12) {
-      this.drawKernels(boxes, layout);
+      this.drawKernels(boxes, layout, captions);
     }
     this.drawEdges(layout, view);
     for (const box of boxes) {
       this.drawBox(box, theme);
     }
+    this.drawCaptions(captions);
     this.onDraw?.();
   }
 
@@ -438,7 +451,7 @@ export class GraphCanvas {
   }
 
   /** One soft outline around the nodes of a kernel: their boxes and the edges between them, drawn as one shape. */
-  private drawKernels(boxes: Box[], layout: Layout): void {
+  private drawKernels(boxes: Box[], layout: Layout, captions: Caption[]): void {
     const c = this.context;
     const members = new Map<number, Box[]>();
     for (const box of boxes) {
@@ -484,12 +497,24 @@ export class GraphCanvas {
       }
       if (this.scale > 0.45) {
         const top = list[0];
-        c.fillStyle = kernelColour(kernel, 1, dark);
-        c.font = `600 9.5px ${this.theme.font}`;
-        c.textAlign = 'left';
-        c.textBaseline = 'bottom';
-        c.fillText(this.kernelNames[kernel] ?? `kernel ${kernel}`, top.x, top.y - 10);
+        captions.push({ text: this.kernelNames[kernel] ?? `kernel ${kernel}`, x: top.x, y: top.y - 10, colour: kernelColour(kernel, 1, dark) });
       }
+    }
+  }
+
+  /** Names of kernels, over the edges, with a halo so that they stay readable. */
+  private drawCaptions(captions: Caption[]): void {
+    const c = this.context;
+    c.font = `600 9.5px ${this.theme.font}`;
+    c.textAlign = 'left';
+    c.textBaseline = 'bottom';
+    c.lineWidth = 4;
+    c.lineJoin = 'round';
+    for (const { text, x, y, colour } of captions) {
+      c.strokeStyle = this.theme.background;
+      c.strokeText(text, x, y);
+      c.fillStyle = colour;
+      c.fillText(text, x, y);
     }
   }
 

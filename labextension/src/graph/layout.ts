@@ -4,6 +4,7 @@
  * Each opened group is laid out on its own and is then one box in its parent's layout, so boxes never overlap. Layers are
  * longest paths; inputs sit directly above their first reader; the order inside a layer follows two barycentre sweeps; the
  * x positions minimise the squared distance to the neighbours' mean under the minimal gaps (pool adjacent violators).
+ * A very tall chain is folded into columns.
  */
 
 import { GraphNode } from '../schema';
@@ -50,6 +51,8 @@ const GAP_X = 22;
 const GAP_Y = 30;
 const PAD = 14;
 const TITLE = 24;
+const FOLD_FROM = 4000;
+const FOLD_GAP = 60;
 
 interface Work {
   box: Box;
@@ -228,8 +231,10 @@ function arrange(frame: Box, edges: [Box, Box][]): void {
   let y = title + PAD;
   let left = Infinity;
   let right = -Infinity;
+  const tops: number[] = [];
   for (const layer of filled) {
     const height = Math.max(...layer.map(i => work[i].box.h));
+    tops.push(y);
     for (const i of layer) {
       const { box, center } = work[i];
       box.x = center - box.w / 2;
@@ -246,8 +251,35 @@ function arrange(frame: Box, edges: [Box, Box][]): void {
   for (const { box } of work) {
     box.x += PAD - left;
   }
-  frame.w = Math.max(right - left + 2 * PAD, frame.item.kind === 'group' ? frame.item.label.length * 7.5 + 2 * PAD + 30 : 0);
-  frame.h = y - GAP_Y + PAD;
+  const width = right - left;
+  const height = y - GAP_Y - title - PAD;
+  const columns = fold(width, height);
+  let bottom = title + PAD + height;
+  if (columns > 1) {
+    bottom = 0;
+    let column = 0;
+    let start = title + PAD;
+    filled.forEach((layer, at) => {
+      if (column < columns - 1 && tops[at] - start >= height / columns) {
+        column++;
+        start = tops[at];
+      }
+      for (const i of layer) {
+        const { box } = work[i];
+        box.x += column * (width + FOLD_GAP);
+        box.y += title + PAD - start;
+        bottom = Math.max(bottom, box.y + box.h);
+      }
+    });
+  }
+  const caption = frame.item.kind === 'group' ? frame.item.label.length * 7.5 + 2 * PAD + 30 : 0;
+  frame.w = Math.max(columns * width + (columns - 1) * FOLD_GAP + 2 * PAD, caption);
+  frame.h = bottom + PAD;
+}
+
+/** Deep models are long chains: a very tall frame continues in further columns, about as wide as it is high in all. */
+function fold(width: number, height: number): number {
+  return height < FOLD_FROM || height < 4 * width ? 1 : Math.max(1, Math.round(Math.sqrt(height / (width + FOLD_GAP) / 1.4)));
 }
 
 /** Centers as near to the wanted ones as the gaps allow (least squares). */

@@ -87,6 +87,10 @@ function tidy(group: Group, groups: Group[]): void {
     }
     group.children[i] = child;
     if (child.kind === 'group') {
+      if (/^\d+$/.test(child.label)) {
+        // A number alone says nothing: `layer.3`.
+        child.label = child.path.split('.').slice(-2).join('.');
+      }
       child.depth = group.depth + 1;
       groups.push(child);
       tidy(child, groups);
@@ -110,7 +114,8 @@ export function initiallyOpen(tree: Tree, budget = 90): Set<string> {
   while (level.length) {
     const next: Group[] = [];
     for (const group of level) {
-      if (visible + group.children.length - 1 > budget) {
+      const few = visible <= 8 && group.children.length <= 600; // a graph that starts as one closed box says nothing
+      if (visible + group.children.length - 1 > budget && !few) {
         continue;
       }
       visible += group.children.length - 1;

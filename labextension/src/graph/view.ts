@@ -38,7 +38,7 @@ export class GraphView {
   private details = h('div.tc-graph-details', { 'aria-live': 'polite' });
   private tip = h('div.tc-tip', { role: 'tooltip' });
   private minimap = document.createElement('canvas');
-  private minimapImage: ImageData | null = null;
+  private minimapImage: HTMLCanvasElement | null = null;
   private list: VirtualList;
   private searchCount = h('span.tc-muted', { role: 'status' });
   private hits: GraphNode[] = [];
@@ -231,6 +231,7 @@ export class GraphView {
   /** Another view selected something: show it here too, if it is in this graph. */
   private follow(p: Place, origin: unknown): void {
     if (origin === this && p.node !== undefined && p.node !== null) {
+      this.list.mark(this.chosen.map(n => n.index), true);
       if (!this.chosen.some(n => n.index === p.node)) {
         this.chosen = [this.nodes[p.node]];
         this.openTo(this.chosen[0]);
@@ -413,17 +414,19 @@ export class GraphView {
     const s = this.minimapScale();
     const context = this.minimap.getContext('2d')!;
     if (!this.minimapImage) {
-      this.minimap.width = Math.max(24, Math.ceil(this.layout.root.w * s));
-      this.minimap.height = Math.max(24, Math.ceil(this.layout.root.h * s));
-      context.clearRect(0, 0, this.minimap.width, this.minimap.height);
+      const image = document.createElement('canvas');
+      image.width = this.minimap.width = Math.max(24, Math.ceil(this.layout.root.w * s));
+      image.height = this.minimap.height = Math.max(24, Math.ceil(this.layout.root.h * s));
+      const paint = image.getContext('2d')!;
       for (const box of this.layout.boxes) {
         const kernel = box.item.kind === 'leaf' ? box.item.node.kernel : null;
-        context.fillStyle = kernel === null ? '#8888' : kernelColour(kernel, 0.9);
-        context.fillRect(box.x * s, box.y * s, Math.max(1, box.w * s), Math.max(1, box.h * s));
+        paint.fillStyle = kernel === null ? '#8888' : kernelColour(kernel, 0.9);
+        paint.fillRect(box.x * s, box.y * s, Math.max(1, box.w * s), Math.max(1, box.h * s));
       }
-      this.minimapImage = context.getImageData(0, 0, this.minimap.width, this.minimap.height);
+      this.minimapImage = image;
     }
-    context.putImageData(this.minimapImage, 0, 0);
+    context.clearRect(0, 0, this.minimap.width, this.minimap.height);
+    context.drawImage(this.minimapImage, 0, 0);
     const view = this.canvas.viewport();
     context.strokeStyle = getComputedStyle(this.minimap).getPropertyValue('--tc-accent');
     context.lineWidth = 1.5;

@@ -108,8 +108,8 @@ function guardTable(guards: GuardRow[], here: string, onRow: (row: GuardRow) => 
         ...prose(r.guard.text || r.guard.source), r.guard.count > 1 ? h('span.tc-muted', null, ` (${count(r.guard.count)})`) : null] },
       { title: 'expected', cell: r => h('code', null, r.guard.expected) },
       { title: 'because', cell: r => [r.guard.why, r.guard.line ? h('span.tc-muted', null, ` ${place(r.guard.file, r.guard.line, here)}`) : null] },
-      { title: 'how', cell: r => h('span', { title: CLASS_WORDS[r.guard.cls] }, r.guard.cls) },
-      { title: 'entry', cell: r => `${frames[r.guard.entry] ?? ''} #${r.guard.entry}` }
+      { title: 'how', short: true, cell: r => h('span', { title: CLASS_WORDS[r.guard.cls] }, r.guard.cls) },
+      { title: 'entry', short: true, cell: r => `${frames[r.guard.entry] ?? ''} #${r.guard.entry}` }
     ], rows, {
       label: 'Guards', limit: 120, onRow: r => onRow(r.guard),
       rowAttributes: r => ({ 'data-guard': r.index, class: r.guard.failed ? 'tc-clickable tc-row-failed' : 'tc-clickable' })

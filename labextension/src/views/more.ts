@@ -16,8 +16,8 @@ export function moreView({ model, memory }: ViewContext): View {
   const here = report.source.file;
   const breaks = report.graph_breaks.map(b => breakCard(b, here, () => model.selectLine(b.file || here, b.line, 'break')));
   const frames = report.frames.length ? table([
-    { title: 'function', cell: f => h('code', null, f.name) }, { title: 'where', cell: f => place(f.file, f.line, here) },
-    { title: 'result', cell: f => FRAME_WORDS[f.status] ?? f.status }, { title: 'entries', number: true, cell: f => f.entries.length },
+    { title: 'function', cell: f => h('code', null, f.name) }, { title: 'where', short: true, cell: f => place(f.file, f.line, here) },
+    { title: 'result', short: true, cell: f => FRAME_WORDS[f.status] ?? f.status }, { title: 'entries', number: true, cell: f => f.entries.length },
     { title: 'compiled in', number: true, cell: f => seconds(f.seconds) }, { title: 'why', cell: f => prose(f.reason) }
   ], report.frames, { label: 'Functions', onRow: f => model.selectLine(f.file || here, f.line, 'frames'), rowAttributes: (_, i) => ({ 'data-frame': i }) })
     : empty('No function was looked at.');
@@ -41,7 +41,7 @@ export function moreView({ model, memory }: ViewContext): View {
       { title: 'eager’s', number: true, cell: n => exponent(n.eager_rms_vs_float64) }
     ], report.numerics, { label: 'Numerics' }) : empty('Not measured in this run.')),
     section('Cache', report.cache.length ? table([
-      { title: 'what', cell: c => c.what }, { title: 'result', cell: c => (c.hit ? '● hit' : '○ miss') }, { title: 'times', number: true, cell: c => count(c.count) },
+      { title: 'what', short: true, cell: c => c.what }, { title: 'result', short: true, cell: c => (c.hit ? '● hit' : '○ miss') }, { title: 'times', number: true, cell: c => count(c.count) },
       { title: 'why', cell: c => prose(c.reason) }, { title: 'key', cell: c => h('code.tc-muted', null, c.key.slice(0, 16)) }
     ], report.cache, { label: 'Cache' }) : empty('The cache was not asked.')),
     section('Environment', facts({ ...report.environment, ...Object.fromEntries(Object.entries(report.options).map(([k, v]) => [`option ${k}`, v])) })),

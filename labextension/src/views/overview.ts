@@ -37,9 +37,8 @@ export function overview(context: ViewContext): View {
     element: h('div', null,
       report.errors.length ? section('Errors', report.errors.map(e => h('p.tc-error', null, e))) : null,
       h('div.tc-columns', null,
-        h('div', null, section(source.cell ? `Cell ${source.cell}` : report.title || 'Code', code)),
-        h('div', null, timeFigure(report), compileFigure(report), runFigure(report))),
-      findings(report, go)),
+        h('div', null, section(source.cell ? `Cell ${source.cell}` : report.title || 'Code', code), findings(report, go)),
+        h('div', null, timeFigure(report), compileFigure(report), runFigure(report)))),
     dispose: () => stops.forEach(f => f())
   };
 }
@@ -89,7 +88,7 @@ function runFigure(report: Report): HTMLElement {
   return section('Run time', stackedBar([
     { name: 'guards', value: guards, colour: 'hsl(188, 46%, 52%)' },
     { name: 'kernels', value: kernels, colour: 'hsl(212, 46%, 52%)', note: timed.length < report.kernels.length ? 'those timed' : '' },
-    { name: externs ? 'torch’s kernels, launches' : 'launches, outputs', value: rest, colour: 'hsl(0, 0%, 58%)' }
+    { name: 'rest of the call', value: rest, colour: 'hsl(0, 0%, 58%)' }
   ], 'Where the run time goes'), facts);
 }
 

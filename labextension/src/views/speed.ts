@@ -2,7 +2,7 @@
 
 import { append, Child, clear, empty, h, section, table } from '../dom';
 import { engineBars, meter } from '../figures';
-import { bytes, count, engineName, interval, plural, rate, seconds, times } from '../format';
+import { bytes, count, engineName, interval, plural, rate, seconds, tick, times } from '../format';
 import { plot, Series } from '../plot';
 import { CallTiming, Memory, Report, Trial } from '../schema';
 import { kernelColour } from '../theme';
@@ -73,7 +73,7 @@ function callFigures(call: CallTiming, own: (p: { element: HTMLElement; dispose:
       call.engines, { label: 'Engines that were not measured' })];
   }
   const cells = table([
-    { title: 'engine', cell: e => [h(`span.tc-swatch.tc-engine-${e.engine}`), engineName(e.engine)] },
+    { title: 'engine', short: true, cell: e => [h(`span.tc-swatch.tc-engine-${e.engine}`), engineName(e.engine)] },
     { title: 'first call', number: true, cell: e => seconds(e.cold), hint: 'cold: compilation included' },
     { title: 'second', number: true, cell: e => seconds(e.warm), hint: 'warm' },
     { title: 'steady', number: true, cell: e => e.median === null ? h('span.tc-muted', null, STATUS_WORDS[e.status] ?? e.status, e.reason ? `: ${e.reason}` : '') : seconds(e.median), hint: 'median' },
@@ -94,7 +94,7 @@ function callFigures(call: CallTiming, own: (p: { element: HTMLElement; dispose:
       text: e.samples.map(v => `${engineName(e.engine)}: ${seconds(v)}`)
     }));
     figures.push(h('figure.tc-figure-box', null, h('figcaption', null, 'Every sample: time per call'), own(plot(points, {
-      label: 'Distribution of the time per call of each engine', xTitle: '', yTitle: '', xFormat: String, yFormat: seconds,
+      label: 'Distribution of the time per call of each engine', xTitle: '', yTitle: '', xFormat: String, yFormat: tick,
       xNames: sampled.map(e => engineName(e.engine))
     }))));
   }
@@ -102,7 +102,7 @@ function callFigures(call: CallTiming, own: (p: { element: HTMLElement; dispose:
   figures.push(h('figure.tc-figure-box', null, h('figcaption', null, call.break_even_calls !== null
     ? `Compiling has paid off after ${plural(call.break_even_calls, 'call')}`
     : `Break-even: ${call.break_even_reason || 'not known'}`), curve ? own(plot(curve, {
-    label: 'Total time over the number of calls', xTitle: 'calls', yTitle: 'total time', xFormat: v => count(Math.round(v)), yFormat: seconds, logX: true, logY: true
+    label: 'Total time over the number of calls', xTitle: 'calls', yTitle: 'total time', xFormat: v => count(Math.round(v)), yFormat: tick, logX: true, logY: true
   })) : null));
   return [heading, engineBars(call.engines, call.speedups), cells, h('div.tc-figures', null, figures)];
 }
@@ -130,7 +130,7 @@ function kernelTable(report: Report, onKernel: (index: number) => void): HTMLEle
   }
   const best = Math.max(...report.kernels.map(k => (k.bytes && k.seconds ? k.bytes / k.seconds : 0)));
   return table([
-    { title: 'kernel', cell: k => h('span.tc-chip', { style: { '--tc-chip': kernelColour(report.kernels.indexOf(k)) } }, k.name) },
+    { title: 'kernel', short: true, cell: k => h('span.tc-chip', { style: { '--tc-chip': kernelColour(report.kernels.indexOf(k)) } }, k.name) },
     { title: 'operations', cell: k => h('span', { title: k.fused_because.join('\n') }, k.origins.slice(0, 6).join(', ') + (k.origins.length > 6 ? ` + ${k.origins.length - 6}` : '')) },
     { title: 'time', number: true, cell: k => (k.seconds === null ? '–' : seconds(k.seconds)), hint: 'one launch' },
     { title: 'launches', number: true, cell: k => count(k.launches), hint: 'per call' },
@@ -170,7 +170,7 @@ function autotune(name: string, trials: Trial[]): HTMLElement {
   const failed = trials.filter(t => t.seconds === null);
   const words = (t: Trial) => Object.entries(t.config).map(([n, v]) => `${n}=${v}`).join(' ');
   return h('div.tc-autotune', null, h('p', null, h('code', null, name), ` · ${plural(trials.length, 'candidate')}`),
-    h('div.tc-bars', { role: 'list' }, done.slice(0, 24).map(t => h('div.tc-bar-row', { role: 'listitem' },
+    h('div.tc-bars.tc-bars-long', { role: 'list' }, done.slice(0, 24).map(t => h('div.tc-bar-row', { role: 'listitem' },
       h('span.tc-bar-name', { title: words(t) }, t.chosen ? '● ' : '', words(t)),
       h('span.tc-bar-track', null, h(t.chosen ? 'span.tc-bar.tc-engine-tcompile' : 'span.tc-bar.tc-engine-eager', { style: { width: `${(t.seconds! / slowest) * 100}%` } })),
       h('span.tc-bar-value', null, seconds(t.seconds), t.chosen ? h('span.tc-bar-gain', null, ' chosen') : null)))),
