@@ -1,0 +1,442 @@
+"""Attributes: the lookup that `object.__getattribute__` does, step by step, so that user code in it is interpreted and what
+was read from outside objects is guarded."""
+from __future__ import annotations
+
+import enum
+import functools
+import types
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ..guards import source as S
+from . import tensor_calls
+from .generators import InlineGenerator
+from .inline_policy import is_trusted_module
+from .signals import Break, Raised
+from .world import ATOMS, MISSING, TraceTensor
+
+if TYPE_CHECKING:
+    from .machine import Machine
+
+__all__ = ["get_attribute", "set_attribute", "delete_attribute", "has_attribute"]
+
+_NATIVE_DATA = (types.GetSetDescriptorType, types.MemberDescriptorType)
+_CALLABLE_NATIVE = (types.WrapperDescriptorType, types.MethodDescriptorType, types.ClassMethodDescriptorType, types.BuiltinFunctionType)
+_GETATTRIBUTES = (object.__getattribute__, types.ModuleType.__getattribute__, type.__getattribute__)
+_module_getattr = torch.nn.Module.__getattr__
+_module_setattr = torch.nn.Module.__setattr__
+_module_tables = ("_parameters", "_buffers", "_modules")
+_property_types = (property, functools.cached_property)
+
+
+def _lookup(cls: type, name: str) -> Any:
+    for base in cls.__mro__:
+        found = base.__dict__.get(name, MISSING)
+        if found is not MISSING:
+            return found
+    return MISSING
+
+
+def _owner(cls: type, name: str) -> type:
+    """The class in the MRO that defines `name`."""
+    return next(base for base in cls.__mro__ if name in base.__dict__)
+
+
+def has_attribute(m: Machine, obj: Any, name: str) -> bool:
+    try:
+        get_attribute(m, obj, name)
+    except Raised as raised:
+        if isinstance(raised.exc, AttributeError):
+            return False
+        raise
+    return True
+
+
+def get_attribute(m: Machine, obj: Any, name: str) -> Any:
+    """`obj.name`. Raises Raised(AttributeError)."""
+    t = type(obj)
+    if t is TraceTensor:
+        return tensor_calls.get_attribute(m, obj, name)
+    if t in ATOMS or t is InlineGenerator or isinstance(obj, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+        return m.native(getattr, obj, name)
+    if isinstance(obj, types.ModuleType):
+        return _module_attribute(m, obj, name)
+    if isinstance(obj, type):
+        return _class_attribute(m, obj, name)
+    if t is super:
+        return _super_attribute(m, obj, name)
+    if name == "__class__":
+        return t
+    return _instance_attribute(m, obj, t, name)
+
+
+# --- Python modules
+def _module_attribute(m: Machine, module: types.ModuleType, name: str) -> Any:
+    world = m.world
+    written = world.pending.get(id(module.__dict__))
+    if written is not None and name in written:
+        return written[name]
+    source = world.anchor(module)
+    value = module.__dict__.get(name, MISSING)
+    if value is MISSING:
+        value = m.native(getattr, module, name)         # a module's own __getattr__ (lazy imports) and __dict__
+        if isinstance(value, (types.ModuleType, types.FunctionType, type)):
+            world.anchor(value)
+            return value
+    if is_trusted_module(module.__name__) and isinstance(value, (types.FunctionType, types.BuiltinFunctionType, type, types.ModuleType)) \
+            or isinstance(value, types.ModuleType):
+        world.anchor(value)
+        return value
+    return world.load(value, S.attr(source, name), "module attribute")
+
+
+# --- classes
+def _class_attribute(m: Machine, cls: type, name: str) -> Any:
+    world = m.world
+    meta = type(cls)
+    meta_attr = _lookup(meta, name)
+    if meta_attr is not MISSING and meta is not type:
+        if type(meta_attr) is property:
+            return m.call(meta_attr.fget, [cls])
+    if name in ("__dict__", "__mro__", "__name__", "__qualname__", "__module__", "__bases__", "__class__", "__doc__", "__subclasses__",
+                "__basicsize__", "__flags__", "__base__", "mro", "__members__", "__annotations__"):
+        return m.native(getattr, cls, name)
+    raw = _lookup(cls, name)
+    if raw is MISSING:
+        if meta_attr is not MISSING:
+            if isinstance(meta_attr, types.FunctionType):
+                return types.MethodType(meta_attr, cls)
+            return m.native(getattr, cls, name)
+        getter = _lookup(meta, "__getattr__")
+        if isinstance(getter, types.FunctionType):
+            return m.call(getter, [cls, name])
+        world.guard(world.anchor(cls), "HASATTR", (name, False), "missing class attribute")
+        raise Raised(AttributeError(f"type object '{cls.__name__}' has no attribute '{name}'"))
+    made = id(cls) in world.made
+    if isinstance(raw, types.FunctionType):
+        return raw if made else _guarded_function(m, cls, name, raw)
+    if isinstance(raw, staticmethod):
+        fn = raw.__func__
+        return fn if made or not isinstance(fn, types.FunctionType) else _guarded_function(m, cls, name, fn)
+    if isinstance(raw, classmethod):
+        fn = raw.__func__
+        if isinstance(fn, types.FunctionType) and not made:
+            _guarded_function(m, cls, name, fn, S.attr(S.attr(world.anchor(cls), name), "__func__"))
+        return types.MethodType(fn, cls)
+    if type(raw) in _CALLABLE_NATIVE or type(raw) in _NATIVE_DATA or type(raw) in _property_types:
+        return m.native(getattr, cls, name)
+    if isinstance(raw, enum.Enum) and isinstance(cls, enum.EnumMeta):
+        return world.register(raw, S.attr(world.anchor(cls), name))
+    if isinstance(cls, enum.EnumMeta) and name in cls.__members__:
+        return world.register(cls.__members__[name], S.attr(world.anchor(cls), name))
+    getter = _lookup(type(raw), "__get__")
+    if isinstance(getter, types.FunctionType) and not isinstance(raw, type):
+        return m.call(getter, [raw, None, cls])
+    if made:
+        return raw
+    owner = _owner(cls, name)
+    if is_trusted_module(owner.__module__ or "") and type(raw) in ATOMS:
+        return raw
+    return world.load(raw, S.attr(world.anchor(cls), name), "class attribute")
+
+
+def _guarded_function(m: Machine, cls: type, name: str, fn: types.FunctionType, source: Any = None) -> types.FunctionType:
+    """A method found on a class: relied on by its code. One guard per class, not per instance."""
+    world = m.world
+    if id(cls) in world.made:
+        return fn
+    owner = _owner(cls, name)
+    if not is_trusted_module(fn.__module__ or ""):
+        if source is None:
+            source = S.attr(world.anchor(owner), name)
+        world.guard(source, "CODE", fn.__code__, "method")
+        if world.source_of(fn) is None:
+            world.register(fn, source)
+    else:
+        world.anchor(fn)
+    return fn
+
+
+# --- super()
+def _super_attribute(m: Machine, proxy: Any, name: str) -> Any:
+    this, obj, start = proxy.__thisclass__, proxy.__self__, proxy.__self_class__
+    if name in ("__thisclass__", "__self__", "__self_class__", "__class__"):
+        return getattr(proxy, name)
+    mro = start.__mro__
+    for base in mro[mro.index(this) + 1:]:
+        raw = base.__dict__.get(name, MISSING)
+        if raw is MISSING:
+            continue
+        if isinstance(raw, types.FunctionType):
+            _guarded_function(m, base, name, raw)
+            return raw if obj is start else types.MethodType(raw, obj)
+        if isinstance(raw, classmethod):
+            return types.MethodType(raw.__func__, start)
+        if isinstance(raw, staticmethod):
+            return raw.__func__
+        if isinstance(raw, property):
+            return m.call(raw.fget, [obj])
+        if type(raw) in _CALLABLE_NATIVE:
+            return raw if isinstance(raw, types.BuiltinFunctionType) else raw.__get__(None if obj is start else obj, start)
+        if type(raw) in _NATIVE_DATA:
+            return m.native(raw.__get__, obj, start)
+        getter = _lookup(type(raw), "__get__")
+        if isinstance(getter, types.FunctionType):
+            return m.call(getter, [raw, obj, start])
+        return m.world.load(raw, S.attr(m.world.anchor(base), name), "class attribute") if id(base) not in m.world.made else raw
+    raise Raised(AttributeError(f"'super' object has no attribute '{name}'"))
+
+
+# --- instances
+def _instance_dict(obj: Any) -> dict | None:
+    try:
+        d = object.__getattribute__(obj, "__dict__")
+    except AttributeError:
+        return None
+    return d if isinstance(d, dict) else None
+
+
+def _instance_attribute(m: Machine, obj: Any, t: type, name: str) -> Any:
+    world = m.world
+    custom = _lookup(t, "__getattribute__")
+    if isinstance(custom, types.FunctionType):
+        try:
+            return m.call(custom, [obj, name])
+        except Raised as raised:
+            if not isinstance(raised.exc, AttributeError):
+                raise
+            return _fallback(m, obj, t, name)
+    return _generic(m, obj, t, name, True)
+
+
+def generic_attribute(m: Machine, obj: Any, name: str) -> Any:
+    """object.__getattribute__(obj, name), without the class's own __getattribute__ and __getattr__."""
+    return _generic(m, obj, type(obj), name, False)
+
+
+def _generic(m: Machine, obj: Any, t: type, name: str, fallback: bool) -> Any:
+    world = m.world
+    source = world.source_of(obj)
+    raw = _lookup(t, name)
+    if raw is not MISSING:
+        kind = type(raw)
+        if kind is property:
+            if raw.fget is None:
+                raise Raised(AttributeError(f"property '{name}' of '{t.__name__}' object has no getter"))
+            try:
+                return _call_property(m, obj, t, name, raw)
+            except Raised as raised:
+                if fallback and isinstance(raised.exc, AttributeError) and isinstance(_lookup(t, "__getattr__"), types.FunctionType):
+                    return _fallback(m, obj, t, name)
+                raise
+        if kind in _NATIVE_DATA:
+            return _native_data(m, obj, source, name)
+        if isinstance(obj, enum.Enum) and name in ("name", "value", "_name_", "_value_"):
+            return m.native(getattr, obj, name)
+        if _lookup(kind, "__set__") is not MISSING and kind is not functools.cached_property:
+            getter = _lookup(kind, "__get__")
+            if isinstance(getter, types.FunctionType):
+                return m.call(getter, [raw, obj, t])
+            return _native_data(m, obj, source, name)
+    written = world.pending.get(id(obj))
+    if written is not None and name in written:
+        value = written[name]
+        if value is not MISSING:
+            return value
+        d: dict | None = None
+    else:
+        d = _instance_dict(obj)
+    if d is not None:
+        value = d.get(name, MISSING)
+        if value is not MISSING:
+            if source is None:
+                return value
+            return world.load(value, S.attr(source, name), "attribute")
+    if raw is not MISSING:
+        return _bind(m, obj, t, name, raw, source)
+    if fallback:
+        return _fallback(m, obj, t, name)
+    raise Raised(_missing(m, obj, t, name))
+
+
+def _missing(m: Machine, obj: Any, t: type, name: str) -> AttributeError:
+    source = m.world.source_of(obj)
+    if source is not None and not (m.world.pending.get(id(obj)) or {}).get(name) is MISSING:
+        m.world.guard(source, "HASATTR", (name, False), "missing attribute")
+    return AttributeError(f"'{t.__name__}' object has no attribute '{name}'", name=name, obj=None)
+
+
+def _call_property(m: Machine, obj: Any, t: type, name: str, raw: property) -> Any:
+    if isinstance(raw.fget, types.FunctionType):
+        if not is_trusted_module(raw.fget.__module__ or "") and id(t) not in m.world.made:
+            owner = _owner(t, name)
+            source = S.attr(S.attr(m.world.anchor(owner), name), "fget")
+            m.world.guard(source, "CODE", raw.fget.__code__, "property")
+            if m.world.source_of(raw.fget) is None:
+                m.world.register(raw.fget, source)
+    return m.call(raw.fget, [obj])
+
+
+def _native_data(m: Machine, obj: Any, source: Any, name: str) -> Any:
+    """A slot, or an attribute that C code computes."""
+    written = m.world.pending.get(id(obj))
+    if written is not None and name in written:
+        return written[name]
+    if name == "__dict__" and source is not None and written:
+        raise Break("mutation", "the __dict__ of an object with pending changes is read")
+    value = m.native(getattr, obj, name) if not isinstance(obj, torch.nn.Module) or name == "__dict__" else object.__getattribute__(obj, name)
+    if source is None:
+        return value
+    if isinstance(obj, (types.FunctionType, types.BuiltinFunctionType)) and (source.root.kind == "const" or name in ("__code__", "__name__")):
+        if type(value) in ATOMS:
+            return value
+        if isinstance(value, (types.CodeType, types.ModuleType)):
+            return value
+    return m.world.load(value, S.attr(source, name), "attribute")
+
+
+def _bind(m: Machine, obj: Any, t: type, name: str, raw: Any, source: Any) -> Any:
+    """A class attribute read through an instance."""
+    world = m.world
+    if isinstance(raw, types.FunctionType):
+        if source is not None and not is_trusted_module(raw.__module__ or "") and _instance_dict(obj) is not None or \
+                (source is not None and name == "forward"):
+            # also sees a function put into the instance's own __dict__ later
+            _guarded_function(m, t, name, raw)
+            if not name.startswith("__"):
+                world.guard(S.attr(S.attr(source, name), "__func__"), "CODE", raw.__code__, "method")
+        else:
+            _guarded_function(m, t, name, raw)
+        return types.MethodType(raw, obj)
+    if isinstance(raw, staticmethod):
+        return _guarded_function(m, t, name, raw.__func__) if isinstance(raw.__func__, types.FunctionType) else raw.__func__
+    if isinstance(raw, classmethod):
+        fn = raw.__func__
+        if isinstance(fn, types.FunctionType):
+            _guarded_function(m, t, name, fn, S.attr(S.attr(world.anchor(t), name), "__func__"))
+        return types.MethodType(fn, t)
+    if type(raw) in _CALLABLE_NATIVE:
+        return m.native(lambda: raw.__get__(obj, t)) if not isinstance(raw, types.BuiltinFunctionType) else raw
+    if type(raw) is functools.cached_property:
+        value = m.call(raw.func, [obj])
+        _store(m, obj, name, value)
+        return value
+    getter = _lookup(type(raw), "__get__")
+    if isinstance(getter, types.FunctionType) and not isinstance(raw, type):
+        return m.call(getter, [raw, obj, t])
+    if getter is not MISSING and not isinstance(raw, (type, types.BuiltinFunctionType)):
+        return m.native(lambda: raw.__get__(obj, t))
+    if source is not None:
+        return world.load(raw, S.attr(source, name), "class attribute")
+    if id(t) in world.made or type(raw) in ATOMS and is_trusted_module(t.__module__ or ""):
+        return raw
+    return world.load(raw, S.attr(world.anchor(t), name), "class attribute")
+
+
+def _fallback(m: Machine, obj: Any, t: type, name: str) -> Any:
+    """The class's __getattr__."""
+    custom = _lookup(t, "__getattr__")
+    if custom is _module_getattr:
+        return _module_member(m, obj, t, name)
+    if isinstance(custom, types.FunctionType):
+        _guarded_function(m, t, "__getattr__", custom)
+        return m.call(custom, [obj, name])
+    raise Raised(_missing(m, obj, t, name))
+
+
+def _module_member(m: Machine, module: torch.nn.Module, t: type, name: str) -> Any:
+    """A parameter, buffer or submodule of an nn.Module."""
+    d = module.__dict__
+    source = m.world.source_of(module)
+    for table in _module_tables:
+        members = d.get(table)
+        if members is not None and name in members:
+            value = members[name]
+            return value if source is None else m.world.load(value, S.attr(source, name), table[1:-1])
+    raise Raised(_missing(m, module, t, name))
+
+
+# --- writing
+def _store(m: Machine, obj: Any, name: str, value: Any) -> None:
+    """Into the instance itself: at once where it was made inside, else into the effect log."""
+    if not m.world.is_outside(obj):
+        m.native(object.__setattr__, obj, name, value)
+        return
+    m.world.pending.setdefault(id(obj), {})[name] = value
+    m.effects.set_attribute(obj, name, value)
+
+
+def set_attribute(m: Machine, obj: Any, name: str, value: Any) -> None:
+    """`obj.name = value`."""
+    t = type(obj)
+    world = m.world
+    if t is TraceTensor:
+        tensor_calls.set_attribute(m, obj, name, value)
+        return
+    if isinstance(obj, types.ModuleType):
+        world.anchor(obj)
+        world.pending.setdefault(id(obj.__dict__), {})[name] = value
+        m.effects.set_attribute(obj, name, value)
+        return
+    if isinstance(obj, type):
+        if id(obj) in world.made:
+            m.native(setattr, obj, name, value)
+            return
+        raise Break("mutation", f"an attribute of the class {obj.__name__} is set")
+    custom = _lookup(t, "__setattr__")
+    if custom is _module_setattr:
+        _set_module_attribute(m, obj, name, value)
+        return
+    if isinstance(custom, types.FunctionType):
+        m.call(custom, [obj, name, value])
+        return
+    generic_set(m, obj, name, value)
+
+
+def generic_set(m: Machine, obj: Any, name: str, value: Any) -> None:
+    """object.__setattr__(obj, name, value)."""
+    t = type(obj)
+    raw = _lookup(t, name)
+    if raw is not MISSING:
+        if type(raw) is property:
+            if raw.fset is None:
+                raise Raised(AttributeError(f"property '{name}' of '{t.__name__}' object has no setter"))
+            m.call(raw.fset, [obj, value])
+            return
+        setter = _lookup(type(raw), "__set__")
+        if isinstance(setter, types.FunctionType):
+            m.call(setter, [raw, obj, value])
+            return
+    if name in ("__class__", "__dict__") and m.world.is_outside(obj):
+        raise Break("mutation", f"{name} of an object from outside is set")
+    if m.world.is_outside(obj) and raw is MISSING and _instance_dict(obj) is None:
+        raise Raised(AttributeError(f"'{t.__name__}' object has no attribute '{name}'"))
+    _store(m, obj, name, value)
+
+
+def _set_module_attribute(m: Machine, module: torch.nn.Module, name: str, value: Any) -> None:
+    d = module.__dict__
+    if not m.world.is_outside(module) or isinstance(value, torch.nn.Module) or isinstance(value, torch.nn.Parameter) or \
+            name in d["_parameters"] or name in d["_modules"]:
+        raise Break("mutation", f"the parameter or submodule `{name}` of a module is replaced")
+    if name in d["_buffers"] and not (value is None or isinstance(value, TraceTensor)):
+        raise Break("mutation", f"the buffer `{name}` of a module is replaced")
+    generic_set(m, module, name, value)
+
+
+def delete_attribute(m: Machine, obj: Any, name: str) -> None:
+    """`del obj.name`."""
+    t = type(obj)
+    custom = _lookup(t, "__delattr__")
+    if isinstance(custom, types.FunctionType) and not isinstance(obj, torch.nn.Module):
+        m.call(custom, [obj, name])
+        return
+    if isinstance(obj, (type, types.ModuleType, torch.nn.Module, TraceTensor)):
+        raise Break("mutation", "an attribute is deleted")
+    if not m.world.is_outside(obj):
+        m.native(object.__delattr__, obj, name)
+        return
+    get_attribute(m, obj, name)
+    m.world.pending.setdefault(id(obj), {})[name] = MISSING
+    m.effects.delete_attribute(obj, name)

@@ -1,0 +1,225 @@
+"""Calls: what a callable is decides whether it is interpreted, recorded, computed now, logged as an effect, or a break."""
+from __future__ import annotations
+
+import functools
+import logging
+import types
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ..guards import source as S
+from . import attributes, builtin_calls, classes, containers, modules, tensor_calls
+from .generators import InlineGenerator, PythonIterator
+from .inline_policy import CONSTANT_BY_NAME, is_disabled, is_leaf_function, is_trusted_module, known_constant_functions
+from .signals import Break, Raised
+from .world import ATOMS, MISSING, TraceTensor
+
+if TYPE_CHECKING:
+    from .machine import Machine
+
+__all__ = ["call", "call_python", "bind"]
+
+_CO_VARARGS, _CO_VARKEYWORDS = 0x04, 0x08
+_LRU = type(functools.lru_cache(lambda: None))
+_OPS = (torch._ops.OpOverload, torch._ops.OpOverloadPacket)
+
+
+def call(m: Machine, fn: Any, args: list, kwargs: dict) -> Any:
+    """fn(*args, **kwargs) of the program."""
+    t = type(fn)
+    if t is types.FunctionType:
+        return _call_function(m, fn, args, kwargs)
+    if t is types.MethodType:
+        owner = fn.__self__
+        if type(owner) is TraceTensor and not _overridden(fn.__func__):
+            return tensor_calls.call_method(m, owner, fn.__name__, args, kwargs)
+        return call(m, fn.__func__, [owner, *args], kwargs)
+    if t is types.BuiltinFunctionType or t is types.MethodWrapperType:
+        owner = getattr(fn, "__self__", None)
+        if type(owner) is TraceTensor:
+            return tensor_calls.call_method(m, owner, fn.__name__, args, kwargs)
+        return builtin_calls.call_native(m, fn, owner, args, kwargs)
+    if isinstance(fn, type):
+        return classes.instantiate(m, fn, args, kwargs)
+    if t is types.MethodDescriptorType or t is types.WrapperDescriptorType:
+        return _call_descriptor(m, fn, args, kwargs)
+    if t is functools.partial:
+        return _call_partial(m, fn, args, kwargs)
+    if isinstance(fn, torch.nn.Module):
+        return modules.call_module(m, fn, args, kwargs)
+    if isinstance(fn, _OPS):
+        return tensor_calls.call_function(m, fn, args, kwargs)
+    if t is _LRU:
+        return _call_cached(m, fn, args, kwargs)
+    if t is InlineGenerator:
+        raise Raised(TypeError("'generator' object is not callable"))
+    if t.__name__ == "builtin_function_or_method" or t in (types.ClassMethodDescriptorType,):
+        return builtin_calls.call_native(m, fn, None, args, kwargs)
+    method = attributes._lookup(t, "__call__")
+    if isinstance(method, types.FunctionType):
+        return call(m, attributes._guarded_function(m, t, "__call__", method), [fn, *args], kwargs)
+    if method is MISSING:
+        raise Raised(TypeError(f"'{t.__name__}' object is not callable"))
+    if method is not MISSING and isinstance(method, torch.nn.Module):
+        return call(m, method, args, kwargs)
+    return builtin_calls.call_native(m, fn, None, args, kwargs)
+
+
+def _overridden(fn: Any) -> bool:
+    return (getattr(fn, "__module__", "") or "") not in ("torch._tensor", "torch._C", "torch")
+
+
+def _call_descriptor(m: Machine, fn: Any, args: list, kwargs: dict) -> Any:
+    """An unbound method of a C class: torch.Tensor.add(x, y), list.append(l, v), object.__setattr__(o, n, v)."""
+    if not args:
+        raise Raised(TypeError(f"unbound method {fn.__name__}() needs an argument"))
+    owner = args[0]
+    if type(owner) is TraceTensor:
+        return tensor_calls.call_method(m, owner, fn.__name__, args[1:], kwargs)
+    return builtin_calls.call_native_method(m, fn, owner, args[1:], kwargs)
+
+
+def _call_partial(m: Machine, fn: functools.partial, args: list, kwargs: dict) -> Any:
+    if m.world.is_outside(fn):
+        inner = m.getattr(fn, "func")
+        first = list(m.iterate(m.getattr(fn, "args")))
+        named = dict(m.plain(m.getattr(fn, "keywords")))
+    else:
+        inner, first, named = fn.func, list(fn.args), dict(fn.keywords)
+    return call(m, inner, [*first, *args], {**named, **kwargs})
+
+
+def _call_cached(m: Machine, fn: Any, args: list, kwargs: dict) -> Any:
+    """functools.lru_cache: the function is taken to be what the decorator says, a function of its arguments. Functions whose
+    purpose is their effect (warn once) are logged instead."""
+    inner = fn.__wrapped__
+    if _is_logging(inner):
+        return builtin_calls.log_effect(m, fn, args, kwargs)
+    if m.world.is_outside(fn) and isinstance(inner, types.FunctionType) and m.world.source_of(inner) is None:
+        m.world.register(inner, S.attr(m.world.sources[id(fn)], "__wrapped__"))
+    return call(m, inner, args, kwargs)
+
+
+def _is_logging(fn: Any) -> bool:
+    return getattr(fn, "__name__", "") in ("warning_once", "info_once", "warn_once", "_warn_once") or \
+        (getattr(fn, "__module__", "") or "").partition(".")[0] == "logging"
+
+
+def _call_function(m: Machine, fn: types.FunctionType, args: list, kwargs: dict) -> Any:
+    constant = known_constant_functions().get(id(fn))
+    if constant is not None:
+        return constant[1]
+    module = fn.__module__ or ""
+    named = CONSTANT_BY_NAME.get((module, fn.__name__), MISSING)
+    if named is not MISSING:
+        return named
+    replaced = builtin_calls.PYTHON_FUNCTIONS.get((module, fn.__qualname__))
+    if replaced is not None:
+        return replaced(m, *args, **kwargs)
+    if is_disabled(fn):
+        raise Break("disabled", f"{fn.__qualname__} is marked to stay uncompiled")
+    trusted = is_trusted_module(module)
+    if trusted:
+        if module == "logging" or _is_logging(fn):
+            return builtin_calls.log_effect(m, fn, args, kwargs)
+        if is_leaf_function(fn) and (tensor_calls.holds_tensor(args) or tensor_calls.holds_tensor(kwargs)) and \
+                not any(isinstance(a, types.FunctionType) for a in (*args, *kwargs.values())):
+            return tensor_calls.call_function(m, fn, args, kwargs)
+        kind = builtin_calls.BREAK_MODULES.get(module)
+        if kind is not None:
+            raise Break(kind)
+    elif fn.__name__ in ("warning_once", "info_once"):
+        return builtin_calls.log_effect(m, fn, args, kwargs)
+    return call_python(m, fn, args, kwargs)
+
+
+def call_python(m: Machine, fn: types.FunctionType, args: list, kwargs: dict) -> Any:
+    """Interpret a Python function."""
+    world = m.world
+    code = fn.__code__
+    source = world.source_of(fn)
+    if source is not None and not is_trusted_module(fn.__module__ or ""):
+        world.guard(source, "CODE", code, "function")
+        if source.root.kind in ("local", "closure") and source.base is None:
+            world.guard(S.attr(source, "__globals__"), "ID", fn.__globals__, "function")
+    if code.co_flags & 0x380:
+        raise Break("async", "a coroutine or async generator is called")
+    slots = bind(m, fn, args, kwargs)
+    return m.call_code(code, m.scope_of(fn.__globals__), fn, slots, fn.__closure__ or ())
+
+
+def _default(m: Machine, fn: types.FunctionType, index: int) -> Any:
+    defaults = fn.__defaults__
+    assert defaults is not None
+    value = defaults[index]
+    source = m.world.source_of(fn)
+    if source is None or (type(value) in ATOMS and (is_trusted_module(fn.__module__ or "") or source.root.kind == "const")):
+        return value
+    return m.world.load(value, S.default(source, index), "default argument")
+
+
+def _kwdefault(m: Machine, fn: types.FunctionType, name: str) -> Any:
+    value = fn.__kwdefaults__[name]
+    source = m.world.source_of(fn)
+    if source is None or (type(value) in ATOMS and (is_trusted_module(fn.__module__ or "") or source.root.kind == "const")):
+        return value
+    return m.world.load(value, S.kwdefault(source, name), "default argument")
+
+
+def bind(m: Machine, fn: types.FunctionType, args: list, kwargs: dict) -> dict[int, Any]:
+    """Arguments to local slots, as CPython binds them. TypeError of the program where they do not fit."""
+    code = fn.__code__
+    n, nkw = code.co_argcount, code.co_kwonlyargcount
+    names = code.co_varnames
+    slots: dict[int, Any] = {}
+    given = len(args)
+    flags = code.co_flags
+    total = n + nkw
+    for i in range(min(given, n)):
+        slots[i] = args[i]
+    if flags & _CO_VARARGS:
+        slots[total] = tuple(args[n:])
+    elif given > n:
+        raise Raised(TypeError(f"{fn.__qualname__}() takes {n} positional argument{'s' if n != 1 else ''} but {given} were given"))
+    extra: dict[str, Any] = {}
+    if kwargs:
+        posonly = code.co_posonlyargcount
+        params = names[:total]
+        for k, v in kwargs.items():
+            try:
+                i = params.index(k, posonly)
+            except ValueError:
+                if not flags & _CO_VARKEYWORDS:
+                    raise Raised(TypeError(f"{fn.__qualname__}() got an unexpected keyword argument '{k}'")) from None
+                extra[k] = v
+                continue
+            if i in slots:
+                raise Raised(TypeError(f"{fn.__qualname__}() got multiple values for argument '{k}'"))
+            slots[i] = v
+    if flags & _CO_VARKEYWORDS:
+        slots[total + (1 if flags & _CO_VARARGS else 0)] = extra
+    if len(slots) < total + bool(flags & _CO_VARARGS) + bool(flags & _CO_VARKEYWORDS):
+        defaults = fn.__defaults__ or ()
+        first = n - len(defaults)
+        missing = []
+        for i in range(n):
+            if i not in slots:
+                if i < first:
+                    missing.append(names[i])
+                else:
+                    slots[i] = _default(m, fn, i - first)
+        kwdefaults = fn.__kwdefaults__ or {}
+        for i in range(n, total):
+            if i not in slots:
+                if names[i] in kwdefaults:
+                    slots[i] = _kwdefault(m, fn, names[i])
+                else:
+                    missing.append(names[i])
+        if missing:
+            raise Raised(TypeError(f"{fn.__qualname__}() missing {len(missing)} required argument{'s' if len(missing) > 1 else ''}: "
+                                   + ", ".join(map(repr, missing))))
+    return slots
+
+
+_ = (logging, containers, PythonIterator)

@@ -1,0 +1,267 @@
+"""capture_frame: one frame to guards, a graph, and the text of an entry."""
+from __future__ import annotations
+
+import time
+import types
+from dataclasses import dataclass, field
+from typing import Any, Callable, Mapping
+
+import torch
+
+from .. import events
+from ..guards.guard import Guard
+from ..guards.source import Source
+from ..guards.state import DEFAULT_FIELDS, read_state
+from . import handlers_control, handlers_data  # noqa: F401  (they fill HANDLERS)
+from .breaks import make_graph_break
+from .bytecode.instructions import decode
+from .bytecode.resume import make_break
+from .bytecode.splice import CannotResume
+from .entry_source import EntryWriter
+from .frame import Frame
+from .generators import InlineGenerator, PythonIterator
+from .machine import RETURN, Machine, StopAt, Unread, root_frame
+from .result import CapturedGraph, CaptureResult, GraphBreak, SkipFrame
+from .signals import Break, CaptureBug, Raised, Unrebuildable
+from .world import MISSING, NULL, TraceTensor
+
+__all__ = ["CaptureOptions", "capture_frame"]
+
+
+def call_directly(function: Callable, *args: Any) -> Any:
+    """The dispatcher of resume functions where the integrator gave none: run it as it is."""
+    return function(*args)
+
+
+@dataclass
+class CaptureOptions:
+    """What the integrator decides.
+
+    dynamic        True: sizes and int parameters are symbols from the start; None, False: only those named below
+    dynamic_dims   Source of a tensor -> its dimensions that are symbols
+    dynamic_ints   Sources of ints that are symbols
+    fullgraph      the first break is not resumed: the result's `breaks` says it (the caller raises)
+    dispatch       dispatch(resume_function, *args): runs the rest of a frame after a break
+    graph_name     class name of the GraphModule
+    """
+    dynamic: bool | None = None
+    dynamic_dims: Mapping[Source, Any] = field(default_factory=dict)
+    dynamic_ints: Any = frozenset()
+    fullgraph: bool = False
+    dispatch: Callable = call_directly
+    graph_name: str = "graph"
+    max_breaks: int = 64
+
+
+def capture_frame(code: types.CodeType, func: Any, args: tuple, *, globals: dict | None = None, opts: CaptureOptions | None = None) -> CaptureResult:
+    """Interpret the frame of `func(*args)` and give its guards, graph and entry.
+
+    `args` are the parameters in co_varnames order (*args tuple, **kwargs dict last). `globals` defaults to the function's.
+    Nothing of the program is executed for real: effects are in the entry. Raises SkipFrame where the frame should run as it is.
+    """
+    opts = opts or CaptureOptions()
+    namespace = globals if globals is not None else func.__globals__
+    name = code.co_qualname
+    if code.co_flags & 0x380 or code.co_flags & 0x20:
+        raise SkipFrame("a generator or coroutine runs as it is", quiet=True)
+    events.emit("capture_begin", frame=name, file=code.co_filename, line=code.co_firstlineno)
+    start = time.perf_counter()
+    stops: dict[int, GraphBreak] = {}
+    instructions = 0
+    for _attempt in range(opts.max_breaks):
+        attempt = _Attempt(code, func, args, namespace, opts, stops)
+        try:
+            with _torch_state():
+                result = attempt.run()
+        except Break as signal:
+            _learn(stops, attempt, signal)
+            instructions += attempt.machine.instructions
+            continue
+        except _Restart:
+            instructions += attempt.machine.instructions
+            continue
+        result.stats = {"instructions": instructions + attempt.machine.instructions, "seconds": time.perf_counter() - start,
+                        "attempts": _attempt + 1}
+        events.emit("capture_end", result=result)
+        return result
+    raise SkipFrame(f"{name} breaks in too many places", breaks=list(stops.values()))
+
+
+class _Restart(BaseException):
+    """Try again with a new forced break."""
+
+
+def _learn(stops: dict[int, GraphBreak], attempt: "_Attempt", signal: Break) -> None:
+    """Force a break at the root frame's instruction that the signal came from."""
+    index = attempt.frame.pc - 1
+    brk = make_graph_break(signal, signal.where or [attempt.frame.position()])
+    if index in stops:
+        raise SkipFrame(brk.reason, breaks=[brk])
+    stops[index] = brk
+
+
+class _torch_state:
+    """Grad mode and autocast as they are now, put back on leaving: capture changes them while it interprets."""
+
+    def __enter__(self) -> None:
+        self.grad = torch.is_grad_enabled()
+        self.cache = torch.is_autocast_cache_enabled()
+        self.autocast = [(d, torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in ("cpu", "cuda")]
+        self.nesting = torch.autocast_increment_nesting() - 1
+        torch.autocast_decrement_nesting()
+
+    def __exit__(self, *exc: Any) -> None:
+        torch._C._set_grad_enabled(self.grad)
+        for device, enabled, dtype in self.autocast:
+            torch.set_autocast_enabled(device, enabled)
+            torch.set_autocast_dtype(device, dtype)
+        torch.set_autocast_cache_enabled(self.cache)
+        now = torch.autocast_increment_nesting() - 1
+        torch.autocast_decrement_nesting()
+        while now > self.nesting:
+            now = torch.autocast_decrement_nesting()
+
+
+class _Attempt:
+    """One run over the frame with the breaks known so far."""
+
+    def __init__(self, code: types.CodeType, func: Any, args: tuple, namespace: dict, opts: CaptureOptions, stops: dict[int, GraphBreak]):
+        self.code, self.func, self.args, self.opts, self.stops = code, func, args, opts, stops
+        self.namespace = namespace
+        self.machine = Machine(opts, namespace)
+        self.machine.stops = stops
+        self.machine.initial_state = read_state(DEFAULT_FIELDS)
+        self.machine.world.state_relied.update(self.machine.initial_state)
+        self.frame: Frame = root_frame(self.machine, code, func, args)
+
+    def run(self) -> CaptureResult:
+        machine, frame = self.machine, self.frame
+        try:
+            outcome = machine.run(frame)
+        except StopAt as stop:
+            return self._broken(stop.index)
+        except Raised as raised:
+            # the program raises: let it raise natively, from its own line
+            raise Break("exception", f"{type(raised.exc).__name__}: {raised.exc}") from None
+        except CaptureBug as bug:
+            raise bug.__cause__ or RuntimeError(str(bug)) from None
+        if outcome is not RETURN:
+            raise SkipFrame("a generator runs as it is", quiet=True)
+        return self._returned(frame.result)
+
+    # --- ends
+    def _params(self) -> list[str]:
+        code = self.code
+        n = code.co_argcount + code.co_kwonlyargcount + bool(code.co_flags & 4) + bool(code.co_flags & 8)
+        return [v if v.isidentifier() else f"_arg{i}" for i, v in enumerate(code.co_varnames[:n])]
+
+    def _returned(self, value: Any) -> CaptureResult:
+        machine = self.machine
+        if not machine.graph.calls:
+            raise SkipFrame("there is no tensor work in it", quiet=True)
+        writer = EntryWriter(machine, self._params())
+        try:
+            self._write_effects(writer)
+            writer.line(f"return {writer.value(value)}")
+        except Unrebuildable as problem:
+            self._break_at_origin(problem)
+        return self._result(writer, [])
+
+    def _broken(self, index: int) -> CaptureResult:
+        machine, brk = self.machine, self.stops[index]
+        if not machine.graph.calls and not self._worth_breaking():
+            raise SkipFrame(brk.reason, quiet=True, breaks=[brk])
+        writer = EntryWriter(machine, self._params())
+        try:
+            self._write_effects(writer)
+            self._write_break(writer, index)
+        except Unrebuildable as problem:
+            self._break_at_origin(problem)
+        except CannotResume as problem:
+            raise SkipFrame(f"{brk.reason} The frame cannot go on after it: {problem}", breaks=[brk]) from None
+        return self._result(writer, [brk], needs_hook=True)
+
+    def _worth_breaking(self) -> bool:
+        """A frame that broke before any tensor work is still worth its rest, if it was given tensors or modules to work on."""
+        if self.machine.world.tensors:
+            return True
+        return any(isinstance(a, (torch.Tensor, torch.nn.Module)) or isinstance(a, (tuple, list)) and
+                   any(isinstance(b, (torch.Tensor, torch.nn.Module)) for b in a[:8]) for a in self.args)
+
+    def _write_effects(self, writer: EntryWriter) -> None:
+        for effect in self.machine.effects:
+            writer.effect(effect)
+        grad, before = torch.is_grad_enabled(), self.machine.initial_state["grad_mode"]
+        if grad != before:
+            writer.line(f"{writer.constant(torch._C._set_grad_enabled)}({grad})")
+        if self.machine.state_changed and read_state(("autocast",))["autocast"] != self.machine.initial_state["autocast"]:
+            raise SkipFrame("a break inside an autocast region; the frame runs as it is", breaks=list(self.stops.values()))
+
+    def _write_break(self, writer: EntryWriter, index: int) -> None:
+        frame, machine = self.frame, self.machine
+        bytecode = frame.bytecode
+        stack = frame.stack
+        nulls = [depth for depth, v in enumerate(stack) if v is NULL]
+        bound = [i for i, v in enumerate(frame.slots) if v is not MISSING]
+        module_level = not bytecode.is_function
+        spec = make_break(self.code, index, nulls, bound, dispatch=self.opts.dispatch, locals_are_globals=module_level)
+        handled: dict[int, Any] = {}
+        depths = [d for d, kind in enumerate(spec.kinds) if kind == "prev_exc"]
+        for at, depth in enumerate(depths):
+            handled[depth] = stack[depths[at + 1]] if at + 1 < len(depths) else machine.handled
+        arguments = []
+        for value in spec.arguments(frame.slots, stack, handled):
+            if isinstance(value, Unread):
+                arguments.append(writer.load(value.source))
+            else:
+                arguments.append(writer.value(value))
+        if spec.closure:
+            cells = [writer.value(frame.slots[slot]) for slot in spec.closure]
+            make = writer.constant(types.FunctionType)
+            writer.line(f"__break = {make}({writer.constant(spec.code, 'break_code')}, __fn.__globals__, {spec.code.co_name!r}, None, "
+                        f"({''.join(c + ', ' for c in cells)}))")
+            writer.line(f"return __break({', '.join(arguments)})")
+        else:
+            writer.namespace["break_0"] = spec.function(self.namespace)
+            writer.line(f"return break_0({', '.join(arguments)})")
+
+    def _break_at_origin(self, problem: Unrebuildable) -> None:
+        """The value cannot be made by the entry: break where it was made, so that it is made natively."""
+        value = problem.value
+        origin = value.origin if isinstance(value, (InlineGenerator, PythonIterator)) else self.machine.origins.get(id(value))
+        if origin is None or origin in self.stops:
+            raise SkipFrame(f"{problem.what} leaves the captured part", breaks=list(self.stops.values())) from None
+        self.frame.pc = origin + 1
+        signal = Break("generator" if isinstance(value, InlineGenerator) else "rebuild", f"{problem.what} leaves the captured part")
+        brk = make_graph_break(signal, [self.frame.position()])
+        self.stops[origin] = brk
+        raise _Restart from None
+
+    def _result(self, writer: EntryWriter, breaks: list[GraphBreak], needs_hook: bool = False) -> CaptureResult:
+        machine = self.machine
+        graph: CapturedGraph | None = machine.graph.finish(writer.outputs, self.opts.graph_name)
+        sources = [i.source for i in graph.inputs] if graph is not None else []
+        text = writer.text(sources, graph is not None)
+        return CaptureResult(
+            code=self.code, guards=self._guards(graph), source=text, namespace=writer.namespace, graph=graph, breaks=breaks,
+            inlined=list(machine.inlined), effects=[e.words() for e in machine.effects], needs_hook=needs_hook)
+
+    def _guards(self, graph: CapturedGraph | None) -> list[Guard]:
+        machine = self.machine
+        world = machine.world
+        guards = [Guard(None, "STATE", dict(world.state_relied), None, None, "global state")]
+        guards += world.guards.values()
+        for expr, file, line, why in machine.env.guards:
+            guards.append(Guard(None, "PREDICATE", expr, file, line, why or "size"))
+        if machine.graph.mutates and graph is not None:
+            sources = tuple(i.source for i in graph.inputs if i.kind == "tensor" and not i.static and i.source is not None)
+            if len(sources) > 1:
+                from ..guards.python_program import _no_overlap
+                reals = [e for e, i in zip(graph.example_inputs, graph.inputs) if i.kind == "tensor" and not i.static]
+                if not _no_overlap(reals):
+                    raise SkipFrame("tensors that share memory are changed in place")
+                guards.append(Guard(None, "NO_OVERLAP", sources, None, None, "a tensor is changed in place"))
+        return guards
+
+
+_ = (decode, TraceTensor)

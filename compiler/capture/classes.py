@@ -1,0 +1,166 @@
+"""Making instances, and classes."""
+from __future__ import annotations
+
+import builtins
+import collections
+import enum
+import functools
+import types
+import typing
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from . import builtin_calls, tensor_calls
+from .generators import InlineGenerator
+from .signals import Break, Raised
+from .world import ATOMS, MISSING, TraceTensor
+
+if TYPE_CHECKING:
+    from .machine import Machine
+
+__all__ = ["instantiate", "build_class"]
+
+
+def _lookup(cls: type, name: str) -> Any:
+    for base in cls.__mro__:
+        found = base.__dict__.get(name, MISSING)
+        if found is not MISSING:
+            return found
+    return MISSING
+
+
+def instantiate(m: Machine, cls: type, args: list, kwargs: dict) -> Any:
+    """cls(*args, **kwargs)."""
+    special = builtin_calls.CLASSES.get(cls)
+    if special is not None:
+        return special(m, *args, **kwargs)
+    if isinstance(cls, enum.EnumMeta):
+        if len(args) != 1 or kwargs:
+            raise Break("unsupported", "an enum is made")
+        member = m.native(cls, args[0])
+        from ..guards import source as S
+        return m.world.register(member, S.attr(m.world.anchor(cls), member.name))
+    if issubclass(cls, torch.nn.Module):
+        raise Break("module_construction", f"a {cls.__name__} is constructed")
+    if issubclass(cls, torch.Tensor):
+        if cls is torch.nn.Parameter or cls is torch.nn.Buffer:
+            raise Break("module_construction", f"a {cls.__name__} is constructed")
+        raise Break("unsupported", f"a tensor of class {cls.__name__} is constructed", "use torch.tensor, torch.zeros or the like")
+    if issubclass(cls, torch.autograd.Function):
+        raise Break("autograd_function")
+    if issubclass(cls, BaseException):
+        return _make_exception(m, cls, args, kwargs)
+    meta_call = _lookup(type(cls), "__call__")
+    if isinstance(meta_call, types.FunctionType):
+        return m.call(meta_call, [cls, *args], kwargs)
+    return construct(m, cls, args, kwargs)
+
+
+def construct(m: Machine, cls: type, args: list, kwargs: dict) -> Any:
+    """type.__call__: __new__, then __init__."""
+    new, init = _lookup(cls, "__new__"), _lookup(cls, "__init__")
+    new = new.__func__ if isinstance(new, staticmethod) else new
+    if isinstance(new, types.FunctionType):
+        if hasattr(cls, "_fields") and issubclass(cls, tuple) and "__new__" in cls.__dict__ and new.__module__.startswith("namedtuple"):
+            return m.native(cls, *args, **kwargs)
+        obj = m.call(new, [cls, *args], kwargs)
+        if not isinstance(obj, cls):
+            return obj
+    else:
+        obj = _native_new(m, cls, args, kwargs, init)
+        if obj is not None and init is not MISSING and not isinstance(init, types.FunctionType) and init is not object.__init__ \
+                and type(obj) is cls and issubclass(cls, (list, dict, set)):
+            m.native(init, obj, *[m.plain(a) if not isinstance(a, InlineGenerator) else a for a in args], **kwargs)
+    if isinstance(init, types.FunctionType):
+        m.call(init, [obj, *args], kwargs)
+    return obj
+
+
+def _native_new(m: Machine, cls: type, args: list, kwargs: dict, init: Any) -> Any:
+    """An instance by the C __new__ of a base class."""
+    heap = bool(cls.__flags__ & (1 << 9))
+    if not heap and cls not in _PLAIN_CLASSES:
+        raise Break("c_call", f"an instance of the native class {cls.__module__}.{cls.__name__} is made")
+    if cls.__new__ is object.__new__:
+        if (args or kwargs) and init is object.__init__:
+            raise Raised(TypeError(f"{cls.__name__}() takes no arguments"))
+        obj = m.native(object.__new__, cls)
+    elif issubclass(cls, (dict, list, set)) and heap or cls in _PLAIN_CLASSES:
+        obj = m.native(cls.__new__, cls)
+    elif issubclass(cls, (tuple, str, int, float, frozenset)):
+        obj = m.native(cls.__new__, cls, *[m.plain(a) for a in args], **kwargs)
+    elif issubclass(cls, torch.utils._python_dispatch.TorchDispatchMode) or issubclass(cls, torch.overrides.TorchFunctionMode):
+        raise Break("unsupported", "a dispatch or function mode is made")
+    else:
+        raise Break("c_call", f"an instance of {cls.__module__}.{cls.__name__} is made by native code")
+    m.world.keep.append(obj)
+    return obj
+
+
+_PLAIN_CLASSES = frozenset((object, collections.OrderedDict, types.SimpleNamespace))
+
+
+def _make_exception(m: Machine, cls: type, args: list, kwargs: dict) -> Any:
+    new, init = _lookup(cls, "__new__"), _lookup(cls, "__init__")
+    if isinstance(new, (types.FunctionType, staticmethod)):
+        raise Break("unsupported", "an exception class with its own __new__ is instantiated")
+    if not isinstance(init, types.FunctionType):
+        return m.native(cls, *args, **kwargs)
+    exc = m.native(cls.__new__, cls, *args)
+    m.call(init, [exc, *args], kwargs)
+    return exc
+
+
+def new_object(m: Machine, cls: type, *args: Any, **kwargs: Any) -> Any:
+    """object.__new__(cls), or a builtin base's, called explicitly."""
+    if not isinstance(cls, type):
+        raise Raised(TypeError("object.__new__(X): X is not a type object"))
+    if issubclass(cls, (torch.nn.Module, torch.Tensor)):
+        raise Break("module_construction")
+    obj = m.native(object.__new__, cls)
+    m.world.keep.append(obj)
+    return obj
+
+
+def build_class(m: Machine, body: Any, name: str, *bases: Any, metaclass: Any = None, **kwargs: Any) -> Any:
+    """`class name(*bases): ...` inside a captured function."""
+    if metaclass is not None and metaclass is not type or kwargs:
+        raise Break("class_definition", "a class with a metaclass or keywords is defined")
+    for base in bases:
+        if not isinstance(base, type) or type(base) is not type or issubclass(base, (torch.nn.Module, torch.Tensor, torch.autograd.Function)):
+            raise Break("class_definition")
+        if isinstance(_lookup(base, "__init_subclass__"), classmethod) and base is not object:
+            raise Break("class_definition", "a class whose base has __init_subclass__ is defined")
+    from .machine import program_of
+    code = body.__code__
+    namespace: dict[str, Any] = {}
+    bytecode, _program = program_of(code)
+    cell = _run_body(m, body, namespace)
+    for value in namespace.values():
+        if hasattr(type(value), "__set_name__") and isinstance(type(value).__set_name__, types.FunctionType) \
+                and not isinstance(value, functools.cached_property):
+            raise Break("class_definition", "a class with a descriptor that has __set_name__ is defined")
+        if isinstance(value, TraceTensor):
+            raise Break("class_definition", "a class that holds a tensor is defined")
+    classcell = namespace.pop("__classcell__", None)
+    cls = m.native(type, name, bases, namespace)
+    if classcell is not None:
+        classcell.cell_contents = cls
+    m.world.made[id(cls)] = cls
+    m.world.keep.append(cls)
+    del cell, bytecode
+    return cls
+
+
+def _run_body(m: Machine, body: Any, namespace: dict) -> Any:
+    return m.call_code(body.__code__, m.scope_of(body.__globals__), body, {}, body.__closure__ or (), namespace)
+
+
+def _build_class_entry(m: Machine, *args: Any, **kwargs: Any) -> Any:
+    return build_class(m, *args, **kwargs)
+
+
+builtin_calls.FUNCTIONS[builtins.__build_class__] = _build_class_entry
+builtin_calls.FUNCTIONS[object.__new__] = new_object
+_ = (ATOMS, tensor_calls, typing)

@@ -1,0 +1,380 @@
+"""Lists, tuples, dicts and sets from outside: read lazily under guards, changed through shadows and the effect log.
+
+A *shadow* is an inside copy of an outside container, made when the whole of it is read or when it is changed in a way that
+depends on its content. Later reads and writes go to the shadow; the same writes, in order, are in the effect log and are
+done on the real container after the graph has run. `lst.append(x)` and `d[k] = v` need no read, so they make no guard.
+"""
+from __future__ import annotations
+
+import collections
+import enum
+import types
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ..guards import source as S
+from .generators import InlineGenerator, PythonIterator
+from .signals import Break, Raised
+from .world import ATOMS, TraceTensor
+
+if TYPE_CHECKING:
+    from .machine import Machine
+
+__all__ = ["plain", "deep_plain", "iterate", "length", "get_item", "contains", "mutate", "call_method", "keys_of",
+           "BUILTIN_TYPES", "MUTABLE", "base_of"]
+
+MUTABLE = frozenset((list, dict, set, collections.OrderedDict, collections.defaultdict, collections.deque, bytearray))
+BUILTIN_TYPES = frozenset((list, dict, tuple, set, frozenset, collections.OrderedDict, collections.defaultdict, collections.deque, str,
+                           bytes, bytearray, range, slice, types.FunctionType, types.MethodType, types.ModuleType, types.BuiltinFunctionType,
+                           torch.Size, TraceTensor, InlineGenerator, PythonIterator, torch.SymInt, torch.SymFloat, torch.SymBool, type, object,
+                           property, staticmethod, classmethod, types.MappingProxyType, types.CodeType, types.CellType))
+_CONTAINER_BASES = (list, tuple, collections.OrderedDict, dict, set, frozenset)
+
+
+class Shadow:
+    """What capture knows of an outside container that it has read whole or written to."""
+    __slots__ = ("value", "blind")
+
+    def __init__(self) -> None:
+        self.value: Any = None                       # the inside copy; None until it is needed
+        self.blind: list[tuple[str, list]] = []      # writes done without reading
+
+
+def base_of(obj: Any) -> type | None:
+    """The builtin container type that holds the content of `obj`, or None for other objects."""
+    for base in _CONTAINER_BASES:
+        if isinstance(obj, base):
+            return base
+    return None
+
+
+def _shadow(m: Machine, obj: Any) -> Shadow:
+    shadow = m.world.shadows.get(id(obj))
+    if shadow is None:
+        shadow = m.world.shadows[id(obj)] = Shadow()
+    return shadow
+
+
+def _check_keys(keys: tuple) -> tuple:
+    for k in keys:
+        t = type(k)
+        if not (t in ATOMS or isinstance(k, (type, types.FunctionType, types.ModuleType, enum.Enum)) or t is tuple):
+            raise Break("unknown_object", f"a dict from outside has a key of type {t.__name__}")
+    return keys
+
+
+def keys_of(m: Machine, obj: dict) -> tuple:
+    """The keys of an outside dict as they are now, guarded."""
+    shadow = m.world.shadows.get(id(obj))
+    if shadow is not None and (shadow.value is not None or shadow.blind):
+        return tuple(_read(m, obj))
+    source = m.world.sources[id(obj)]
+    keys = _check_keys(tuple(dict.keys(obj)) if not isinstance(obj, collections.OrderedDict) else tuple(collections.OrderedDict.keys(obj)))
+    m.world.guard(source, "DICT_KEYS", keys, "keys of a dict")
+    return keys
+
+
+def _read(m: Machine, obj: Any) -> Any:
+    """The shadow of an outside container, with all of its content loaded."""
+    shadow = _shadow(m, obj)
+    if shadow.value is not None:
+        return shadow.value
+    world = m.world
+    source = world.sources[id(obj)]
+    base = base_of(obj)
+    if base is list or base is tuple:
+        world.guard(source, "LEN", base.__len__(obj), "length of a sequence")
+        items = [world.load(v, S.item(source, i), "element") for i, v in enumerate(base.__iter__(obj))]
+        if base is list:
+            value: Any = items
+        elif type(obj) is tuple:
+            value = tuple(items)
+        elif hasattr(obj, "_fields"):
+            value = tuple.__new__(type(obj), items)
+        else:
+            value = tuple(items)
+    elif base is dict or base is collections.OrderedDict:
+        keys = _check_keys(tuple(base.keys(obj)))
+        world.guard(source, "DICT_KEYS", keys, "keys of a dict")
+        loaded = {k: world.load(base.__getitem__(obj, k), S.dict_value(source, k), "dict value") for k in keys}
+        if base is collections.OrderedDict:
+            value = collections.OrderedDict(loaded)
+        elif isinstance(obj, collections.defaultdict):
+            value = collections.defaultdict(obj.default_factory, loaded)
+        else:
+            value = loaded
+    elif base is frozenset:
+        world.guard(source, "EQUALS", obj, "a frozenset")
+        value = obj
+    else:
+        if source.root.kind != "const":
+            raise Break("unsupported", "a set from outside is read; guards cannot watch the content of a set",
+                        "use a frozenset or a tuple")
+        world.guard(source, "LEN", len(obj), "length of a set")
+        value = set(obj)
+    shadow.value = value
+    for name, args in shadow.blind:
+        _apply(m, value, name, args, {})
+    shadow.blind = []
+    return value
+
+
+def plain(m: Machine, value: Any) -> Any:
+    """An outside container as its shadow; everything else as it is."""
+    if type(value) in ATOMS or id(value) not in m.world.sources:
+        return value
+    return _read(m, value) if base_of(value) is not None and not isinstance(value, torch.Size) else value
+
+
+def deep_plain(m: Machine, value: Any) -> Any:
+    """`value` with every outside container in it replaced by an inside copy."""
+    t = type(value)
+    if t in ATOMS or t is TraceTensor:
+        return value
+    value = plain(m, value)
+    if t is list:
+        return [deep_plain(m, v) for v in value]
+    if t is tuple:
+        return tuple(deep_plain(m, v) for v in value)
+    if t is dict:
+        return {k: deep_plain(m, v) for k, v in value.items()}
+    return value
+
+
+def iterate(m: Machine, value: Any) -> Any:
+    """iter(value) as a native iterator over stack values."""
+    t = type(value)
+    world = m.world
+    if t is TraceTensor:
+        if value.dim() == 0:
+            raise Raised(TypeError("iteration over a 0-d tensor"))
+        from .tensor_calls import call_method
+        return iter(call_method(m, value, "unbind", [0], {}))
+    if t in (list, tuple, dict, set, frozenset, collections.OrderedDict, collections.defaultdict):
+        if id(value) in world.sources:
+            if isinstance(value, dict):
+                shadow = world.shadows.get(id(value))
+                return iter(shadow.value if shadow is not None and shadow.value is not None else keys_of(m, value))
+            return iter(_read(m, value))
+        return iter(value)
+    if t in (str, bytes, range, InlineGenerator, PythonIterator) or isinstance(value, torch.Size):
+        return iter(value)
+    if isinstance(value, enum.EnumMeta):
+        members = list(value)
+        for member in members:
+            world.register(member, S.attr(world.anchor(value), member.name))
+        return iter(members)
+    from .operators import python_method
+    method = python_method(t, "__iter__")
+    if method is not None:
+        result = m.call(method, [value])
+        if python_method(type(result), "__next__") is not None:
+            return PythonIterator(m, result, m.root_index)
+        return iterate(m, result)
+    if python_method(t, "__next__") is not None:
+        return PythonIterator(m, value, m.root_index)
+    if base_of(value) is not None:
+        return iterate_subclass(m, value)
+    if id(value) in world.sources and not isinstance(value, (type, types.ModuleType)):
+        raise Break("unknown_object", f"an object of type {t.__name__} from outside is iterated over", "make it a list first")
+    return m.native(iter, value)
+
+
+def iterate_subclass(m: Machine, value: Any) -> Any:
+    """Instances of subclasses of the builtin containers that did not change __iter__."""
+    if id(value) in m.world.sources:
+        return iter(keys_of(m, value)) if isinstance(value, dict) else iter(_read(m, value))
+    return m.native(iter, value)
+
+
+def length(m: Machine, obj: Any) -> int:
+    """len() of an outside container."""
+    shadow = m.world.shadows.get(id(obj))
+    if shadow is not None and (shadow.value is not None or shadow.blind):
+        return len(_read(m, obj))
+    base = base_of(obj)
+    assert base is not None
+    n = base.__len__(obj)
+    m.world.guard(m.world.sources[id(obj)], "LEN", n, "length")
+    return n
+
+
+def get_item(m: Machine, obj: Any, key: Any) -> Any:
+    """obj[key] of an outside container."""
+    world = m.world
+    base = base_of(obj)
+    if base is None or base in (set, frozenset):
+        if base is None and isinstance(obj, types.MappingProxyType):
+            return m.native(obj.__getitem__, key)
+        raise Break("unknown_object", f"an item of an object of type {type(obj).__name__} from outside is read")
+    shadow = world.shadows.get(id(obj))
+    if shadow is not None and shadow.value is None and shadow.blind and base is dict:
+        for name, args in reversed(shadow.blind):
+            if name == "__setitem__" and args[0] is key or type(args[0]) is type(key) and args[0] == key:
+                return args[1]
+    if isinstance(key, (torch.SymInt, torch.SymBool)):
+        key = int(key)
+    if type(key) is TraceTensor:
+        raise Break("item", "a tensor is used as an index of a Python container")
+    if shadow is None or (shadow.value is None and not shadow.blind):
+        source = world.sources[id(obj)]
+        if base is list or base is tuple:
+            if type(key) is int:
+                try:
+                    return world.load(base.__getitem__(obj, key), S.item(source, key), "element")
+                except IndexError as exc:
+                    world.guard(source, "LEN", base.__len__(obj), "index out of range")
+                    raise Raised(exc) from None
+        elif type(key) in ATOMS or isinstance(key, (type, enum.Enum, types.FunctionType)):
+            if dict.__contains__(obj, key):
+                return world.load(dict.__getitem__(obj, key), S.dict_value(source, key), "dict value")
+            keys_of(m, obj)
+            return _missing(m, obj, key)
+    value = _read(m, obj)
+    if isinstance(value, dict) and key not in value:
+        return _missing(m, obj, key)
+    return m.native(value.__getitem__, key)
+
+
+def _missing(m: Machine, obj: dict, key: Any) -> Any:
+    from .operators import python_method
+    method = python_method(type(obj), "__missing__")
+    if method is not None:
+        return m.call(method, [obj, key])
+    if isinstance(obj, collections.defaultdict) and obj.default_factory is not None:
+        m.world.guard(S.attr(m.world.sources[id(obj)], "default_factory"), "ID", obj.default_factory)
+        value = m.call(obj.default_factory, [])
+        mutate(m, obj, "__setitem__", [key, value], {})
+        return value
+    raise Raised(KeyError(key))
+
+
+def contains(m: Machine, obj: Any, item: Any) -> bool | None:
+    """`item in obj` for an outside dict or set; None where the caller should compare elements."""
+    base = base_of(obj)
+    if base is dict or base is collections.OrderedDict:
+        if isinstance(item, TraceTensor):
+            raise Break("unknown_object", "a tensor is looked up in a dict from outside")
+        shadow = m.world.shadows.get(id(obj))
+        if (shadow is None or (shadow.value is None and not shadow.blind)) and type(item) in ATOMS and dict.__contains__(obj, item):
+            m.world.load(dict.__getitem__(obj, item), S.dict_value(m.world.sources[id(obj)], item), "key in a dict")
+            return True
+        return m.native(lambda: item in keys_of(m, obj))
+    if base in (set, frozenset):
+        return m.native(lambda: item in _read(m, obj))
+    return None
+
+
+# --- methods
+_READS = {
+    list: {"copy", "index", "count", "__len__", "__getitem__", "__contains__", "__iter__", "__eq__", "__add__", "__mul__", "__reversed__", "__ne__"},
+    tuple: {"index", "count", "__len__", "__getitem__", "__contains__", "__iter__", "__eq__", "__add__", "__mul__", "__ne__", "__hash__"},
+    dict: {"get", "keys", "values", "items", "copy", "__len__", "__getitem__", "__contains__", "__iter__", "__eq__", "__or__", "__ne__", "__reversed__"},
+    set: {"copy", "union", "intersection", "difference", "issubset", "issuperset", "isdisjoint", "symmetric_difference", "__len__",
+          "__contains__", "__iter__", "__eq__", "__or__", "__and__", "__sub__"},
+}
+_READS[collections.OrderedDict] = _READS[dict]
+_READS[frozenset] = _READS[set]
+_WRITES = {
+    list: {"append", "extend", "insert", "pop", "remove", "clear", "sort", "reverse", "__setitem__", "__delitem__", "__iadd__"},
+    dict: {"__setitem__", "__delitem__", "pop", "popitem", "update", "clear", "setdefault", "__ior__"},
+    set: {"add", "discard", "remove", "pop", "clear", "update", "__ior__", "difference_update", "intersection_update"},
+}
+_WRITES[collections.OrderedDict] = _WRITES[dict] | {"move_to_end"}
+
+
+def _apply(m: Machine, value: Any, name: str, args: list, kwargs: dict) -> Any:
+    """A native method of an inside container, with iterables made native."""
+    if name in ("extend", "__iadd__", "update", "__ior__") and args:
+        args = [_native_argument(m, a) for a in args]
+    if name == "sort" and kwargs.get("key") is not None:
+        kwargs = {**kwargs, "key": m.callback(kwargs["key"])}
+    base = base_of(value)
+    return m.native(getattr(base if base is not None else type(value), name), value, *args, **kwargs)
+
+
+def _native_argument(m: Machine, value: Any) -> Any:
+    value = plain(m, value)
+    if isinstance(value, dict):
+        return value
+    return list(iterate(m, value)) if not isinstance(value, (list, tuple, str, set, frozenset)) else value
+
+
+def mutate(m: Machine, obj: Any, name: str, args: list, kwargs: dict) -> Any:
+    """A method that changes an outside container: now on its shadow, after the graph on itself."""
+    base = base_of(obj)
+    if base is None or name not in _WRITES.get(base, ()):
+        raise Break("mutation", f"{type(obj).__name__}.{name} changes an object from outside")
+    shadow = _shadow(m, obj)
+    if name in ("extend", "__iadd__", "update") and args:
+        args = [_native_argument(m, args[0]), *args[1:]]
+    if name == "setdefault":
+        key = args[0]
+        if contains(m, obj, key):
+            return get_item(m, obj, key)
+        name, args = "__setitem__", [key, args[1] if len(args) > 1 else None]
+        mutate(m, obj, name, args, {})
+        return args[1]
+    blind = shadow.value is None and ((base is list and name in ("append", "extend", "__iadd__")) or
+                                      (base is dict and name == "__setitem__" and type(args[0]) in ATOMS))
+    if blind:
+        shadow.blind.append((name, args))
+        result = obj if name == "__iadd__" else None
+    else:
+        value = _read(m, obj)
+        if name == "sort":
+            before = dict(kwargs)
+            result = _apply(m, value, name, args, before)
+            m.effects.method(obj, base, "__setitem__", [slice(None), list(value)], {})
+            return result
+        if name == "pop" and base is not set:
+            result = _apply(m, value, name, args, kwargs)
+            if base is list or isinstance(value, dict):
+                m.effects.method(obj, base, name, args, kwargs)
+            return result
+        result = _apply(m, value, name, args, kwargs)
+        if name in ("__iadd__", "__ior__"):
+            result = obj
+    m.effects.method(obj, base, {"__iadd__": "extend", "__ior__": "update"}.get(name, name), args, kwargs)
+    return result
+
+
+def inplace(m: Machine, obj: Any, text: str, other: Any) -> Any:
+    """obj += other and the like, for an outside container."""
+    name = {"+=": "__iadd__", "|=": "__ior__"}.get(text)
+    if name is None:
+        raise Break("mutation", f"{text} on an object from outside")
+    mutate(m, obj, name, [other], {})
+    return obj
+
+
+def call_method(m: Machine, obj: Any, name: str, args: list, kwargs: dict) -> Any:
+    """A builtin container's own method, called on an outside one."""
+    base = base_of(obj)
+    if base is None:
+        raise Break("unknown_object", f"{type(obj).__name__}.{name} is called on an object from outside")
+    if name in _WRITES.get(base, ()):
+        return mutate(m, obj, name, args, kwargs)
+    if name not in _READS.get(base, ()):
+        raise Break("c_call", f"{base.__name__}.{name} is called on an object from outside")
+    if name == "__len__":
+        return length(m, obj)
+    if name == "__getitem__":
+        return get_item(m, obj, args[0])
+    if name == "__iter__":
+        return iter(keys_of(m, obj)) if isinstance(obj, dict) else iter(_read(m, obj))
+    if isinstance(obj, dict):
+        if name == "get":
+            default = args[1] if len(args) > 1 else None
+            return get_item(m, obj, args[0]) if contains(m, obj, args[0]) else default
+        if name == "__contains__":
+            return contains(m, obj, args[0])
+        if name == "keys":
+            return dict.fromkeys(keys_of(m, obj)).keys()
+    elif name in ("__contains__", "index", "count") and base in (list, tuple):
+        from .operators import contains as in_
+        if name == "__contains__":
+            return in_(m, obj, args[0])
+    args = [deep_plain(m, a) for a in args]
+    return m.native(getattr(base, name), _read(m, obj), *args, **kwargs)

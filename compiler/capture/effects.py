@@ -1,0 +1,94 @@
+"""The effect log: what the program did to objects from outside, in order, to be done by the entry after the graph has run."""
+from __future__ import annotations
+
+import types
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .frame import GlobalScope
+    from .machine import Machine
+
+__all__ = ["Effect", "EffectLog"]
+
+
+@dataclass
+class Effect:
+    """One line of the entry.
+
+    kind       target                what
+    setattr    object                name, value
+    delattr    object                name
+    global     GlobalScope           name, value
+    delglobal  GlobalScope           name
+    cell       cell                  value
+    method     outside container     name, args, kwargs; base: the builtin class whose method it is
+    call       native function       args, kwargs
+    """
+    kind: str
+    target: Any
+    name: str = ""
+    value: Any = None
+    args: list = field(default_factory=list)
+    kwargs: dict = field(default_factory=dict)
+    base: type | None = None
+
+    def words(self) -> str:
+        """For the report: `attribute counter`, `global step`, `print`."""
+        if self.kind in ("setattr", "delattr"):
+            return f"attribute {self.name}"
+        if self.kind in ("global", "delglobal"):
+            return f"global {self.name}"
+        if self.kind == "cell":
+            return "closure variable"
+        if self.kind == "method":
+            return f"{self.base.__name__ if self.base else ''}.{self.name}"
+        return getattr(self.target, "__name__", "call")
+
+
+class EffectLog:
+    def __init__(self, machine: Machine):
+        self.machine = machine
+        self.entries: list[Effect | None] = []
+        self._last: dict[tuple, int] = {}        # plain writes by target: a later one replaces an earlier one
+
+    def __bool__(self) -> bool:
+        return any(e is not None for e in self.entries)
+
+    def __iter__(self) -> Any:
+        return (e for e in self.entries if e is not None)
+
+    def _write(self, key: tuple, effect: Effect) -> None:
+        before = self._last.get(key)
+        if before is not None:
+            self.entries[before] = None
+        self._last[key] = len(self.entries)
+        self.entries.append(effect)
+
+    def set_attribute(self, obj: Any, name: str, value: Any) -> None:
+        effect = Effect("setattr", obj, name, value)
+        setter = type(obj).__setattr__
+        if setter is object.__setattr__ or isinstance(obj, types.ModuleType):
+            self._write(("attr", id(obj), name), effect)
+        else:
+            self.entries.append(effect)
+
+    def delete_attribute(self, obj: Any, name: str) -> None:
+        self._last.pop(("attr", id(obj), name), None)
+        self.entries.append(Effect("delattr", obj, name))
+
+    def set_global(self, scope: GlobalScope, name: str, value: Any) -> None:
+        self._write(("global", id(scope.namespace), name), Effect("global", scope, name, value))
+
+    def delete_global(self, scope: GlobalScope, name: str) -> None:
+        self._last.pop(("global", id(scope.namespace), name), None)
+        self.entries.append(Effect("delglobal", scope, name))
+
+    def set_cell(self, cell: Any, value: Any) -> None:
+        self._write(("cell", id(cell)), Effect("cell", cell, value=value))
+
+    def method(self, obj: Any, base: type, name: str, args: list, kwargs: dict) -> None:
+        self.entries.append(Effect("method", obj, name, args=list(args), kwargs=dict(kwargs), base=base))
+
+    def call(self, fn: Any, args: list, kwargs: dict) -> None:
+        self.entries.append(Effect("call", fn, args=list(args), kwargs=dict(kwargs)))

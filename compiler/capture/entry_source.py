@@ -1,0 +1,407 @@
+"""The entry's text: loads, the graph, the effects in order, and the value that is returned (or the call that goes on)."""
+from __future__ import annotations
+
+import collections
+import enum
+import functools
+import math
+import operator
+import types
+from typing import TYPE_CHECKING, Any, Sequence
+
+import torch
+
+from ..guards.source import Source
+from .effects import Effect
+from .generators import InlineGenerator, PythonIterator
+from .signals import Unrebuildable
+from .world import ATOMS, MISSING, TraceTensor
+
+if TYPE_CHECKING:
+    from .machine import Machine
+
+__all__ = ["EntryWriter"]
+
+_SYMBOLIC = (torch.SymInt, torch.SymBool, torch.SymFloat)
+_REDUCED = (type(iter([])), type(iter(())), type(iter(range(0))), type(iter({})), type(iter("")), zip, enumerate, reversed,
+            type(reversed([])), type(iter({}.items())), type(iter({}.values())), type(iter(set())))
+
+
+class EntryWriter:
+    """Collects the lines of one entry. Values are made again from what the entry has: sources, constants, graph outputs."""
+
+    def __init__(self, machine: Machine, params: Sequence[str]):
+        self.machine, self.params = machine, params
+        self.namespace: dict[str, Any] = {}
+        self.loads: list[str] = []                     # before the graph
+        self.body: list[str] = []                      # after it
+        self.outputs: list[Any] = []                   # values that the graph must give
+        self._output_names: dict[Any, str] = {}
+        self._source_names: dict[Source, str] = {}
+        self._made: dict[int, str] = {}                # inside objects that have a name already
+        self._making: set[int] = set()
+        self._count = 0
+        self._const_names: dict[int, str] = {}
+        self.symbols_used: set[str] = set()
+        self._keep: list[Any] = []
+
+    # --- names
+    def fresh(self, prefix: str = "__t") -> str:
+        self._count += 1
+        return f"{prefix}{self._count}"
+
+    def constant(self, obj: Any, hint: str = "") -> str:
+        """A name in the entry's namespace."""
+        name = self._const_names.get(id(obj))
+        if name is None:
+            hint = hint or getattr(obj, "__name__", "") or type(obj).__name__
+            base = "__c_" + "".join(c if c.isalnum() else "_" for c in hint)
+            name, k = base, 1
+            while name in self.namespace:
+                k += 1
+                name = f"{base}_{k}"
+            self.namespace[name] = obj
+            self._const_names[id(obj)] = name
+        return name
+
+    def load(self, source: Source) -> str:
+        """A variable that holds what the source gives when the entry starts."""
+        name = self._source_names.get(source)
+        if name is not None:
+            return name
+        if source.kind == "const":
+            name = self.constant(source.key)
+        elif source.kind == "local":
+            name = self.params[source.key[0]]
+        else:
+            text = self.step(source)
+            name = self.fresh("__s")
+            self.loads.append(f"{name} = {text}")
+        self._source_names[source] = name
+        return name
+
+    def step(self, source: Source) -> str:
+        """The expression for one step of a path, over the variable of its base."""
+        if source.base is None:
+            return source.code("__fn", self.namespace)
+        base = self.load(source.base)
+        kind, key = source.kind, source.key
+        if kind == "attr":
+            owner = self.machine.world.loaded.get(source.base)
+            if owner is None and source.base.kind == "const":
+                owner = source.base.key
+            if isinstance(owner, torch.nn.Module):
+                for table in ("_parameters", "_buffers", "_modules"):        # past Module.__getattr__, which is slow
+                    if key in owner.__dict__.get(table, ()) and key not in owner.__dict__:
+                        return f"{base}.{table}[{key!r}]"
+            return f"{base}.{key}" if key.isidentifier() else f"getattr({base}, {key!r})"
+        if kind in ("item", "dict"):
+            if isinstance(key, (str, int, bool, bytes, type(None))) and not isinstance(key, enum.Enum):
+                return f"{base}[{key!r}]"
+            return f"{base}[{self.constant(key, 'key')}]"
+        return {"type": f"type({base})", "cell": f"{base}.cell_contents", "default": f"{base}.__defaults__[{key}]",
+                "kwdefault": f"{base}.__kwdefaults__[{key!r}]", "size": f"{base}.shape[{key}]", "stride": f"{base}.stride({key})",
+                "offset": f"{base}.storage_offset()"}[kind]
+
+    def line(self, text: str) -> None:
+        self.body.append(text)
+
+    def assign(self, value: Any, text: str) -> str:
+        name = self.fresh()
+        self.line(f"{name} = {text}")
+        self._made[id(value)] = name
+        self._keep.append(value)
+        return name
+
+    # --- values
+    def value(self, v: Any) -> str:
+        """An expression for a stack value. Raises Unrebuildable."""
+        t = type(v)
+        if t in ATOMS:
+            return self._atom(v)
+        if t is TraceTensor:
+            return self._tensor(v)
+        if isinstance(v, _SYMBOLIC):
+            return self._symbolic(v)
+        source = self.machine.world.sources.get(id(v))
+        if source is not None:
+            return self.load(source)
+        name = self._made.get(id(v))
+        if name is not None:
+            return name
+        if id(v) in self._making:
+            raise Unrebuildable(v, f"a {t.__name__} that contains itself")
+        self._making.add(id(v))
+        try:
+            return self._make(v, t)
+        finally:
+            self._making.discard(id(v))
+
+    def _atom(self, v: Any) -> str:
+        if v is None or v is True or v is False or v is ...:
+            return repr(v)
+        if type(v) is float:
+            if math.isinf(v) or math.isnan(v):
+                return f"float('{v!r}')"
+            return repr(v)
+        if type(v) in (int, str, bytes):
+            return repr(v)
+        if type(v) is torch.dtype:
+            return self.constant(v, repr(v).replace("torch.", ""))
+        self._keep.append(v)
+        return self.constant(v)
+
+    def _tensor(self, v: TraceTensor) -> str:
+        world = self.machine.world
+        real = world.reals.get(id(v))
+        if real is not None:
+            return self.load(world.sources[id(real)])
+        return self._output(v)
+
+    def _output(self, v: Any) -> str:
+        node = self.machine.graph.arg(v)
+        name = self._output_names.get(node)
+        if name is None:
+            name = self._output_names[node] = f"__g{len(self.outputs)}"
+            self.outputs.append(v)
+        return name
+
+    def _symbolic(self, v: Any) -> str:
+        if not isinstance(v, torch.SymInt):
+            from .operators import specialize
+            return repr(specialize(v))
+        env = self.machine.env
+        expr = env.to_expr(v)
+        names = {}
+        for symbol in sorted(expr.symbol_names()):
+            names[symbol] = self.load(env.sources[symbol])
+        text = expr.py()
+        if names:
+            import re
+            text = re.sub(r"[A-Za-z_]\w*", lambda w: names.get(w.group(), w.group()), text)
+        return f"({text})"
+
+    def sequence(self, items: Any) -> str:
+        return ", ".join(self.value(v) for v in items)
+
+    def _make(self, v: Any, t: type) -> str:
+        if t is tuple:
+            return self.assign(v, f"({self.sequence(v)}{',' if len(v) == 1 else ''})") if len(v) else "()"
+        if t is list:
+            return self.assign(v, f"[{self.sequence(v)}]")
+        if t is dict:
+            return self.assign(v, "{" + ", ".join(f"{self.value(k)}: {self.value(x)}" for k, x in v.items()) + "}")
+        if t is set:
+            return self.assign(v, "{" + self.sequence(v) + "}" if v else "set()")
+        if t is frozenset:
+            return self.assign(v, f"frozenset([{self.sequence(v)}])")
+        if t is slice:
+            return f"slice({self.value(v.start)}, {self.value(v.stop)}, {self.value(v.step)})"
+        if isinstance(v, torch.Size):
+            return f"{self.constant(torch.Size)}([{self.sequence(v)}])"
+        if isinstance(v, type) and id(v) in self.machine.world.made:
+            raise Unrebuildable(v, f"the class {v.__name__}, defined inside")
+        if isinstance(v, (type, types.ModuleType, types.BuiltinFunctionType, enum.Enum, types.WrapperDescriptorType, types.MethodDescriptorType,
+                          types.CodeType, types.GenericAlias)) and not (isinstance(v, types.BuiltinFunctionType) and self._has_owner(v)):
+            self._keep.append(v)
+            return self.constant(v)
+        if t is types.FunctionType:
+            return self._function(v)
+        if t is types.MethodType:
+            return self.assign(v, f"{self.constant(types.MethodType)}({self.value(v.__func__)}, {self.value(v.__self__)})")
+        if t in (types.BuiltinFunctionType, types.MethodWrapperType):
+            return self.assign(v, f"{self.value(v.__self__)}.{v.__name__}")
+        if t is types.CellType:
+            return self._cell(v)
+        if t is functools.partial:
+            return self.assign(v, f"{self.constant(functools.partial)}({self.value(v.func)}, *{self.value(v.args)}, **{self.value(v.keywords)})")
+        if t is collections.OrderedDict:
+            return self.assign(v, f"{self.constant(t)}([{', '.join(f'({self.value(k)}, {self.value(x)})' for k, x in v.items())}])")
+        if t is collections.defaultdict:
+            items = ", ".join(f"({self.value(k)}, {self.value(x)})" for k, x in v.items())
+            return self.assign(v, f"{self.constant(t)}({self.value(v.default_factory)}, [{items}])")
+        if t is collections.deque:
+            return self.assign(v, f"{self.constant(t)}([{self.sequence(v)}], {v.maxlen!r})")
+        if isinstance(v, tuple):
+            return self._tuple_subclass(v, t)
+        if isinstance(v, BaseException):
+            return self._exception(v, t)
+        if t is super:
+            return self.assign(v, f"super({self.value(v.__thisclass__)}, {self.value(v.__self__)})")
+        if t in (type({}.keys()), type({}.values()), type({}.items())):
+            method = {type({}.keys()): "keys", type({}.values()): "values", type({}.items()): "items"}[t]
+            return self.assign(v, f"{self.value(dict(v.mapping))}.{method}()")
+        if t in (staticmethod, classmethod):
+            return self.assign(v, f"{self.constant(t)}({self.value(v.__func__)})")
+        if isinstance(v, _REDUCED) and id(v) not in self.machine.origins:
+            return self._iterator(v)
+        if isinstance(v, (InlineGenerator, PythonIterator)) or id(v) in self.machine.origins:
+            raise Unrebuildable(v, f"a {'generator' if t is InlineGenerator else t.__name__}")
+        if t in (torch.finfo, torch.iinfo, torch.device, operator.itemgetter, operator.attrgetter):
+            self._keep.append(v)
+            return self.constant(v)
+        return self._instance(v, t)
+
+    @staticmethod
+    def _has_owner(v: Any) -> bool:
+        return not isinstance(v.__self__, (types.ModuleType, type(None), type))
+
+    def _cell(self, v: types.CellType) -> str:
+        """A cell made inside; it has its name before its content, which may refer to it."""
+        name = self.fresh()
+        self.line(f"{name} = {self.constant(types.CellType)}()")
+        self._made[id(v)] = name
+        self._keep.append(v)
+        try:
+            content = v.cell_contents
+        except ValueError:
+            return name
+        self.line(f"{name}.cell_contents = {self.value(content)}")
+        return name
+
+    def _function(self, v: types.FunctionType) -> str:
+        world = self.machine.world
+        if world.sources.get(id(v)) is None and v.__module__ is not None and not v.__closure__ and v.__name__ != "<lambda>" and \
+                "<locals>" not in v.__qualname__:
+            self._keep.append(v)
+            return self.constant(v)
+        scope = self.machine.scope_of(v.__globals__)
+        space = "__fn.__globals__" if scope.root else self.constant(v.__globals__, "globals")
+        closure = "None"
+        if v.__closure__:
+            closure = "(" + "".join(self.value(c) + ", " for c in v.__closure__) + ")"
+        defaults = self.value(v.__defaults__) if v.__defaults__ else "None"
+        name = self.fresh()
+        self._keep.append(v)
+        self.line(f"{name} = {self.constant(types.FunctionType)}({self.constant(v.__code__, 'code')}, {space}, {v.__name__!r}, {defaults}, {closure})")
+        self._made[id(v)] = name
+        self.line(f"{name}.__qualname__ = {v.__qualname__!r}")
+        if v.__kwdefaults__:
+            self.line(f"{name}.__kwdefaults__ = {self.value(v.__kwdefaults__)}")
+        if v.__module__ != v.__globals__.get("__name__"):
+            self.line(f"{name}.__module__ = {v.__module__!r}")
+        if v.__doc__ != (v.__code__.co_consts[0] if v.__code__.co_consts and isinstance(v.__code__.co_consts[0], str) else None):
+            self.line(f"{name}.__doc__ = {v.__doc__!r}")
+        for key, x in v.__dict__.items():
+            self.line(f"{name}.__dict__[{key!r}] = {self.value(x)}")
+        return name
+
+    def _tuple_subclass(self, v: Any, t: type) -> str:
+        if t.__module__ == "torch.return_types":
+            return self.assign(v, f"{self.constant(t)}([{self.sequence(tuple(v))}])")
+        return self.assign(v, f"tuple.__new__({self.constant(t)}, ({self.sequence(tuple.__iter__(v))}{',' if len(v) == 1 else ''}))")
+
+    def _exception(self, v: BaseException, t: type) -> str:
+        cls = self._class(t)
+        name = self.assign(v, f"{cls}.__new__({cls}, {self.sequence(v.args)})")
+        self.line(f"{name}.args = {self.value(v.args)}")
+        for key, x in v.__dict__.items():
+            self.line(f"{name}.{key} = {self.value(x)}")
+        if v.__cause__ is not None:
+            self.line(f"{name}.__cause__ = {self.value(v.__cause__)}")
+        return name
+
+    def _iterator(self, v: Any) -> str:
+        import warnings
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)
+            parts = v.__reduce__()
+        fn, args = parts[0], parts[1]
+        name = self.assign(v, f"{self.value(fn)}({self.sequence(args)})")
+        if len(parts) > 2 and parts[2] is not None:
+            self.line(f"{name}.__setstate__({self.value(parts[2])})")
+        return name
+
+    def _class(self, t: type) -> str:
+        if id(t) in self.machine.world.made:
+            raise Unrebuildable(t, f"an instance of the class {t.__name__}, defined inside")
+        return self.constant(t)
+
+    def _instance(self, v: Any, t: type) -> str:
+        """An instance of a class written in Python, field by field, without its __init__."""
+        if not t.__flags__ & (1 << 9) and t is not types.SimpleNamespace and t is not object:
+            raise Unrebuildable(v, f"a {t.__module__}.{t.__name__} made inside")
+        cls = self._class(t)
+        base = next((b for b in (collections.OrderedDict, collections.defaultdict, dict, list, set) if isinstance(v, b)), object)
+        if base is object and isinstance(v, (int, str, float, bytes, frozenset)):
+            kind = next(b for b in (int, str, float, bytes, frozenset) if isinstance(v, b))
+            name = self.assign(v, f"{kind.__name__}.__new__({cls}, {self.value(kind(v))})")
+        else:
+            maker = self.constant(base) if base.__module__ != "builtins" else base.__name__
+            name = self.assign(v, f"{maker}.__new__({cls})")
+            if base is list:
+                self.line(f"list.extend({name}, [{self.sequence(list.__iter__(v))}])")
+            elif base is set:
+                self.line(f"set.update({name}, [{self.sequence(set.__iter__(v))}])")
+            elif base is not object:
+                for k in base.__iter__(v):
+                    self.line(f"{maker}.__setitem__({name}, {self.value(k)}, {self.value(dict.__getitem__(v, k))})")
+        fields = getattr(v, "__dict__", None)
+        if fields:
+            self.line(f"{name}.__dict__.update({{{', '.join(f'{k!r}: {self.value(x)}' for k, x in fields.items())}}})")
+        for owner in t.__mro__:
+            slots = owner.__dict__.get("__slots__", ())
+            for slot in (slots,) if isinstance(slots, str) else slots:
+                if slot in ("__dict__", "__weakref__"):
+                    continue
+                mangled = f"_{owner.__name__.lstrip('_')}{slot}" if slot.startswith("__") and not slot.endswith("__") else slot
+                x = getattr(v, mangled, MISSING)
+                if x is not MISSING:
+                    self.line(f"object.__setattr__({name}, {mangled!r}, {self.value(x)})")
+        return name
+
+    # --- effects
+    def effect(self, e: Effect) -> None:
+        kind = e.kind
+        if kind == "setattr":
+            target = self.value(e.target)
+            self.line(f"{target}.{e.name} = {self.value(e.value)}" if e.name.isidentifier() else
+                      f"setattr({target}, {e.name!r}, {self.value(e.value)})")
+        elif kind == "delattr":
+            self.line(f"del {self.value(e.target)}.{e.name}")
+        elif kind in ("global", "delglobal"):
+            space = "__fn.__globals__" if e.target.root else self.constant(e.target.namespace, "globals")
+            if kind == "global":
+                self.line(f"{space}[{e.name!r}] = {self.value(e.value)}")
+            else:
+                self.line(f"del {space}[{e.name!r}]")
+        elif kind == "cell":
+            cell = self.value(e.target)
+            if e.value is MISSING:
+                self.line(f"del {cell}.cell_contents")
+            else:
+                self.line(f"{cell}.cell_contents = {self.value(e.value)}")
+        elif kind == "method":
+            target, base = self.value(e.target), e.base
+            assert base is not None
+            if e.name == "__setitem__":
+                self.line(f"{self._base(base)}.__setitem__({target}, {self.value(e.args[0])}, {self.value(e.args[1])})"
+                          if type(e.target) is not base else f"{target}[{self.value(e.args[0])}] = {self.value(e.args[1])}")
+            elif e.name == "__delitem__":
+                self.line(f"del {target}[{self.value(e.args[0])}]" if type(e.target) is base else
+                          f"{self._base(base)}.__delitem__({target}, {self.value(e.args[0])})")
+            elif type(e.target) is base:
+                self.line(f"{target}.{e.name}({self._arguments(e)})")
+            else:
+                self.line(f"{self._base(base)}.{e.name}({target}, {self._arguments(e)})")
+        else:
+            self.line(f"{self.value(e.target)}({self._arguments(e)})")
+
+    def _base(self, base: type) -> str:
+        return base.__name__ if base.__module__ == "builtins" else self.constant(base)
+
+    def _arguments(self, e: Effect) -> str:
+        return ", ".join([self.value(a) for a in e.args] + [f"{k}={self.value(v)}" for k, v in e.kwargs.items()])
+
+    # --- the whole
+    def text(self, graph_inputs: Sequence[Source | None], has_graph: bool, name: str = "graph_0") -> str:
+        """The entry's source. `graph_inputs` are the sources of the graph's placeholders, in order."""
+        arguments = [self.load(s) for s in graph_inputs if s is not None] if has_graph else []
+        lines = [f"def entry(__fn{''.join(', ' + p for p in self.params)}):"]
+        lines += [f"    {text}" for text in self.loads]
+        if has_graph:
+            outs = ", ".join(f"__g{i}" for i in range(len(self.outputs)))
+            assign = f"{outs}{',' if len(self.outputs) == 1 else ''} = " if self.outputs else ""
+            lines.append(f"    {assign}{name}({', '.join(arguments)})")
+        lines += [f"    {text}" for text in self.body]
+        return "\n".join(lines) + "\n"

@@ -1,0 +1,130 @@
+"""Generators whose frames are interpreted."""
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from .signals import CaptureBug, Raised
+
+if TYPE_CHECKING:
+    from .frame import Frame
+    from .machine import Machine
+
+__all__ = ["InlineGenerator", "PythonIterator"]
+
+
+class InlineGenerator:
+    """Stands for a generator object. It is a native iterator, so that native code (list, zip, any, sum) can drive it;
+    exceptions of the interpreted body leave `__next__` as themselves. `origin` is the instruction of the root frame that
+    made it: a break that would have to carry it over goes there instead."""
+
+    __slots__ = ("machine", "frame", "started", "finished", "running", "origin", "__weakref__")
+
+    def __init__(self, machine: Machine, frame: Frame, origin: int):
+        self.machine, self.frame, self.origin = machine, frame, origin
+        self.started = self.finished = self.running = False
+
+    def __iter__(self) -> "InlineGenerator":
+        return self
+
+    def _resume(self, value: Any, exc: BaseException | None) -> Any:
+        """Run to the next yield. StopIteration at the end; Raised for the body's own exceptions."""
+        m, frame = self.machine, self.frame
+        if self.finished:
+            if exc is not None:
+                raise Raised(exc)
+            raise StopIteration
+        if self.running:
+            raise Raised(ValueError("generator already executing"))
+        if exc is not None and not self.started:
+            self.finished = True
+            raise Raised(exc)
+        self.running = True
+        outer = m.handled
+        path = m.module_path
+        m.module_path = frame.module_path
+        try:
+            if exc is not None:
+                ins = frame.program[frame.pc - 1][1]
+                if not m.unwind(frame, ins, exc):
+                    self.finished = True
+                    raise Raised(exc)
+            else:
+                frame.stack.append(value)
+            self.started = True
+            try:
+                outcome = m.run(frame)
+            except Raised:
+                self.finished = True
+                raise
+        finally:
+            self.running = False
+            m.handled = outer
+            m.module_path = path
+        if outcome == "yield":
+            return frame.result
+        self.finished = True
+        raise StopIteration(frame.result)
+
+    def __next__(self) -> Any:
+        try:
+            return self._resume(None, None)
+        except Raised as raised:
+            raise raised.exc
+        except StopIteration:
+            raise
+        except Exception as exc:
+            raise CaptureBug(f"{type(exc).__name__}: {exc}") from exc
+
+    def send(self, value: Any) -> Any:
+        if not self.started and value is not None:
+            raise TypeError("can't send non-None value to a just-started generator")
+        try:
+            return self._resume(value, None)
+        except Raised as raised:
+            raise raised.exc
+
+    def throw(self, kind: Any, value: Any = None, traceback: Any = None) -> Any:
+        exc = kind if isinstance(kind, BaseException) else (value if isinstance(value, BaseException) else kind(*(() if value is None else (value,))))
+        try:
+            return self._resume(None, exc)
+        except Raised as raised:
+            raise raised.exc
+
+    def close(self) -> None:
+        if self.finished:
+            return
+        if not self.started:
+            self.finished = True
+            return
+        try:
+            self._resume(None, GeneratorExit())
+        except Raised as raised:
+            if isinstance(raised.exc, GeneratorExit):
+                return
+            raise raised.exc
+        except StopIteration:
+            return
+        raise RuntimeError("generator ignored GeneratorExit")
+
+
+class PythonIterator:
+    """A native iterator over an object whose class defines __next__ in Python."""
+
+    __slots__ = ("machine", "target", "origin")
+
+    def __init__(self, machine: Machine, target: Any, origin: int):
+        self.machine, self.target, self.origin = machine, target, origin
+
+    def __iter__(self) -> "PythonIterator":
+        return self
+
+    def __next__(self) -> Any:
+        m = self.machine
+        try:
+            return m.call(m.getattr(self.target, "__next__"), [])
+        except Raised as raised:
+            raise raised.exc
+        except StopIteration:
+            raise
+        except Exception as exc:
+            raise CaptureBug(f"{type(exc).__name__}: {exc}") from exc

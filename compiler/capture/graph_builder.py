@@ -1,0 +1,192 @@
+"""The recorder: torch-level calls as nodes of one fx graph."""
+from __future__ import annotations
+
+import operator
+from typing import Any, Callable
+
+import torch
+import torch.fx
+
+from ..graph.tensor import TraceTensor
+from ..guards.source import Source
+from .result import CapturedGraph, GraphInput
+from .signals import Break
+
+__all__ = ["GraphBuilder"]
+
+_PLAIN = (type(None), bool, int, float, complex, str, torch.dtype, torch.device, torch.layout, torch.memory_format, type(...))
+
+
+class GraphBuilder:
+    """Grows the graph of one frame. `nodes` maps the id of a TraceTensor to the node that computes it; the tensors are
+    kept alive, so that an id never names two."""
+
+    def __init__(self, machine: Any):
+        self.machine = machine
+        self.graph = torch.fx.Graph()
+        self.nodes: dict[int, torch.fx.Node] = {}
+        self.keep: list[Any] = []
+        self.inputs: list[GraphInput] = []
+        self.examples: list[Any] = []
+        self.expr_nodes: dict[Any, torch.fx.Node] = {}
+        self.calls = 0                                  # nodes that compute something
+        self.mutates = False                            # some call may write into a tensor that exists already
+        self._names: set[str] = set()
+        self._last_input: torch.fx.Node | None = None
+
+    # --- inputs
+    def _placeholder(self, wanted: str) -> torch.fx.Node:
+        name = "".join(c if c.isalnum() else "_" for c in wanted).strip("_").lower() or "arg"
+        while "__" in name:
+            name = name.replace("__", "_")
+        name = base = name if name[0].isalpha() else f"arg_{name}"
+        k = 0
+        while name in self._names:
+            k += 1
+            name = f"{base}_{k}"
+        self._names.add(name)
+        first = next(iter(self.graph.nodes), None)
+        where = self.graph.inserting_after(self._last_input) if self._last_input is not None else (
+            self.graph.inserting_before(first) if first is not None else self.graph.inserting_after(self.graph._root))
+        with where:
+            node = self.graph.placeholder(name)
+        self._last_input = node
+        return node
+
+    def add_input(self, real: torch.Tensor, trace: TraceTensor, source: Source | None, spec: Any, static: bool) -> None:
+        node = self._placeholder(source.name().replace("._modules[", "[") if source is not None else "arg")
+        node.meta.update(val=trace, stack=[], module="")
+        self.inputs.append(GraphInput(node.name, source, "tensor", static, spec))
+        self.examples.append(real)
+        self.nodes[id(trace)] = node
+        self.keep.append(trace)
+
+    def symbol_node(self, name: str) -> torch.fx.Node:
+        """The placeholder that carries a size symbol."""
+        source = self.machine.world.symbols[name]
+        node = self._placeholder(name)
+        hint = int(self.machine.env.hints[name])
+        node.meta.update(val=None, stack=[], module="")
+        self.inputs.append(GraphInput(node.name, source, "int"))
+        self.examples.append(hint)
+        return node
+
+    def expr_node(self, expr: Any) -> Any:
+        """A node (or an int) that computes a size expression from the symbols' placeholders."""
+        if expr.is_const:
+            return expr.value
+        node = self.expr_nodes.get(expr)
+        if node is None:
+            if expr.op in ("sym", "symbol"):
+                node = self.symbol_node(next(iter(expr.symbol_names())))
+            else:
+                fn = _EXPR_FUNCTIONS.get(expr.op)
+                if fn is None:
+                    raise Break("unsupported", f"the size expression {expr.py()} is used as an argument")
+                args = [self.expr_node(a) if hasattr(a, "op") else a for a in expr.args]
+                node = args[0]
+                for a in args[1:]:
+                    node = self.graph.call_function(fn, (node, a))
+                    node.meta.update(val=None, stack=self.machine.stack_positions(), module=self.machine.module_path)
+                if len(args) == 1:
+                    node = self.graph.call_function(fn, (args[0],))
+                    node.meta.update(val=None, stack=self.machine.stack_positions(), module=self.machine.module_path)
+            self.expr_nodes[expr] = node
+        return node
+
+    # --- calls
+    def arg(self, value: Any) -> Any:
+        """A value as an argument of a node."""
+        t = type(value)
+        if t in _PLAIN:
+            return value
+        if isinstance(value, TraceTensor):
+            node = self.nodes.get(id(value))
+            if node is None:
+                raise Break("unsupported", "a tensor was made in a way that capture did not see")
+            return node
+        if t is torch.SymInt:
+            node = self.expr_node(self.machine.env.to_expr(value))
+            if isinstance(node, torch.fx.Node):
+                node.meta["val"] = value
+            return node
+        world = self.machine.world
+        if isinstance(value, torch.Tensor):
+            return self.arg(world.load_tensor(value, world.anchor(value)))
+        if t is tuple or t is list or isinstance(value, torch.Size):
+            value = self.machine.plain(value)
+            items = [self.arg(v) for v in value]
+            return items if isinstance(value, list) else tuple(items)
+        if t is dict:
+            return {k: self.arg(v) for k, v in self.machine.plain(value).items()}
+        if t is slice:
+            return slice(self.arg(value.start), self.arg(value.stop), self.arg(value.step))
+        if isinstance(value, tuple) and hasattr(value, "_fields"):
+            return tuple(self.arg(v) for v in value)
+        if isinstance(value, (int, str)):                   # enum members and the like
+            return value
+        if isinstance(value, (torch.SymBool, torch.SymFloat)):
+            raise Break("unsupported", "a symbolic truth value or float is given to a torch function")
+        raise Break("unknown_object", f"a torch function is given an object of type {t.__name__}")
+
+    def record(self, kind: str, target: Callable | str, args: tuple, kwargs: dict, result: Any) -> Any:
+        """Add a call whose result on TraceTensors is `result` (a tensor, or a tuple or list that holds some)."""
+        node = self.graph.create_node(kind, target, tuple(self.arg(a) for a in args),
+                                      {k: self.arg(v) for k, v in kwargs.items()})
+        stack, module = self.machine.stack_positions(), self.machine.module_path
+        node.meta.update(val=result, stack=stack, module=module)
+        self.calls += 1
+        self._attach(node, result, stack, module)
+        return result
+
+    def record_state(self, target: Callable, args: tuple) -> None:
+        """A change of torch's state (grad mode, autocast) that holds for the nodes after it."""
+        node = self.graph.call_function(target, args)
+        node.meta.update(val=None, stack=self.machine.stack_positions(), module=self.machine.module_path)
+
+    def _attach(self, node: torch.fx.Node, result: Any, stack: list, module: str) -> None:
+        if isinstance(result, TraceTensor):
+            if id(result) not in self.nodes:
+                self.nodes[id(result)] = node
+                self.keep.append(result)
+        elif isinstance(result, (tuple, list)):
+            for i, part in enumerate(result):
+                if isinstance(part, TraceTensor) and id(part) in self.nodes:
+                    continue
+                if isinstance(part, (TraceTensor, tuple, list)) and part is not None and _holds_tensor(part):
+                    item = self.graph.call_function(operator.getitem, (node, i))
+                    item.meta.update(val=part, stack=stack, module=module)
+                    self._attach(item, part, stack, module)
+
+    # --- the end
+    def finish(self, outputs: list[Any], name: str) -> CapturedGraph | None:
+        """Close the graph over the TraceTensors (or SymInts) that the entry needs; None where nothing was computed."""
+        out_nodes = [self.arg(o) for o in outputs]
+        if not self.calls:
+            return None
+        self._drop_unused()
+        self.graph.output(tuple(out_nodes))
+        module = torch.fx.GraphModule(torch.nn.Module(), self.graph, class_name=name)
+        return CapturedGraph(module, self.inputs, self.machine.env, name, self.examples)
+
+    def _drop_unused(self) -> None:
+        """Parts of tuples that nobody reads, and inputs that only guards needed."""
+        for node in reversed(list(self.graph.nodes)):
+            if not node.users and node.op == "call_function" and node.target is operator.getitem and isinstance(node.args[0], torch.fx.Node) \
+                    and isinstance(node.args[0].meta.get("val"), (tuple, list)):
+                self.graph.erase_node(node)
+
+
+def _holds_tensor(value: Any) -> bool:
+    return isinstance(value, TraceTensor) or (isinstance(value, (tuple, list)) and any(_holds_tensor(v) for v in value))
+
+
+def _sym_min(a: int, b: int) -> int:
+    return a if a < b else b
+
+
+_EXPR_FUNCTIONS: dict[str, Callable] = {
+    "+": operator.add, "add": operator.add, "-": operator.sub, "sub": operator.sub, "*": operator.mul, "mul": operator.mul,
+    "//": operator.floordiv, "floordiv": operator.floordiv, "%": operator.mod, "mod": operator.mod, "neg": operator.neg,
+    "min": torch.sym_min, "max": torch.sym_max,
+}

@@ -1,0 +1,481 @@
+"""Handlers: attributes, items, operators, jumps, calls, functions, imports, with, exceptions, match, generators."""
+from __future__ import annotations
+
+import collections.abc
+import importlib.util
+import sys
+import types
+from typing import Any
+
+from . import operators
+from .bytecode.version import NULL_FIRST
+from .classes import build_class  # noqa: F401  (registers itself with calls)
+from .frame import Frame
+from .generators import InlineGenerator
+from .handlers_data import as_mapping
+from .machine import RETURN, YIELD, Machine, handler
+from .signals import Break, Raised
+from .world import NULL, TraceTensor
+
+__all__: list[str] = []
+
+
+# --- attributes and items
+@handler("LOAD_ATTR")
+def load_attr(m: Machine, f: Frame, ins: Any) -> None:
+    f.stack[-1] = m.getattr(f.stack[-1], ins.arg)
+
+
+@handler("LOAD_METHOD")
+def load_method(m: Machine, f: Frame, ins: Any) -> None:
+    v = m.getattr(f.stack.pop(), ins.arg)
+    f.stack.extend((NULL, v) if NULL_FIRST else (v, NULL))
+
+
+@handler("LOAD_SUPER_ATTR")
+def load_super_attr(m: Machine, f: Frame, ins: Any) -> None:
+    obj = f.stack.pop()
+    cls = f.stack.pop()
+    sup = f.stack.pop()
+    proxy = m.call(sup, [cls, obj])
+    v = m.getattr(proxy, ins.arg)
+    if ins.method:
+        f.stack.extend((NULL, v) if NULL_FIRST else (v, NULL))
+    else:
+        f.stack.append(v)
+
+
+@handler("STORE_ATTR")
+def store_attr(m: Machine, f: Frame, ins: Any) -> None:
+    obj = f.stack.pop()
+    m.setattr(obj, ins.arg, f.stack.pop())
+
+
+@handler("DELETE_ATTR")
+def delete_attr(m: Machine, f: Frame, ins: Any) -> None:
+    from .attributes import delete_attribute
+    delete_attribute(m, f.stack.pop(), ins.arg)
+
+
+@handler("BINARY_SUBSCR")
+def binary_subscr(m: Machine, f: Frame, ins: Any) -> None:
+    key = f.stack.pop()
+    f.stack[-1] = operators.get_item(m, f.stack[-1], key)
+
+
+@handler("STORE_SUBSCR")
+def store_subscr(m: Machine, f: Frame, ins: Any) -> None:
+    key, obj, value = f.stack.pop(), f.stack.pop(), f.stack.pop()
+    operators.set_item(m, obj, key, value)
+
+
+@handler("DELETE_SUBSCR")
+def delete_subscr(m: Machine, f: Frame, ins: Any) -> None:
+    key = f.stack.pop()
+    operators.delete_item(m, f.stack.pop(), key)
+
+
+# --- operators
+@handler("UNARY_POSITIVE", "UNARY_NEGATIVE", "UNARY_INVERT")
+def unary(m: Machine, f: Frame, ins: Any) -> None:
+    f.stack[-1] = operators.unary(m, ins.op, f.stack[-1])
+
+
+@handler("UNARY_NOT")
+def unary_not(m: Machine, f: Frame, ins: Any) -> None:
+    f.stack[-1] = not m.truth(f.stack[-1])
+
+
+@handler("BINARY_OP")
+def binary_op(m: Machine, f: Frame, ins: Any) -> None:
+    right = f.stack.pop()
+    f.stack[-1] = operators.binary(m, ins.arg, f.stack[-1], right)
+
+
+@handler("COMPARE_OP")
+def compare_op(m: Machine, f: Frame, ins: Any) -> None:
+    right = f.stack.pop()
+    f.stack[-1] = operators.compare(m, ins.arg, f.stack[-1], right)
+
+
+@handler("IS_OP")
+def is_op(m: Machine, f: Frame, ins: Any) -> None:
+    right = f.stack.pop()
+    f.stack[-1] = operators.identical(m, f.stack[-1], right) != bool(ins.arg)
+
+
+@handler("CONTAINS_OP")
+def contains_op(m: Machine, f: Frame, ins: Any) -> None:
+    right = f.stack.pop()
+    f.stack[-1] = operators.contains(m, right, f.stack[-1]) != bool(ins.arg)
+
+
+@handler("TO_BOOL")
+def to_bool(m: Machine, f: Frame, ins: Any) -> None:
+    f.stack[-1] = m.truth(f.stack[-1])
+
+
+# --- control
+@handler("JUMP", "JUMP_NO_INTERRUPT")
+def jump(m: Machine, f: Frame, ins: Any) -> None:
+    f.pc = ins.target.index
+
+
+@handler("POP_JUMP_IF_TRUE")
+def pop_jump_if_true(m: Machine, f: Frame, ins: Any) -> None:
+    v = f.stack.pop()
+    if v is True or (v is not False and v is not None and m.truth(v)):
+        f.pc = ins.target.index
+
+
+@handler("POP_JUMP_IF_FALSE")
+def pop_jump_if_false(m: Machine, f: Frame, ins: Any) -> None:
+    v = f.stack.pop()
+    if v is False or v is None or (v is not True and not m.truth(v)):
+        f.pc = ins.target.index
+
+
+@handler("POP_JUMP_IF_NONE")
+def pop_jump_if_none(m: Machine, f: Frame, ins: Any) -> None:
+    if f.stack.pop() is None:
+        f.pc = ins.target.index
+
+
+@handler("POP_JUMP_IF_NOT_NONE")
+def pop_jump_if_not_none(m: Machine, f: Frame, ins: Any) -> None:
+    if f.stack.pop() is not None:
+        f.pc = ins.target.index
+
+
+@handler("GET_ITER")
+def get_iter(m: Machine, f: Frame, ins: Any) -> None:
+    f.stack[-1] = m.iterate(f.stack[-1])
+
+
+@handler("FOR_ITER")
+def for_iter(m: Machine, f: Frame, ins: Any) -> None:
+    try:
+        v = next(f.stack[-1])
+    except StopIteration:
+        f.stack.pop()
+        f.pc = ins.target.index
+        return
+    except Exception as exc:
+        m.translate(exc)
+        raise Raised(exc) from None
+    f.stack.append(v)
+
+
+@handler("RETURN_VALUE")
+def return_value(m: Machine, f: Frame, ins: Any) -> str:
+    f.result = f.stack.pop()
+    return RETURN
+
+
+# --- calls and functions
+@handler("CALL")
+def call(m: Machine, f: Frame, ins: Any) -> None:
+    s, n = f.stack, ins.arg
+    args = s[-n:] if n else []
+    first, second = s[-n - 2], s[-n - 1]
+    del s[-n - 2:]
+    if first is NULL:
+        fn = second
+    else:
+        fn = first
+        if second is not NULL:
+            args.insert(0, second)
+    kwargs = {}
+    if ins.kwnames:
+        k = len(ins.kwnames)
+        kwargs = dict(zip(ins.kwnames, args[-k:]))
+        del args[-k:]
+    s.append(m.call(fn, args, kwargs))
+
+
+@handler("CALL_FUNCTION_EX")
+def call_function_ex(m: Machine, f: Frame, ins: Any) -> None:
+    kwargs = as_mapping(m, f.stack.pop()) if ins.arg & 1 else {}
+    args = m.native(list, m.iterate(f.stack.pop()))
+    second, first = f.stack.pop(), f.stack.pop()
+    if first is NULL:
+        fn = second
+    else:
+        fn = first
+        if second is not NULL:
+            args.insert(0, second)
+    for k in kwargs:
+        if not isinstance(k, str):
+            raise Raised(TypeError("keywords must be strings"))
+    f.stack.append(m.call(fn, args, kwargs))
+
+
+@handler("MAKE_FUNCTION")
+def make_function(m: Machine, f: Frame, ins: Any) -> None:
+    code = f.stack.pop()
+    flags = ins.arg
+    closure = f.stack.pop() if flags & 8 else None
+    annotations = f.stack.pop() if flags & 4 else None
+    kwdefaults = f.stack.pop() if flags & 2 else None
+    defaults = f.stack.pop() if flags & 1 else None
+    fn = types.FunctionType(code, f.scope.namespace, code.co_name, defaults, closure)
+    fn.__qualname__ = code.co_qualname
+    if kwdefaults:
+        fn.__kwdefaults__ = dict(kwdefaults)
+    if annotations:
+        fn.__annotations__ = dict(zip(annotations[::2], annotations[1::2])) if isinstance(annotations, tuple) else annotations
+    f.stack.append(fn)
+
+
+@handler("CALL_INTRINSIC_1")
+def call_intrinsic_1(m: Machine, f: Frame, ins: Any) -> None:
+    name = ins.arg
+    if name == "INTRINSIC_STOPITERATION_ERROR":
+        exc = f.stack[-1]
+        if isinstance(exc, StopIteration):
+            error = RuntimeError("generator raised StopIteration")
+            error.__cause__ = exc
+            f.stack[-1] = error
+    elif name == "INTRINSIC_UNARY_POSITIVE":
+        f.stack[-1] = operators.unary(m, "UNARY_POSITIVE", f.stack[-1])
+    elif name == "INTRINSIC_LIST_TO_TUPLE":
+        f.stack[-1] = tuple(f.stack[-1])
+    else:
+        raise Break("bytecode", f"capture does not support {name}")
+
+
+# --- imports
+@handler("IMPORT_NAME")
+def import_name(m: Machine, f: Frame, ins: Any) -> None:
+    fromlist, level = f.stack.pop(), f.stack.pop()
+    name = ins.arg
+    package = f.scope.namespace.get("__package__") or f.scope.namespace.get("__name__", "").rpartition(".")[0]
+    full = importlib.util.resolve_name("." * level + name, package) if level else name
+    module = sys.modules.get(full)
+    if module is None:
+        raise Break("import", f"the module {full} is imported for the first time")
+    if not fromlist and not level:
+        module = sys.modules[full.partition(".")[0]]
+    m.world.anchor(module)
+    f.stack.append(module)
+
+
+@handler("IMPORT_FROM")
+def import_from(m: Machine, f: Frame, ins: Any) -> None:
+    module = f.stack[-1]
+    try:
+        v = m.getattr(module, ins.arg)
+    except Raised as raised:
+        sub = sys.modules.get(f"{module.__name__}.{ins.arg}")
+        if sub is None:
+            raise Raised(ImportError(f"cannot import name {ins.arg!r} from {module.__name__!r}")) from raised
+        v = sub
+    f.stack.append(v)
+
+
+# --- text
+@handler("FORMAT_VALUE")
+def format_value(m: Machine, f: Frame, ins: Any) -> None:
+    spec = f.stack.pop() if ins.with_spec else ""
+    value = f.stack.pop()
+    if ins.arg:
+        value = operators.to_text(m, value, {"s": "str", "r": "repr", "a": "ascii"}.get(ins.arg, ins.arg))
+    f.stack.append(operators.format_text(m, value, spec))
+
+
+@handler("CONVERT_VALUE")
+def convert_value(m: Machine, f: Frame, ins: Any) -> None:
+    f.stack[-1] = operators.to_text(m, f.stack[-1], ins.arg)
+
+
+# --- with and exceptions
+@handler("BEFORE_WITH")
+def before_with(m: Machine, f: Frame, ins: Any) -> None:
+    manager = f.stack.pop()
+    t = m.world.type_of(manager)
+    if not hasattr(t, "__enter__") or not hasattr(t, "__exit__"):
+        raise Raised(TypeError(f"'{t.__name__}' object does not support the context manager protocol"))
+    enter = m.getattr(manager, "__enter__")
+    f.stack.append(m.getattr(manager, "__exit__"))
+    f.stack.append(m.call(enter, []))
+
+
+@handler("WITH_EXCEPT_START")
+def with_except_start(m: Machine, f: Frame, ins: Any) -> None:
+    exc = f.stack[-1]
+    f.stack.append(m.call(f.stack[-4], [type(exc), exc, None]))
+
+
+@handler("PUSH_EXC_INFO")
+def push_exc_info(m: Machine, f: Frame, ins: Any) -> None:
+    exc = f.stack.pop()
+    f.stack.append(m.handled)
+    f.stack.append(exc)
+    m.handled = exc
+
+
+@handler("POP_EXCEPT")
+def pop_except(m: Machine, f: Frame, ins: Any) -> None:
+    m.handled = f.stack.pop()
+
+
+@handler("CHECK_EXC_MATCH")
+def check_exc_match(m: Machine, f: Frame, ins: Any) -> None:
+    wanted = f.stack.pop()
+    exc = f.stack[-1]
+    wanted = tuple(m.plain(wanted)) if isinstance(wanted, tuple) else wanted
+    f.stack.append(m.native(lambda: issubclass(type(exc), wanted)))
+
+
+@handler("RAISE_VARARGS")
+def raise_varargs(m: Machine, f: Frame, ins: Any) -> None:
+    if ins.arg == 0:
+        if m.handled is None:
+            raise Raised(RuntimeError("No active exception to reraise"))
+        raise Raised(m.handled)
+    cause = f.stack.pop() if ins.arg == 2 else NULL
+    exc = f.stack.pop()
+    if isinstance(exc, type) and issubclass(exc, BaseException):
+        exc = m.call(exc, [])
+    if not isinstance(exc, BaseException):
+        raise Raised(TypeError("exceptions must derive from BaseException"))
+    if cause is not NULL:
+        if isinstance(cause, type):
+            cause = m.call(cause, [])
+        if m.world.is_outside(exc):
+            raise Break("mutation", "the cause of an exception from outside is set")
+        exc.__cause__ = cause
+    raise Raised(exc)
+
+
+@handler("RERAISE")
+def reraise(m: Machine, f: Frame, ins: Any) -> None:
+    raise Raised(f.stack.pop())
+
+
+# --- match
+@handler("GET_LEN")
+def get_len(m: Machine, f: Frame, ins: Any) -> None:
+    f.stack.append(m.call(len, [f.stack[-1]]))
+
+
+@handler("MATCH_MAPPING")
+def match_mapping(m: Machine, f: Frame, ins: Any) -> None:
+    f.stack.append(isinstance(f.stack[-1], collections.abc.Mapping))
+
+
+@handler("MATCH_SEQUENCE")
+def match_sequence(m: Machine, f: Frame, ins: Any) -> None:
+    v = f.stack[-1]
+    f.stack.append(isinstance(v, collections.abc.Sequence) and not isinstance(v, (str, bytes, bytearray)))
+
+
+@handler("MATCH_KEYS")
+def match_keys(m: Machine, f: Frame, ins: Any) -> None:
+    keys, obj = f.stack[-1], f.stack[-2]
+    values = []
+    for k in keys:
+        if not operators.contains(m, obj, k):
+            f.stack.append(None)
+            return
+        values.append(operators.get_item(m, obj, k))
+    f.stack.append(tuple(values))
+
+
+@handler("MATCH_CLASS")
+def match_class(m: Machine, f: Frame, ins: Any) -> None:
+    names, cls, obj = f.stack.pop(), f.stack.pop(), f.stack.pop()
+    if not m.world.is_instance(obj, cls):
+        f.stack.append(None)
+        return
+    values: list[Any] = []
+    positional = ins.arg
+    if positional:
+        if cls in (bool, bytearray, bytes, dict, float, frozenset, int, list, set, str, tuple) and positional == 1:
+            values.append(obj)
+        else:
+            fields = getattr(cls, "__match_args__", ())
+            if positional > len(fields):
+                raise Raised(TypeError(f"{cls.__name__}() accepts {len(fields)} positional sub-patterns ({positional} given)"))
+            names = (*fields[:positional], *names)
+    try:
+        values.extend(m.getattr(obj, name) for name in names)
+    except Raised as raised:
+        if not isinstance(raised.exc, AttributeError):
+            raise
+        f.stack.append(None)
+        return
+    f.stack.append(tuple(values))
+
+
+# --- generators
+@handler("RETURN_GENERATOR")
+def return_generator(m: Machine, f: Frame, ins: Any) -> str:
+    if f.code.co_flags & 0x380:      # coroutine, iterable coroutine, async generator
+        raise Break("async")
+    return YIELD
+
+
+@handler("YIELD_VALUE")
+def yield_value(m: Machine, f: Frame, ins: Any) -> str:
+    f.result = f.stack.pop()
+    return YIELD
+
+
+@handler("GET_YIELD_FROM_ITER")
+def get_yield_from_iter(m: Machine, f: Frame, ins: Any) -> None:
+    if not isinstance(f.stack[-1], InlineGenerator):
+        f.stack[-1] = m.iterate(f.stack[-1])
+
+
+def _send(m: Machine, iterator: Any, value: Any) -> tuple[bool, Any]:
+    """One step of a delegated iterator: (finished, value)."""
+    try:
+        if value is None:
+            return False, next(iterator)
+        return False, m.call(m.getattr(iterator, "send"), [value])
+    except StopIteration as stop:
+        return True, stop.value
+    except Raised as raised:
+        if isinstance(raised.exc, StopIteration):
+            return True, raised.exc.value
+        raise
+    except Exception as exc:
+        m.translate(exc)
+        raise Raised(exc) from None
+
+
+@handler("SEND")
+def send(m: Machine, f: Frame, ins: Any) -> None:
+    finished, value = _send(m, f.stack[-2], f.stack.pop())
+    f.stack.append(value)
+    if finished:
+        f.pc = ins.target.index
+
+
+@handler("SEND_POP")
+def send_pop(m: Machine, f: Frame, ins: Any) -> None:
+    finished, value = _send(m, f.stack[-2], f.stack.pop())
+    if finished:
+        f.stack[-1] = value
+        f.pc = ins.target.index
+    else:
+        f.stack.append(value)
+
+
+@handler("END_SEND")
+def end_send(m: Machine, f: Frame, ins: Any) -> None:
+    v = f.stack.pop()
+    f.stack[-1] = v
+
+
+@handler("CLEANUP_THROW")
+def cleanup_throw(m: Machine, f: Frame, ins: Any) -> None:
+    exc = f.stack[-1]
+    if not isinstance(exc, StopIteration):
+        raise Raised(exc)
+    del f.stack[-3:]
+    f.stack.extend((None, exc.value))
+
+
+_ = TraceTensor

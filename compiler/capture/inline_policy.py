@@ -1,0 +1,64 @@
+"""What a Python function is to capture: interpreted (the default), a leaf of the graph, constant, logged, or a break."""
+from __future__ import annotations
+
+import functools
+import sys
+import types
+from typing import Any
+
+import torch
+
+__all__ = ["is_trusted_module", "is_leaf_function", "is_disabled", "known_constant_functions", "RAISES"]
+
+_STDLIB = frozenset(sys.stdlib_module_names)
+
+# Composite Python functions of torch that run as they are on TraceTensors and make one node each.
+_LEAF_MODULES = ("torch.nn.functional", "torch.functional", "torch._tensor", "torch.special", "torch.linalg", "torch.fft",
+                 "torch._refs", "torch.autograd.functional", "torch._VF", "torch.nn.attention.bias", "torch.signal.windows")
+_NEVER_LEAF = frozenset(("handle_torch_function", "boolean_dispatch", "fn"))
+
+
+@functools.lru_cache(maxsize=4096)
+def is_trusted_module(name: str) -> bool:
+    """torch and the standard library: what is defined there is taken to stay as it is while the process runs."""
+    return name.partition(".")[0] in _STDLIB or name == "torch" or name.startswith("torch.")
+
+
+def is_leaf_function(fn: types.FunctionType) -> bool:
+    """A Python function of torch to record as one call, where a tensor is among its arguments."""
+    return (fn.__module__ or "") in _LEAF_MODULES and fn.__name__ not in _NEVER_LEAF
+
+
+def is_disabled(fn: Any) -> bool:
+    """Marked by tcompile.disable, torch.compiler.disable or torch._dynamo.disable."""
+    d = getattr(fn, "__dict__", None)
+    if not d:
+        return False
+    return bool(d.get("_torchdynamo_disable") or d.get("__tcompile_disable__") or d.get("_tcompile_disable"))
+
+
+@functools.cache
+def known_constant_functions() -> dict[int, tuple[Any, Any]]:
+    """id of a function -> (the function, the value of a call during capture)."""
+    table: list[tuple[Any, Any]] = [
+        (torch.compiler.is_compiling, True), (torch.compiler.is_dynamo_compiling, True), (torch._utils.is_compiling, True),
+        (torch.compiler.is_exporting, False), (torch.jit.is_scripting, False), (torch.jit.is_tracing, False),
+        (torch._C._get_tracing_state, None), (torch._jit_internal.is_scripting, False), (torch.onnx.is_in_onnx_export, False),
+    ]
+    return {id(f): (f, v) for f, v in table}
+
+
+# The same by (module, name), for modules that capture must not import.
+CONSTANT_BY_NAME: dict[tuple[str, str], Any] = {
+    ("torch._dynamo.external_utils", "is_compiling"): True,
+    ("torch._dynamo", "is_compiling"): True,
+    ("torch.jit._trace", "is_tracing"): False,
+    ("transformers.utils.import_utils", "is_torchdynamo_compiling"): True,
+    ("transformers.utils.import_utils", "is_torchdynamo_exporting"): False,
+    ("transformers.utils.import_utils", "is_jit_tracing"): False,
+    ("transformers.utils.import_utils", "is_cuda_stream_capturing"): False,
+    ("transformers.utils.import_utils", "is_fake_tensor"): False,
+    ("transformers.utils.import_utils", "is_torch_fx_proxy"): False,
+}
+
+RAISES: tuple = ()

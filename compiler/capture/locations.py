@@ -1,0 +1,36 @@
+"""Where an instruction comes from, and whether that is the user's own code."""
+from __future__ import annotations
+
+import functools
+import os
+import site
+import sysconfig
+from typing import NamedTuple
+
+__all__ = ["Position", "is_library_file"]
+
+
+class Position(NamedTuple):
+    file: str
+    line: int
+    col: int | None
+    end_line: int | None
+    end_col: int | None
+    function: str
+    library: bool
+
+
+@functools.cache
+def _library_roots() -> tuple[str, ...]:
+    paths = sysconfig.get_paths()
+    roots = {paths[k] for k in ("stdlib", "platstdlib", "purelib", "platlib")}
+    roots.update(site.getsitepackages() if hasattr(site, "getsitepackages") else ())
+    import torch
+    roots.add(os.path.dirname(torch.__file__))
+    return tuple(sorted(os.path.join(os.path.realpath(r), "") for r in roots) + sorted(os.path.join(r, "") for r in roots))
+
+
+@functools.lru_cache(maxsize=4096)
+def is_library_file(file: str) -> bool:
+    """True for the standard library and installed packages, whose lines a user cannot change."""
+    return file.startswith("<frozen") or file.startswith(_library_roots()) or file == "<string>"

@@ -1,0 +1,284 @@
+"""The interpreter: runs canonical bytecode over stack values (world.py), records tensor calls, and logs effects."""
+from __future__ import annotations
+
+import types
+from typing import Any, Callable
+
+from ..guards import source as S
+from ..symbolic.env import ShapeEnv
+from . import attributes, calls, containers, operators
+from .bytecode.instructions import Bytecode, decode
+from .effects import EffectLog
+from .frame import Frame, GlobalScope
+from .generators import InlineGenerator
+from .graph_builder import GraphBuilder
+from .inline_policy import is_trusted_module
+from .locations import Position
+from .signals import Break, CaptureBug, Raised, Unrebuildable
+from .world import ATOMS, MISSING, World
+
+__all__ = ["Machine", "StopAt", "RETURN", "YIELD", "HANDLERS", "handler"]
+
+RETURN, YIELD = "return", "yield"
+HANDLERS: dict[str, Callable] = {}          # canonical operation -> function(machine, frame, instruction)
+_MAX_DEPTH = 120
+
+
+def handler(*names: str) -> Callable:
+    """Register the interpreter's code for canonical operations."""
+    def add(fn: Callable) -> Callable:
+        for name in names:
+            HANDLERS[name] = fn
+        return fn
+    return add
+
+
+def _unsupported(machine: "Machine", frame: Frame, ins: Any) -> None:
+    raise Break("bytecode", f"capture does not support the bytecode instruction {ins.op}")
+
+
+class StopAt(BaseException):
+    """The root frame has arrived at a forced break."""
+
+    def __init__(self, index: int):
+        super().__init__(index)
+        self.index = index
+
+
+_programs: dict[types.CodeType, tuple[Bytecode, list]] = {}
+
+
+def program_of(code: types.CodeType) -> tuple[Bytecode, list]:
+    """Decoded instructions paired with their handlers; kept per code object."""
+    got = _programs.get(code)
+    if got is None:
+        bytecode = decode(code)
+        program = [(HANDLERS.get(ins.op, _unsupported), ins) for ins in bytecode.instructions]
+        got = _programs[code] = (bytecode, program)
+    return got
+
+
+class Machine:
+    """State of one attempt to capture one frame."""
+
+    def __init__(self, opts: Any, root_globals: dict):
+        self.opts = opts
+        self.env = ShapeEnv()
+        self.world = World(self, opts)
+        self.graph = GraphBuilder(self)
+        self.effects = EffectLog(self)
+        self.frames: list[Frame] = []
+        self.handled: BaseException | None = None
+        self.stops: dict[int, Any] = {}              # instruction index of the root frame -> reason
+        self.initial_state: dict[str, Any] = {}      # torch's global state when the frame began
+        self.state_changed = False                   # grad mode or autocast was set by the program
+        self.module_path = ""
+        self.instructions = 0
+        self.inlined: dict[types.CodeType, None] = {}
+        self.root_globals = root_globals
+        self._scopes: dict[int, GlobalScope] = {id(root_globals): GlobalScope(root_globals, None, False, True)}
+        self.origins: dict[int, int] = {}            # id of a stand-in that cannot be rebuilt -> root instruction that made it
+
+    # --- where we are
+    def stack_positions(self) -> list[Position]:
+        """Positions of the interpreted frames, outermost first, the user's innermost one last."""
+        out = [f.position() for f in self.frames]
+        while len(out) > 1 and out[-1].library:
+            out.pop()
+        return out
+
+    def user_line(self) -> tuple[str | None, int | None]:
+        for frame in reversed(self.frames):
+            if not frame.library:
+                p = frame.position()
+                return p.file, p.line
+        return None, None
+
+    @property
+    def root_index(self) -> int:
+        """Index of the root frame's current instruction."""
+        return self.frames[0].pc - 1 if self.frames else 0
+
+    # --- frames
+    def scope_of(self, namespace: dict) -> GlobalScope:
+        scope = self._scopes.get(id(namespace))
+        if scope is None:
+            name = namespace.get("__name__")
+            import sys
+            module = sys.modules.get(name) if isinstance(name, str) else None
+            if module is not None and getattr(module, "__dict__", None) is namespace:
+                source = self.world.anchor(module)
+                scope = GlobalScope(namespace, source, is_trusted_module(name), False)
+            else:
+                self.world.keep.append(namespace)
+                scope = GlobalScope(namespace, S.const(namespace), False, False)
+            self._scopes[id(namespace)] = scope
+        return scope
+
+    def run(self, frame: Frame) -> Any:
+        """Run until the frame returns (RETURN) or yields (YIELD); the value is in `frame.result`."""
+        frames, program, stops = self.frames, frame.program, self.stops if frame.is_root else None
+        if len(frames) > _MAX_DEPTH:
+            raise Break("recursion")
+        frames.append(frame)
+        start = self.instructions
+        try:
+            while True:
+                pc = frame.pc
+                if stops and pc in stops:
+                    raise StopAt(pc)
+                fn, ins = program[pc]
+                frame.pc = pc + 1
+                self.instructions += 1
+                try:
+                    outcome = fn(self, frame, ins)
+                except Raised as raised:
+                    if not self.unwind(frame, ins, raised.exc):
+                        raise
+                    continue
+                if outcome is not None:
+                    return outcome
+        except Break as signal:
+            if signal.where is None:
+                signal.where = [f.position() for f in frames]
+            raise
+        finally:
+            frames.pop()
+            del start
+
+    def unwind(self, frame: Frame, ins: Any, exc: BaseException) -> bool:
+        """Go to the handler that covers `ins`; False where none does."""
+        h = ins.handler
+        if h is None:
+            return False
+        if exc.__context__ is None and self.handled is not None and self.handled is not exc:
+            exc.__context__ = self.handled
+        exc.__traceback__ = None
+        del frame.stack[h.depth:]
+        if h.lasti:
+            frame.stack.append(ins.index)
+        frame.stack.append(exc)
+        frame.pc = h.target.index
+        return True
+
+    def call_code(self, code: types.CodeType, scope: GlobalScope, function: Any, slots: dict[int, Any], closure: tuple,
+                  names: Any = None) -> Any:
+        """Interpret a call whose parameters are bound already."""
+        bytecode, program = program_of(code)
+        frame = Frame(code, bytecode, program, scope, function, False)
+        for index, value in slots.items():
+            frame.slots[index] = value
+        frame.names = names
+        frame.module_path = self.module_path
+        self.inlined.setdefault(code)
+        handled = self.handled
+        outcome = self.run(frame)
+        self.handled = handled
+        if outcome is RETURN:
+            return frame.result
+        return InlineGenerator(self, frame, self.root_index)
+
+    # --- native code
+    def native(self, fn: Callable, *args: Any, **kwargs: Any) -> Any:
+        """Call native code; what it raises is the interpreted program's exception."""
+        try:
+            return fn(*args, **kwargs)
+        except Exception as exc:
+            self.translate(exc)
+            raise Raised(exc) from None
+
+    def translate(self, exc: Exception) -> None:
+        """Turn errors that mean "the value of a tensor is needed" into breaks."""
+        kind = operators.break_kind_of(exc)
+        if kind is not None:
+            raise Break(kind) from None
+
+    def callback(self, fn: Any) -> Callable:
+        """A native callable that interprets `fn`; for native code that calls back (sorted's key, map, reduce)."""
+        def call_back(*args: Any, **kwargs: Any) -> Any:
+            try:
+                return self.call(fn, list(args), kwargs)
+            except Raised as raised:
+                raise raised.exc
+            except Exception as exc:
+                raise CaptureBug(f"{type(exc).__name__}: {exc}") from exc
+        return call_back
+
+    # --- the operations that everything else is written with
+    def call(self, fn: Any, args: list, kwargs: dict | None = None) -> Any:
+        return calls.call(self, fn, args, kwargs or {})
+
+    def getattr(self, obj: Any, name: str) -> Any:
+        return attributes.get_attribute(self, obj, name)
+
+    def setattr(self, obj: Any, name: str, value: Any) -> None:
+        attributes.set_attribute(self, obj, name, value)
+
+    def plain(self, value: Any) -> Any:
+        """An inside equivalent of a container, fit for native code: outside containers are read (and guarded) whole."""
+        return containers.plain(self, value)
+
+    def deep_plain(self, value: Any) -> Any:
+        return containers.deep_plain(self, value)
+
+    def iterate(self, value: Any) -> Any:
+        """A native iterator over stack values."""
+        return containers.iterate(self, value)
+
+    def truth(self, value: Any) -> bool:
+        return operators.truth(self, value)
+
+    def unrebuildable(self, value: Any, what: str) -> Unrebuildable:
+        return Unrebuildable(value, what)
+
+    def is_atom(self, value: Any) -> bool:
+        return type(value) in ATOMS
+
+    def load_global(self, scope: GlobalScope, name: str) -> Any:
+        """globals()[name], then builtins; NameError."""
+        namespace = scope.namespace
+        written = self.world.pending.get(id(namespace))
+        if written is not None and name in written:
+            value = written[name]
+            if value is not MISSING:
+                return value
+        elif name in namespace:
+            value = namespace[name]
+            if scope.root:
+                return self.world.load(value, S.glob(name), "global")
+            assert scope.source is not None
+            if scope.trusted and isinstance(value, (types.FunctionType, types.BuiltinFunctionType, type, types.ModuleType)):
+                self.world.anchor(value)
+                return value
+            source = S.attr(scope.source, name) if isinstance(scope.source.key, types.ModuleType) else S.dict_value(scope.source, name)
+            return self.world.load(value, source, "global")
+        builtins = namespace.get("__builtins__", __builtins__)
+        if isinstance(builtins, types.ModuleType):
+            builtins = vars(builtins)
+        if name in builtins:
+            value = builtins[name]
+            self.world.anchor(value) if not self.is_atom(value) else None
+            return value
+        raise Raised(NameError(f"name '{name}' is not defined"))
+
+
+def root_frame(machine: Machine, code: types.CodeType, func: Any, args: tuple) -> Frame:
+    """The frame that capture starts in; parameters are loaded when first read."""
+    bytecode, program = program_of(code)
+    frame = Frame(code, bytecode, program, machine.scope_of(machine.root_globals), func, True)
+    for index, value in enumerate(args):
+        frame.slots[index] = Unread(value, S.local(index, bytecode.slots[index].name))
+    return frame
+
+
+class Unread:
+    """A parameter, or a captured variable, of the root frame that nothing has read yet: no guard on it so far."""
+    __slots__ = ("value", "source")
+
+    def __init__(self, value: Any, source: Any):
+        self.value, self.source = value, source
+
+    def load(self, machine: Machine) -> Any:
+        return machine.world.load(self.value, self.source, "parameter")
+
+

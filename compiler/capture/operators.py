@@ -1,0 +1,379 @@
+"""Operators on stack values: tensors go to the graph, Python objects' own methods are interpreted, the rest is native."""
+from __future__ import annotations
+
+import builtins
+import operator
+import types
+from typing import TYPE_CHECKING, Any, Callable
+
+import torch
+
+from ..graph.tensor import DataDependentError
+from ..guards.guard import Guard
+from . import containers, tensor_calls
+from .generators import InlineGenerator
+from .signals import Break, Raised
+from .world import ATOMS, MISSING, TraceTensor
+
+if TYPE_CHECKING:
+    from .machine import Machine
+
+__all__ = ["binary", "compare", "unary", "truth", "identical", "contains", "get_item", "set_item", "delete_item", "to_text",
+           "format_text", "break_kind_of", "python_method", "mro_lookup"]
+
+_BINARY: dict[str, tuple[Callable, str]] = {
+    "+": (operator.add, "add"), "-": (operator.sub, "sub"), "*": (operator.mul, "mul"), "/": (operator.truediv, "truediv"),
+    "//": (operator.floordiv, "floordiv"), "%": (operator.mod, "mod"), "**": (operator.pow, "pow"), "@": (operator.matmul, "matmul"),
+    "<<": (operator.lshift, "lshift"), ">>": (operator.rshift, "rshift"), "&": (operator.and_, "and"), "|": (operator.or_, "or"),
+    "^": (operator.xor, "xor"),
+}
+_INPLACE: dict[str, tuple[Callable, str]] = {
+    "+=": (operator.iadd, "add"), "-=": (operator.isub, "sub"), "*=": (operator.imul, "mul"), "/=": (operator.itruediv, "truediv"),
+    "//=": (operator.ifloordiv, "floordiv"), "%=": (operator.imod, "mod"), "**=": (operator.ipow, "pow"), "@=": (operator.imatmul, "matmul"),
+    "<<=": (operator.ilshift, "lshift"), ">>=": (operator.irshift, "rshift"), "&=": (operator.iand, "and"), "|=": (operator.ior, "or"),
+    "^=": (operator.ixor, "xor"),
+}
+_COMPARE: dict[str, tuple[Callable, str, str]] = {
+    "<": (operator.lt, "__lt__", "__gt__"), "<=": (operator.le, "__le__", "__ge__"), "==": (operator.eq, "__eq__", "__eq__"),
+    "!=": (operator.ne, "__ne__", "__ne__"), ">": (operator.gt, "__gt__", "__lt__"), ">=": (operator.ge, "__ge__", "__le__"),
+}
+_UNARY: dict[str, tuple[Callable, str]] = {
+    "UNARY_POSITIVE": (operator.pos, "__pos__"), "UNARY_NEGATIVE": (operator.neg, "__neg__"), "UNARY_INVERT": (operator.invert, "__invert__"),
+}
+OPERATOR_FUNCTIONS: dict[Any, Callable] = {}     # operator.add -> function(machine, a, b)
+_SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
+
+
+def mro_lookup(cls: type, name: str) -> Any:
+    """The class attribute `name` as the type's own lookup finds it, unbound; MISSING."""
+    for base in cls.__mro__:
+        found = base.__dict__.get(name, MISSING)
+        if found is not MISSING:
+            return found
+    return MISSING
+
+
+def python_method(cls: type, name: str) -> Any:
+    """The class attribute `name` if it is written in Python (so must be interpreted), else None."""
+    if cls in ATOMS or cls in containers.BUILTIN_TYPES:
+        return None
+    found = mro_lookup(cls, name)
+    if found is MISSING or found is None or type(found) in _NATIVE_METHODS:
+        return None
+    return found
+
+
+_NATIVE_METHODS = (types.WrapperDescriptorType, types.MethodDescriptorType, types.BuiltinFunctionType, types.ClassMethodDescriptorType)
+
+
+def break_kind_of(exc: BaseException) -> str | None:
+    """The break that an error from running on TraceTensors stands for, or None where it is the program's own."""
+    if isinstance(exc, DataDependentError):
+        text = str(exc)
+        if "_local_scalar_dense" in text or "item" in text:
+            return "item"
+        if "tolist" in text:
+            return "tolist"
+        if "numpy" in text:
+            return "numpy"
+        if "data_ptr" in text:
+            return "tensor_metadata"
+        return "data_dependent_shape"
+    if isinstance(exc, NotImplementedError) and ("not traced" in str(exc) or "no metadata rule" in str(exc)):
+        return "unsupported"
+    if isinstance(exc, RecursionError):
+        return "recursion"
+    return None
+
+
+def native_operation(m: Machine, fn: Callable, *args: Any) -> Any:
+    """Native operator on values without TraceTensors; a size expression that it cannot take is fixed to its value."""
+    try:
+        return fn(*args)
+    except Exception as exc:
+        m.translate(exc)
+        if any(isinstance(a, _SYMBOLIC) for a in args):
+            return m.native(fn, *[specialize(a) for a in args])
+        raise Raised(exc) from None
+
+
+def specialize(value: Any) -> Any:
+    """A symbolic value as the plain number it is now, with a guard."""
+    if isinstance(value, torch.SymInt):
+        return int(value)
+    if isinstance(value, torch.SymBool):
+        return bool(value)
+    if isinstance(value, torch.SymFloat):
+        return float(value)
+    return value
+
+
+def binary(m: Machine, text: str, a: Any, b: Any) -> Any:
+    """`a op b`, or `a op= b`: the value that replaces a."""
+    ta, tb = type(a), type(b)
+    inplace = text in _INPLACE
+    fn, name = _INPLACE[text] if inplace else _BINARY[text]
+    if ta is TraceTensor or tb is TraceTensor:
+        other = b if ta is TraceTensor else a
+        method = python_method(type(other), f"__r{name}__" if ta is TraceTensor else f"__{name}__")
+        if method is None or type(other) is TraceTensor:
+            return tensor_calls.call_operator(m, fn, [a, b])
+    if ta in ATOMS and tb in ATOMS:
+        return m.native(_BINARY[text[:-1]][0] if inplace else fn, a, b)
+    if inplace:
+        method = python_method(ta, f"__i{name}__")
+        if method is not None:
+            result = m.call(method, [a, b])
+            if result is not NotImplemented:
+                return result
+        elif m.world.is_outside(a) and ta in containers.MUTABLE:
+            return containers.inplace(m, a, text, b)
+        elif ta in containers.MUTABLE:
+            return native_operation(m, fn, a, m.iterate(b) if ta is list and text == "+=" else m.plain(b))
+        fn = _BINARY[text[:-1]][0]
+    right = python_method(tb, f"__r{name}__")
+    if right is not None and tb is not ta and issubclass(tb, ta):
+        result = m.call(right, [b, a])
+        if result is not NotImplemented:
+            return result
+        right = None
+    left = python_method(ta, f"__{name}__")
+    if left is not None:
+        result = m.call(left, [a, b])
+        if result is not NotImplemented:
+            return result
+    if right is not None:
+        result = m.call(right, [b, a])
+        if result is not NotImplemented:
+            return result
+    if left is not None or right is not None:
+        raise Raised(TypeError(f"unsupported operand type(s) for {text}: '{ta.__name__}' and '{tb.__name__}'"))
+    return native_operation(m, fn, m.plain(a), m.plain(b))
+
+
+def unary(m: Machine, name: str, value: Any) -> Any:
+    fn, dunder = _UNARY[name]
+    if type(value) is TraceTensor:
+        return tensor_calls.call_operator(m, fn, [value])
+    method = python_method(type(value), dunder)
+    return m.call(method, [value]) if method is not None else native_operation(m, fn, value)
+
+
+def compare(m: Machine, text: str, a: Any, b: Any) -> Any:
+    fn, left_name, right_name = _COMPARE[text]
+    ta, tb = type(a), type(b)
+    if ta is TraceTensor or tb is TraceTensor:
+        other = b if ta is TraceTensor else a
+        if type(other) is TraceTensor or isinstance(other, (int, float, complex, bool, *_SYMBOLIC)):
+            return tensor_calls.call_operator(m, fn, [a, b])
+        if text in ("==", "!="):
+            if other is None or isinstance(other, (str, type, list, tuple, dict, torch.dtype)):
+                return text == "!="
+            raise Break("unknown_object", f"a tensor is compared with an object of type {type(other).__name__}")
+        return tensor_calls.call_operator(m, fn, [a, b])
+    if ta in ATOMS and tb in ATOMS:
+        return m.native(fn, a, b)
+    left = python_method(ta, left_name)
+    if text == "!=" and left is None and python_method(ta, "__eq__") is not None:
+        result = compare(m, "==", a, b)
+        return result if result is NotImplemented else not m.truth(result)
+    if left is not None:
+        result = m.call(left, [a, b])
+        if result is not NotImplemented:
+            return result
+    right = python_method(tb, right_name)
+    if right is not None:
+        result = m.call(right, [b, a])
+        if result is not NotImplemented:
+            return result
+    if left is not None or right is not None:
+        if text in ("==", "!="):
+            return identical(m, a, b) == (text == "==")
+        raise Raised(TypeError(f"'{text}' not supported between instances of '{ta.__name__}' and '{tb.__name__}'"))
+    return native_operation(m, fn, m.deep_plain(a), m.deep_plain(b))
+
+
+def truth(m: Machine, value: Any) -> bool:
+    """`bool(value)` of the program; a tensor ends the graph."""
+    t = type(value)
+    if t is TraceTensor:
+        raise Break("data_dependent_branch")
+    if t in ATOMS or isinstance(value, _SYMBOLIC):
+        return bool(value)
+    method = python_method(t, "__bool__")
+    if method is not None:
+        return bool(m.call(method, [value]))
+    method = python_method(t, "__len__")
+    if method is not None:
+        return bool(m.call(method, [value]))
+    if m.world.is_outside(value) and isinstance(value, (list, tuple, dict, set, frozenset)):
+        return bool(containers.length(m, value))
+    if isinstance(value, InlineGenerator):
+        return True
+    return m.native(bool, value)
+
+
+def identical(m: Machine, a: Any, b: Any) -> bool:
+    """`a is b`; relies on two outside objects being different ones."""
+    if a is b:
+        return True
+    if isinstance(a, torch.SymBool):
+        return bool(a) is b
+    if isinstance(b, torch.SymBool):
+        return bool(b) is a
+    world = m.world
+    if type(a) is type(b) and type(a) not in ATOMS:
+        sources = []
+        for v in (a, b):
+            v = world.reals.get(id(v), v)
+            source = world.source_of(v)
+            if source is None or source.root.kind == "const":
+                return False
+            sources.append(source)
+        key = (None, "NO_ALIAS", tuple(sources))
+        if key not in world.guards:
+            world.guards[key] = Guard(None, "NO_ALIAS", tuple(sources), *m.user_line(), "identity comparison")
+    return False
+
+
+def contains(m: Machine, container: Any, item: Any) -> bool:
+    """`item in container`."""
+    t = type(container)
+    if t is TraceTensor:
+        raise Break("data_dependent_branch", "whether a tensor holds a value depends on its data",
+                    "use (tensor == value).any() with torch.where")
+    method = python_method(t, "__contains__")
+    if method is not None:
+        return m.truth(m.call(method, [container, item]))
+    if m.world.is_outside(container):
+        answer = containers.contains(m, container, item)
+        if answer is not None:
+            return answer
+    if isinstance(container, (list, tuple)) and not isinstance(container, str):
+        values = m.plain(container)
+        if type(item) in ATOMS and all(type(v) in ATOMS for v in values):
+            return item in values
+        for v in values:
+            if v is item:
+                return True
+            if m.truth(compare(m, "==", v, item)):
+                return True
+        return False
+    if python_method(t, "__iter__") is not None:
+        return any(v is item or m.truth(compare(m, "==", v, item)) for v in m.iterate(container))
+    return m.native(operator.contains, m.plain(container), item)
+
+
+def get_item(m: Machine, obj: Any, key: Any) -> Any:
+    t = type(obj)
+    if t is TraceTensor:
+        return tensor_calls.call_operator(m, operator.getitem, [obj, key])
+    if isinstance(obj, type):
+        method = python_method(type(obj), "__getitem__")
+        if method is not None:
+            if type(method) is types.FunctionType and method.__module__ == "enum":
+                return m.world.register(m.native(operator.getitem, obj, key), m.world.anchor(obj)) if False else m.getattr(obj, key)
+            return m.call(method, [obj, key])
+        return m.native(operator.getitem, obj, key)
+    method = python_method(t, "__getitem__")
+    if method is not None:
+        return m.call(method, [obj, key])
+    if m.world.is_outside(obj):
+        return containers.get_item(m, obj, key)
+    if isinstance(obj, dict) and not isinstance(key, (TraceTensor, *_SYMBOLIC)):
+        missing = python_method(t, "__missing__")
+        if missing is not None and key not in obj:
+            return m.call(missing, [obj, key])
+        if t.__name__ == "defaultdict" and key not in obj and obj.default_factory is not None:
+            obj[key] = m.call(obj.default_factory, [])
+            return obj[key]
+    return native_operation(m, operator.getitem, obj, key)
+
+
+def set_item(m: Machine, obj: Any, key: Any, value: Any) -> None:
+    t = type(obj)
+    if t is TraceTensor:
+        tensor_calls.call_operator(m, operator.setitem, [obj, key, value])
+        return
+    method = python_method(t, "__setitem__")
+    if method is not None:
+        m.call(method, [obj, key, value])
+    elif m.world.is_outside(obj):
+        containers.mutate(m, obj, "__setitem__", [key, value], {})
+    else:
+        if isinstance(obj, list) and isinstance(key, slice):
+            value = list(m.iterate(value))
+        native_operation(m, operator.setitem, obj, key, value)
+
+
+def delete_item(m: Machine, obj: Any, key: Any) -> None:
+    method = python_method(type(obj), "__delitem__")
+    if method is not None:
+        m.call(method, [obj, key])
+    elif m.world.is_outside(obj):
+        containers.mutate(m, obj, "__delitem__", [key], {})
+    else:
+        native_operation(m, operator.delitem, obj, key)
+
+
+# --- text
+def _refuse_tensors(value: Any) -> None:
+    if isinstance(value, TraceTensor):
+        raise Break("print", "a tensor is made into text")
+    if isinstance(value, (list, tuple, set, frozenset)):
+        for v in value:
+            _refuse_tensors(v)
+    elif isinstance(value, dict):
+        for v in value.values():
+            _refuse_tensors(v)
+
+
+def to_text(m: Machine, value: Any, function: str) -> str:
+    """str(), repr() or ascii() of a value."""
+    if isinstance(value, str) and function == "str":
+        return value
+    if isinstance(value, _SYMBOLIC):
+        value = specialize(value)
+    value = m.deep_plain(value)
+    _refuse_tensors(value)
+    dunder = "__str__" if function == "str" else "__repr__"
+    if not isinstance(value, BaseException):
+        method = python_method(type(value), dunder)
+        if method is None and dunder == "__str__" and mro_lookup(type(value), "__str__") is object.__dict__["__str__"]:
+            method = python_method(type(value), "__repr__")
+        if method is not None and not m.is_atom(value):
+            return m.call(method, [value])
+    if mro_lookup(type(value), "__repr__") is object.__dict__["__repr__"] and not isinstance(value, BaseException) \
+            and mro_lookup(type(value), "__str__") is object.__dict__["__str__"]:
+        raise Break("unsupported", "an object's address is made into text")
+    return m.native(getattr(builtins, function), value)
+
+
+def format_text(m: Machine, value: Any, spec: str) -> str:
+    """format(value, spec)."""
+    if isinstance(value, _SYMBOLIC):
+        value = specialize(value)
+    if isinstance(value, (bool, int, float, str, complex)) and type(value) in ATOMS:
+        return m.native(format, value, spec)
+    _refuse_tensors(value)
+    method = python_method(type(value), "__format__")
+    if method is not None:
+        return m.call(method, [value, spec])
+    if not spec:
+        return to_text(m, value, "str")
+    return m.native(format, m.deep_plain(value), spec)
+
+
+for _text, (_fn, _name) in _BINARY.items():
+    OPERATOR_FUNCTIONS[_fn] = lambda m, a, b, text=_text: binary(m, text, a, b)
+for _text, (_fn, _name) in _INPLACE.items():
+    OPERATOR_FUNCTIONS[_fn] = lambda m, a, b, text=_text: binary(m, text, a, b)
+for _text, (_fn, _l, _r) in _COMPARE.items():
+    OPERATOR_FUNCTIONS[_fn] = lambda m, a, b, text=_text: compare(m, text, a, b)
+for _uname, (_fn, _name) in _UNARY.items():
+    OPERATOR_FUNCTIONS[_fn] = lambda m, a, name=_uname: unary(m, name, a)
+OPERATOR_FUNCTIONS.update({
+    operator.getitem: get_item, operator.setitem: set_item, operator.delitem: delete_item,
+    operator.contains: lambda m, a, b: contains(m, a, b), operator.truth: truth, operator.not_: lambda m, a: not truth(m, a),
+    operator.is_: identical, operator.is_not: lambda m, a, b: not identical(m, a, b),
+})

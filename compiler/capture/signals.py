@@ -1,0 +1,40 @@
+"""Control signals inside capture. None of them derives from Exception, so user handlers that capture interprets
+(`except Exception`) and native code that calls back into the interpreter never swallow one."""
+from __future__ import annotations
+
+from typing import Any
+
+__all__ = ["Raised", "Break", "Restart", "CaptureBug", "Unrebuildable"]
+
+
+class Raised(BaseException):
+    """The interpreted program raised `exc`, a real exception object."""
+
+    def __init__(self, exc: BaseException):
+        super().__init__(exc)
+        self.exc = exc
+
+
+class Break(BaseException):
+    """Capture cannot go on past the current instruction. `kind` is a row of `breaks.REASONS`."""
+
+    def __init__(self, kind: str, reason: str = "", remedy: str = ""):
+        super().__init__(kind, reason)
+        self.kind, self.reason, self.remedy = kind, reason, remedy
+        self.where: Any = None            # filled by the interpreter: list of frame positions, outermost first
+
+
+class Restart(BaseException):
+    """Capture the frame again, with what was learned (a forced break, a loop to outline)."""
+
+
+class CaptureBug(BaseException):
+    """An error of capture's own, raised while native code was calling back; never visible to the user's handlers."""
+
+
+class Unrebuildable(BaseException):
+    """A value made during capture cannot be made again by the entry."""
+
+    def __init__(self, value: Any, what: str):
+        super().__init__(what)
+        self.value, self.what = value, what

@@ -1,0 +1,310 @@
+"""Calls that take or make tensors: run on TraceTensors for their metadata, and recorded as nodes of the graph."""
+from __future__ import annotations
+
+import operator
+import types
+from typing import TYPE_CHECKING, Any, Callable
+
+import torch
+
+from ..graph.tensor import TensorMeta, from_meta
+from ..guards import source as S
+from ..symbolic.expr import maybe_int
+from .signals import Break, Raised
+from .world import MISSING, TraceTensor
+
+if TYPE_CHECKING:
+    from .machine import Machine
+
+__all__ = ["call_function", "call_method", "call_operator", "get_attribute", "set_attribute", "holds_tensor", "FACTORIES", "call_factory"]
+
+# Properties of a tensor that its metadata decides.
+_METADATA = frozenset(("shape", "dtype", "device", "requires_grad", "ndim", "is_cuda", "is_cpu", "is_mps", "is_xpu", "is_meta", "layout",
+                       "is_sparse", "is_sparse_csr", "is_quantized", "is_nested", "itemsize", "nbytes", "is_mkldnn", "names", "is_vulkan",
+                       "is_ipu", "is_mtia", "is_maia", "is_xla", "output_nr", "retains_grad"))
+_GRAPH_PROPERTIES = frozenset(("T", "mT", "H", "mH", "real", "imag"))
+_METADATA_METHODS = frozenset(("size", "dim", "ndimension", "numel", "nelement", "stride", "storage_offset", "is_contiguous", "is_floating_point",
+                               "is_complex", "is_signed", "element_size", "get_device", "is_same_size", "is_inference", "is_conj", "is_neg",
+                               "has_names", "__len__", "dim_order", "is_shared", "is_pinned", "is_set_to", "sparse_dim", "dense_dim", "__hash__"))
+_BREAK_METHODS: dict[str, str] = {
+    "item": "item", "tolist": "tolist", "numpy": "numpy", "__array__": "numpy", "__bool__": "data_dependent_branch", "__int__": "item",
+    "__float__": "item", "__index__": "item", "__complex__": "item", "backward": "backward", "data_ptr": "tensor_metadata",
+    "register_hook": "tensor_attribute", "register_post_accumulate_grad_hook": "tensor_attribute", "retain_grad": "tensor_attribute",
+    "storage": "tensor_metadata", "untyped_storage": "tensor_metadata", "__dlpack__": "tensor_metadata", "resize_": "tensor_attribute",
+    "resize_as_": "tensor_attribute", "set_": "tensor_attribute", "share_memory_": "tensor_attribute", "apply_": "unsupported",
+    "map_": "unsupported", "map2_": "unsupported", "detach_": "tensor_attribute", "t_": "tensor_attribute", "transpose_": "tensor_attribute",
+    "swapaxes_": "tensor_attribute", "swapdims_": "tensor_attribute", "squeeze_": "tensor_attribute", "unsqueeze_": "tensor_attribute",
+    "as_strided_": "tensor_attribute", "rename_": "tensor_attribute", "__repr__": "print", "__str__": "print", "__format__": "print",
+    "nonzero": "data_dependent_shape", "masked_select": "data_dependent_shape", "unique": "data_dependent_shape",
+    "unique_consecutive": "data_dependent_shape", "__reduce_ex__": "unsupported", "__deepcopy__": "unsupported", "pin_memory": "unsupported",
+    "to_sparse": "unsupported", "record_stream": "unsupported", "__contains__": "data_dependent_branch", "equal": "data_dependent_branch",
+    "allclose": "data_dependent_branch",
+}
+_INPLACE_OPERATORS = frozenset((operator.iadd, operator.isub, operator.imul, operator.itruediv, operator.ifloordiv, operator.imod, operator.ipow,
+                                operator.imatmul, operator.iand, operator.ior, operator.ixor, operator.ilshift, operator.irshift, operator.setitem))
+_BREAK_FUNCTIONS: dict[Any, str] = {torch.nonzero: "data_dependent_shape", torch.unique: "data_dependent_shape", torch.equal: "data_dependent_branch",
+                                    torch.allclose: "data_dependent_branch", torch.masked_select: "data_dependent_shape",
+                                    torch.unique_consecutive: "data_dependent_shape", torch.from_numpy: "numpy"}
+
+
+def holds_tensor(value: Any, depth: int = 0) -> bool:
+    """Whether a value is a TraceTensor or a container that holds one."""
+    if isinstance(value, torch.Tensor):
+        return True
+    if depth < 6:
+        if isinstance(value, (list, tuple)):
+            return any(holds_tensor(v, depth + 1) for v in value)
+        if isinstance(value, dict):
+            return any(holds_tensor(v, depth + 1) for v in value.values())
+    return False
+
+
+def _run(m: Machine, fn: Callable, args: list, kwargs: dict) -> Any:
+    env = m.env
+    if env.hints:
+        env.location = m.user_line()
+    return m.native(fn, *args, **kwargs)
+
+
+def _finish(m: Machine, kind: str, target: Any, args: list, kwargs: dict, result: Any) -> Any:
+    result = _as_trace(m, result)
+    if result is None or holds_tensor(result):
+        return m.graph.record(kind, target, tuple(args), kwargs, result)
+    return result
+
+
+def _as_trace(m: Machine, result: Any) -> Any:
+    """Real tensors that torch made (constants) become TraceTensors."""
+    if isinstance(result, torch.Tensor) and type(result) is not TraceTensor:
+        if type(result) not in (torch.Tensor, torch.nn.Parameter):
+            raise Break("unsupported", f"a tensor of class {type(result).__name__} is made")
+        return from_meta(_meta_of(result))
+    if type(result) in (list, tuple) and any(isinstance(r, torch.Tensor) and type(r) is not TraceTensor for r in result):
+        return type(result)(_as_trace(m, r) for r in result)
+    return result
+
+
+def _meta_of(t: torch.Tensor, device: Any = None) -> TensorMeta:
+    return TensorMeta(tuple(t.shape), tuple(t.stride()), t.dtype, device or t.device, t.storage_offset(), t.requires_grad)
+
+
+def call_operator(m: Machine, fn: Callable, args: list) -> Any:
+    """An operator of Python, at least one operand being a tensor."""
+    args = [a if type(a) is TraceTensor or type(a) is int or type(a) is float else m.deep_plain(a) for a in args]
+    if fn in _INPLACE_OPERATORS:
+        m.graph.mutates = True
+    env = m.env
+    if env.hints:
+        env.location = m.user_line()
+    try:
+        result = fn(*args)
+    except Exception as exc:
+        m.translate(exc)
+        raise Raised(exc) from None
+    if type(result) is TraceTensor or result is None:
+        return m.graph.record("call_function", fn, tuple(args), {}, result)
+    return _finish(m, "call_function", fn, args, {}, result)
+
+
+def call_function(m: Machine, fn: Callable, args: list, kwargs: dict) -> Any:
+    """A torch function as one node."""
+    args = [m.deep_plain(a) for a in args]
+    kwargs = {k: m.deep_plain(v) for k, v in kwargs.items()}
+    try:
+        kind = _BREAK_FUNCTIONS.get(fn)
+    except TypeError:
+        kind = None
+    if kind is not None:
+        raise Break(kind)
+    if fn is torch.where and len(args) + len(kwargs) == 1:
+        raise Break("data_dependent_shape")
+    name = getattr(fn, "__name__", "")
+    if kwargs.get("out") is not None or kwargs.get("inplace") is True or name.endswith("_") and not name.endswith("__"):
+        m.graph.mutates = True
+    if kwargs.get("generator") is not None:
+        raise Break("rng_state", "a random generator object is used")
+    result = _run(m, fn, args, kwargs)
+    return _finish(m, "call_function", fn, args, kwargs, result)
+
+
+def call_method(m: Machine, obj: TraceTensor, name: str, args: list, kwargs: dict) -> Any:
+    """A method of a tensor."""
+    kind = _BREAK_METHODS.get(name)
+    if kind is not None:
+        raise Break(kind)
+    args = [m.deep_plain(a) for a in args]
+    kwargs = {k: m.deep_plain(v) for k, v in kwargs.items()}
+    if name in _METADATA_METHODS or (name == "type" and not args and not kwargs):
+        return _run(m, getattr(obj, name), args, kwargs)
+    if name == "requires_grad_":
+        wanted = args[0] if args else kwargs.get("requires_grad", True)
+        if obj.requires_grad == wanted:
+            return obj
+        raise Break("tensor_attribute", "requires_grad of a tensor is changed")
+    if name == "__iter__":
+        return m.iterate(obj)
+    if name.endswith("_") and (not name.endswith("__") or name.startswith("__i")) or name == "__setitem__":
+        m.graph.mutates = True
+    if kwargs.get("generator") is not None:
+        raise Break("rng_state", "a random generator object is used")
+    result = _run(m, getattr(obj, name), args, kwargs)
+    return _finish(m, "call_method", name, [obj, *args], kwargs, result)
+
+
+# --- attributes
+def get_attribute(m: Machine, t: TraceTensor, name: str) -> Any:
+    world = m.world
+    if name in _METADATA:
+        return m.native(getattr, t, name)
+    if name in _GRAPH_PROPERTIES:
+        result = m.native(getattr, t, name)
+        return m.graph.record("call_function", getattr, (t, name), {}, result)
+    if name == "__class__":
+        return world.type_of(t)
+    if name == "data":
+        return call_method(m, t, "detach", [], {})
+    written = world.pending.get(id(t))
+    if written is not None and name in written:
+        return written[name]
+    real = world.reals.get(id(t))
+    source = world.source_of(real) if real is not None else None
+    if name in ("grad", "_grad"):
+        if real is None:
+            return None
+        assert source is not None
+        grad = real.grad
+        return world.load(grad, S.attr(source, "grad"), "gradient")
+    if name == "is_leaf":
+        if real is not None:
+            assert source is not None
+            return world.load(real.is_leaf, S.attr(source, "is_leaf"))
+        return not t.requires_grad
+    if name == "grad_fn":
+        if not t.requires_grad:
+            return None
+        raise Break("tensor_metadata", "the autograd node of a tensor is read")
+    if name in ("_version", "_base", "_backward_hooks", "_cdata", "volatile"):
+        raise Break("tensor_metadata")
+    cls = world.type_of(t)
+    found = next((base.__dict__[name] for base in cls.__mro__ if name in base.__dict__), MISSING)
+    if found is not MISSING:
+        if isinstance(found, types.GetSetDescriptorType) or isinstance(found, property):
+            raise Break("tensor_metadata", f"the property {name} of a tensor is read")
+        return m.native(getattr, t, name)
+    if real is not None and source is not None:
+        if name in real.__dict__:
+            return world.load(real.__dict__[name], S.attr(source, name), "attribute of a tensor")
+        world.guard(source, "HASATTR", (name, False), "missing attribute")
+    raise Raised(AttributeError(f"'{cls.__name__}' object has no attribute '{name}'"))
+
+
+def set_attribute(m: Machine, t: TraceTensor, name: str, value: Any) -> None:
+    world = m.world
+    if name == "requires_grad" and t.requires_grad == value:
+        return
+    real = world.reals.get(id(t))
+    if name == "grad" and value is None and real is not None:
+        world.pending.setdefault(id(t), {})["grad"] = None
+        m.effects.set_attribute(real, "grad", None)
+        return
+    if name in ("data", "grad", "requires_grad", "names") or name in _METADATA or hasattr(torch.Tensor, name):
+        raise Break("tensor_attribute", f"the attribute {name} of a tensor is set")
+    if real is None:
+        raise Break("tensor_attribute", f"an attribute {name} is put on a tensor made inside")
+    world.pending.setdefault(id(t), {})[name] = value
+    m.effects.set_attribute(real, name, value)
+
+
+# --- factories
+_SIZED = (torch.zeros, torch.ones, torch.empty, torch.rand, torch.randn)
+FACTORIES = frozenset((*_SIZED, torch.full, torch.arange, torch.linspace, torch.logspace, torch.eye, torch.randint, torch.randperm, torch.tensor,
+                       torch.scalar_tensor, torch.empty_strided, torch.as_tensor, torch.tril_indices, torch.triu_indices, torch.normal,
+                       torch.hann_window, torch.hamming_window, torch.blackman_window, torch.bartlett_window, torch.kaiser_window,
+                       torch.range, torch.empty_permuted, torch.asarray, torch.complex, torch.polar))
+
+
+def call_factory(m: Machine, fn: Callable, args: list, kwargs: dict) -> Any:
+    """A function that makes a tensor from plain values. It never draws random numbers nor allocates: it runs on the meta device."""
+    args = [m.deep_plain(a) for a in args]
+    kwargs = {k: m.deep_plain(v) for k, v in kwargs.items()}
+    if fn is torch.tensor and args and type(args[0]) is TraceTensor:
+        copy = call_method(m, call_method(m, args[0], "detach", [], {}), "clone", [], {})
+        wanted = {k: v for k, v in kwargs.items() if k in ("dtype", "device") and v is not None}
+        return call_method(m, copy, "to", [], wanted) if wanted else copy
+    if holds_tensor(args) or holds_tensor(kwargs):
+        if fn in (torch.tensor, torch.asarray):
+            raise Break("item", "a tensor is made from a list of tensors, whose values it reads", "use torch.stack")
+        return call_function(m, fn, args, kwargs)
+    if kwargs.get("generator") is not None:
+        raise Break("rng_state", "a random generator object is used")
+    if kwargs.get("out") is not None:
+        raise Break("unsupported", "a factory function with out=")
+    for a in (*args, *kwargs.values()):
+        if not _factory_argument(a):
+            raise Break("numpy" if type(a).__module__.startswith("numpy") else "unknown_object",
+                        f"a tensor is made from an object of type {type(a).__name__}")
+    device = kwargs.get("device")
+    device = torch.device(device) if device is not None else torch.get_default_device()
+    m.world.state("default_device", None)
+    symbolic = any(_symbolic(a) for a in (*args, *kwargs.values()))
+    hints = [_hint(a) for a in args]
+    hint_kwargs = {k: _hint(v) for k, v in kwargs.items()}
+    hint_kwargs["device"] = "meta"
+    hint_kwargs.pop("pin_memory", None)
+    made = m.native(fn, *hints, **hint_kwargs)
+    meta = _meta_of(made, device)
+    if symbolic:
+        shape = _symbolic_shape(fn, args, kwargs)
+        if shape is None:
+            args = [_specialized(a) for a in args]
+            kwargs = {k: _specialized(v) for k, v in kwargs.items()}
+        else:
+            exprs = tuple(maybe_int(m.env.to_expr(s)) for s in shape)
+            stride: list[Any] = []
+            step: Any = 1
+            for s in reversed(exprs):
+                stride.append(step)
+                step = step * s
+            meta = TensorMeta(exprs, tuple(reversed(stride)), made.dtype, device, 0, made.requires_grad)
+    return m.graph.record("call_function", fn, tuple(args), kwargs, from_meta(meta, m.env if symbolic else None))
+
+
+def _factory_argument(value: Any) -> bool:
+    if isinstance(value, (list, tuple)):
+        return all(_factory_argument(v) for v in value)
+    return value is None or isinstance(value, (bool, int, float, complex, str, torch.dtype, torch.device, torch.layout, torch.memory_format,
+                                               torch.SymInt, torch.SymFloat, torch.SymBool, range))
+
+
+def _symbolic(value: Any) -> bool:
+    return isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)) or isinstance(value, (list, tuple)) and any(map(_symbolic, value))
+
+
+def _hint(value: Any) -> Any:
+    if isinstance(value, torch.SymInt):
+        return int(value.node.env.hint(value.node.env.to_expr(value)))
+    if isinstance(value, (list, tuple)):
+        return type(value)(_hint(v) for v in value) if type(value) in (list, tuple) else [_hint(v) for v in value]
+    return _specialized(value)
+
+
+def _specialized(value: Any) -> Any:
+    from .operators import specialize
+    if isinstance(value, (list, tuple)):
+        return [_specialized(v) for v in value] if isinstance(value, list) else tuple(_specialized(v) for v in value)
+    return specialize(value)
+
+
+def _symbolic_shape(fn: Callable, args: list, kwargs: dict) -> list | None:
+    """The shape of a factory's result in size expressions, or None where it is not known in closed form."""
+    if fn in _SIZED or fn is torch.full:
+        size = kwargs.get("size", args[0] if args else ())
+        if fn is not torch.full and not isinstance(size, (list, tuple)):
+            size = args
+        return list(size)
+    if fn is torch.arange and all(isinstance(a, (int, torch.SymInt)) for a in args) and not {"start", "end", "step"} & set(kwargs):
+        start, end, step = (0, args[0], 1) if len(args) == 1 else (*args, 1) if len(args) == 2 else args
+        if isinstance(step, int) and step > 0:
+            n = (end - start + (step - 1)) // step
+            return [n]
+    return None

@@ -1,0 +1,249 @@
+"""The world that capture sees: which Python objects came from outside, by which Source, and what was relied on.
+
+Values on the interpreted stack are plain Python objects. Three kinds matter:
+
+* *outside objects* existed before the frame ran. Reading one goes through `load`, which registers its Source and writes the
+  guard that pins what was seen. They are never changed during capture: writes go to the effect log and to `pending`
+  (attributes) or to a shadow (containers), which later reads consult.
+* *inside objects* were made by the interpreted program. They are real lists, dicts, instances, ..., changed in place.
+* tensors are TraceTensors: metadata, and a node in the graph.
+"""
+from __future__ import annotations
+
+import enum
+import types
+from typing import Any
+
+import torch
+
+from ..guards import source as S
+from ..guards.guard import Guard, TensorSpec
+from ..guards.source import Source
+from ..graph.tensor import TraceTensor, trace_tensor_like
+from .result import SkipFrame
+
+__all__ = ["World", "ATOMS", "CONTAINERS", "NULL", "Missing", "MISSING", "TraceTensor"]
+
+
+class Missing:
+    """Sentinels that never are values of the program."""
+    __slots__ = ("name",)
+
+    def __init__(self, name: str):
+        self.name = name
+
+    def __repr__(self) -> str:
+        return f"<{self.name}>"
+
+
+MISSING = Missing("missing")
+NULL = Missing("NULL")
+
+# Immutable values that a guard can compare: the stack holds them without provenance.
+SINGLETONS = (type(None), bool, type(...), type(NotImplemented))
+ATOMS = frozenset((*SINGLETONS, int, float, complex, str, bytes, range, torch.dtype, torch.device, torch.layout,
+                   torch.memory_format))
+CONTAINERS = frozenset((list, tuple, dict, set, frozenset))
+_CODE_TYPES = (types.FunctionType, types.BuiltinFunctionType, type, types.ModuleType)
+
+
+class World:
+    """Provenance, guards and graph inputs of one capture."""
+
+    def __init__(self, machine: Any, opts: Any):
+        self.machine, self.opts = machine, opts
+        self.env = machine.env
+        self.sources: dict[int, Source] = {}        # id of an outside object -> how it is reached
+        self.keep: list[Any] = []                   # holds the objects, so that ids stay theirs
+        self.guards: dict[tuple, Guard] = {}
+        self.loaded: dict[Source, Any] = {}         # what each source gave, as a stack value
+        self.pending: dict[int, dict[str, Any]] = {}    # attribute writes not yet done: id(object) -> name -> value
+        self.made: dict[int, Any] = {}              # instances of classes made inside
+        self.tensors: dict[int, TraceTensor] = {}   # id of a real tensor -> its stand-in
+        self.reals: dict[int, torch.Tensor] = {}    # id of a stand-in -> the real tensor of this call
+        self.symbols: dict[Any, Source] = {}        # size symbol name -> source that gives its value
+        self.shadows: dict[int, Any] = {}           # outside containers read whole or written: id -> containers.Shadow
+        self.cell_contents: dict[int, Source] = {}  # id of an outside cell -> source of its content
+        self.state_relied: dict[str, Any] = {}
+
+    # --- guards
+    def guard(self, source: Source, kind: str, expected: Any, why: str = "") -> None:
+        """Rely on a fact. A second, equal fact is dropped."""
+        if source.root.kind == "const" and kind in ("ID", "TYPE") and source.base is None:
+            return
+        key = (source, kind, expected[0] if kind == "HASATTR" else None)
+        if key not in self.guards:
+            file, line = self.machine.user_line()
+            self.guards[key] = Guard(source, kind, expected, file, line, why)
+
+    def state(self, name: str, value: Any) -> Any:
+        """Rely on a field of torch's global state, as it was when the frame began."""
+        self.state_relied.setdefault(name, value)
+        return value
+
+    # --- provenance
+    def source_of(self, obj: Any) -> Source | None:
+        return self.sources.get(id(obj))
+
+    def is_outside(self, obj: Any) -> bool:
+        return id(obj) in self.sources
+
+    def register(self, obj: Any, source: Source) -> Any:
+        """`obj` is reached by `source`; the first path found is kept."""
+        if id(obj) not in self.sources:
+            self.sources[id(obj)] = source
+            self.keep.append(obj)
+        return obj
+
+    def anchor(self, obj: Any) -> Source:
+        """A source for an object that is fixed by what was guarded already (a class, a function, a module): the entry
+        itself holds it."""
+        s = self.sources.get(id(obj))
+        if s is None:
+            s = S.const(obj)
+            self.register(obj, s)
+        return s
+
+    # --- loading
+    def load(self, value: Any, source: Source, why: str = "") -> Any:
+        """The stack value for what `source` gives now, guarded as far as its own nature needs: constants by value, tensors by
+        metadata, classes and functions by identity, everything else by type (its parts are guarded when they are read)."""
+        got = self.loaded.get(source, MISSING)
+        if got is not MISSING:
+            return got
+        result = self._load(value, source, why)
+        self.loaded[source] = result
+        return result
+
+    def _load(self, value: Any, source: Source, why: str) -> Any:
+        t = type(value)
+        if t is int:
+            return self._load_int(value, source, why)
+        if t in ATOMS:
+            if t in SINGLETONS:
+                self.guard(source, "ID", value, why)
+            else:
+                self.guard(source, "EQUALS", value, why)
+            return value
+        if isinstance(value, torch.Tensor):
+            return self.load_tensor(value, source)
+        known = self.sources.get(id(value))
+        if known is not None and known is not source:
+            if known.root.kind == "const" and known.base is None:
+                self.guard(source, "ID", value, why)
+            else:
+                self.guard(source, "ALIAS", known, "same object")
+            return value
+        if isinstance(value, torch.Size):
+            self.guard(source, "EQUALS", value, why)
+            return value
+        self.register(value, source)
+        if isinstance(value, types.FunctionType) and source.root.kind in ("local", "closure") and source.base is None:
+            self.guard(source, "TYPE", t, why)          # its code is guarded when it is called
+        elif isinstance(value, _CODE_TYPES) or isinstance(value, enum.Enum) or t is property:
+            self.guard(source, "ID", value, why)
+        else:
+            self.guard(source, "TYPE", t, why)
+        return value
+
+    def _load_int(self, value: int, source: Source, why: str) -> Any:
+        dynamic = source in self.opts.dynamic_ints or (self.opts.dynamic is True and value > 1 and source.root.kind == "local"
+                                                       and source.base is None)
+        if not dynamic or value in (0, 1) or value < 0:
+            self.guard(source, "EQUALS", value, why)
+            return value
+        symint = self.env.create_symbol(value, source)
+        expr = self.env.to_expr(symint)
+        self.guard(source, "INT_SYMBOL", expr, why)
+        self.symbols[next(iter(expr.symbol_names()))] = source
+        return symint
+
+    def load_tensor(self, real: torch.Tensor, source: Source) -> Any:
+        """A graph input for an outside tensor; one per tensor object."""
+        known = self.tensors.get(id(real))
+        if known is not None:
+            first = self.sources[id(real)]
+            if first is not source:
+                self.guard(source, "ALIAS", first, "same tensor")
+            return known
+        check_supported(real, source)
+        static = isinstance(real, torch.nn.Parameter) or source.root.kind == "const" or self._module_state(source)
+        dims = () if static else self._dynamic_dims(real, source)
+        trace = trace_tensor_like(real, self.env, dims)
+        spec = self._spec(real, trace, source)
+        self.guard(source, "TENSOR", spec)
+        self.register(real, source)
+        self.tensors[id(real)] = trace
+        self.reals[id(trace)] = real
+        self.machine.graph.add_input(real, trace, source, spec, static)
+        return trace
+
+    def _module_state(self, source: Source) -> bool:
+        """A buffer: reached as an attribute of a module."""
+        if source.kind != "attr" or source.base is None:
+            return False
+        owner = self.loaded.get(source.base)
+        return isinstance(owner, torch.nn.Module)
+
+    def _dynamic_dims(self, real: torch.Tensor, source: Source) -> tuple[int, ...]:
+        if self.opts.dynamic is True:
+            return tuple(range(real.dim()))
+        return tuple(sorted(self.opts.dynamic_dims.get(source, ())))
+
+    def _spec(self, real: torch.Tensor, trace: torch.Tensor, source: Source) -> TensorSpec:
+        to_expr = self.env.to_expr
+        shape = tuple(to_expr(d) if isinstance(d, torch.SymInt) else int(d) for d in trace.shape)
+        stride = tuple(to_expr(d) if isinstance(d, torch.SymInt) else int(d) for d in trace.stride())
+        for i, d in enumerate(shape):
+            if not isinstance(d, int):
+                for name in d.symbol_names():
+                    self.symbols.setdefault(name, S.size(source, i))
+        return TensorSpec(type(real), real.dtype, real.device, real.requires_grad, shape, stride, is_conj=real.is_conj(), is_neg=real.is_neg())
+
+    # --- classes as the program sees them
+    def type_of(self, value: Any) -> type:
+        """`type(value)` as the interpreted program would see it."""
+        if isinstance(value, TraceTensor):
+            real = self.reals.get(id(value))
+            return type(real) if real is not None else torch.Tensor
+        if isinstance(value, torch.SymInt):
+            return int
+        if isinstance(value, torch.SymBool):
+            return bool
+        if isinstance(value, torch.SymFloat):
+            return float
+        return type(value)
+
+    def is_instance(self, value: Any, classes: Any) -> bool:
+        """`isinstance(value, classes)`; native for all but the stand-ins."""
+        if isinstance(value, TraceTensor):
+            real = self.reals.get(id(value))
+            return isinstance(real if real is not None else torch.empty(0, dtype=value.dtype), classes)
+        if isinstance(value, torch.SymInt):
+            return isinstance(2, classes) or isinstance(value, classes)
+        if isinstance(value, torch.SymBool):
+            return isinstance(True, classes)
+        if isinstance(value, torch.SymFloat):
+            return isinstance(1.5, classes)
+        return isinstance(value, classes)
+
+
+def check_supported(real: torch.Tensor, source: Source) -> None:
+    """Refuse tensors whose meaning a plain graph input cannot carry."""
+    reason = ""
+    if type(real) not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer):
+        reason = f"a tensor subclass, {type(real).__name__}"
+    elif real.layout is not torch.strided or real.is_quantized:
+        reason = "not a dense strided tensor"
+    elif real.is_conj() or real.is_neg():
+        reason = "a conjugate or negative view"
+    elif real.is_nested:
+        reason = "a nested tensor"
+    elif real._is_zerotensor():
+        reason = "a zero tensor"
+    elif torch._C._functorch.is_functorch_wrapped_tensor(real):
+        reason = "inside a functorch transform"
+    elif torch.autograd.forward_ad._current_level >= 0 and torch.autograd.forward_ad.unpack_dual(real).tangent is not None:
+        reason = "a forward-mode AD dual"
+    if reason:
+        raise SkipFrame(f"the tensor `{source.name()}` is {reason}; the frame runs as it is")
