@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import os
 import struct
+from contextlib import ExitStack
 from typing import Any, Callable, Iterable
 
 import torch
@@ -223,36 +224,36 @@ _thread_state: ThreadState | None = None
 def _find_thread_state() -> ThreadState | None:
     assert native is not None
     path = os.path.join(os.path.dirname(torch.__file__), "lib", "libc10.so")
-    if not native.set_thread_state(path, "_ZN3c1013AutogradState13get_tls_stateEv",
-                                   "_ZN3c104impl26raw_local_dispatch_key_setE"):
+    names = ("_ZN3c1013AutogradState13get_tls_stateEv", "_ZN3c104impl26raw_local_dispatch_key_setE")
+    if not native.set_thread_state(path, *names, 0):
         return None
     read = native.read_thread_state
 
-    def under(*contexts: Any) -> tuple[int, int, int]:
-        for c in contexts:
-            c.__enter__()
-        try:
+    def under(*contexts: Any) -> tuple[bytes, int, int]:
+        with ExitStack() as stack:
+            for c in contexts:
+                stack.enter_context(c)
             return read()
-        finally:
-            for c in reversed(contexts):
-                c.__exit__(None, None, None)
 
     on = under(torch.inference_mode(False), torch.enable_grad())
     off = under(torch.inference_mode(False), torch.no_grad())
     inside = under(torch.inference_mode(True), torch.enable_grad())
     cast = under(torch.inference_mode(False), torch.enable_grad(), torch.autocast("cpu", dtype=torch.bfloat16))
-    grad_bit, inference_bit = on[0] ^ off[0], (on[0] ^ inside[0])
-    good = (grad_bit and inference_bit and grad_bit & (grad_bit - 1) == 0 and inference_bit & (inference_bit - 1) == 0
-            and grad_bit != inference_bit and on[0] & grad_bit and not on[0] & inference_bit
-            and on[1:] == off[1:] and cast[1:] != on[1:] and inside[1:] != on[1:])
+    changed = [k for k in range(len(on[0])) if on[0][k] != off[0][k]]
     # the words are torch's key sets up to a constant mask
     inc, exc = torch._C._dispatch_tls_local_include_set, torch._C._dispatch_tls_local_exclude_set
     here = read()
     masks = (here[1] ^ inc().raw_repr(), here[2] ^ exc().raw_repr())
     with torch.autocast("cpu", dtype=torch.bfloat16), torch.inference_mode():
         now = read()
-        good = good and (now[1] ^ inc().raw_repr(), now[2] ^ exc().raw_repr()) == masks
-    return ThreadState(grad_bit, inference_bit) if good else None
+        same_masks = (now[1] ^ inc().raw_repr(), now[2] ^ exc().raw_repr()) == masks
+    if len(changed) != 1 or not same_masks or on[1:] != off[1:] or cast[1:] == on[1:] or inside[1:] == on[1:]:
+        return None
+    at = changed[0]
+    grad_bit, inference_bit = on[0][at] ^ off[0][at], inside[0][at] & ~on[0][at]
+    good = (grad_bit.bit_count() == inference_bit.bit_count() == 1 and grad_bit != inference_bit
+            and on[0][at] & grad_bit and not off[0][at] & inference_bit and cast[0][at] == on[0][at])
+    return ThreadState(grad_bit, inference_bit) if good and native.set_thread_state(path, *names, at) else None
 
 
 def prepare() -> None:

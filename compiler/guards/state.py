@@ -27,8 +27,10 @@ from .guard import STATE_FIELDS
 
 __all__ = ["read_state", "read_field", "DEFAULT_FIELDS", "AUTOCAST_DEVICES"]
 
+# What any capture may have relied on. Not among them: matmul_precision (190 ns to read), which matters to code that
+# computes matrix products by itself, not where torch's kernels are called; num_threads; anomaly.
 DEFAULT_FIELDS = ("grad_mode", "inference_mode", "autocast", "deterministic", "default_dtype", "default_device",
-                  "torch_function", "functorch", "matmul_precision")
+                  "torch_function", "functorch")
 
 _C = torch._C
 

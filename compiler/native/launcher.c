@@ -335,15 +335,15 @@ static PyTypeObject Kernel_Type = {
 };
 
 /* ---- Program: slots are buffers, values are integers (sizes, strides, bytes), both by number */
-enum { SLOT_INPUT, SLOT_CONSTANT, SLOT_TENSOR, SLOT_SCRATCH };
+enum { SLOT_INPUT, SLOT_CONSTANT, SLOT_TENSOR, SLOT_SCRATCH, SLOT_VIEW };      /* as in compiler/runtime/program.py */
 enum { OUT_SLOT, OUT_INPUT, OUT_VALUE, OUT_CONSTANT };
 enum { SYM_SIZE, SYM_STRIDE, SYM_VALUE };
 
 typedef struct {
     int kind;
-    int input;             /* SLOT_INPUT: which; SLOT_CONSTANT: index of the constant */
+    int input;             /* SLOT_INPUT: which; SLOT_CONSTANT: index of the constant; SLOT_VIEW: slot of the base, an earlier one */
     int dtype, ndim;       /* SLOT_TENSOR */
-    int shape;             /* SLOT_TENSOR: first of ndim values, strides follow; SLOT_SCRATCH: value that holds its offset */
+    int shape;             /* SLOT_TENSOR: first of ndim values, strides follow; SLOT_SCRATCH, SLOT_VIEW: value that holds its offset in bytes */
 } Slot;
 
 typedef struct {
@@ -432,6 +432,9 @@ static PyObject *program_call(PyObject *self, PyObject *const *args, size_t narg
             made[i] = new_tensor(s->ndim, &value[s->shape], &value[s->shape + s->ndim], s->dtype, &data[i]);
             if (UNLIKELY(!made[i]))
                 goto done;
+            break;
+        case SLOT_VIEW:
+            data[i] = (char *)data[s->input] + value[s->shape];
             break;
         default:
             data[i] = scratch + value[s->shape];
@@ -555,7 +558,8 @@ static PyObject *program_new(PyTypeObject *type, PyObject *args, PyObject *kwarg
             goto bad;
         p->slots[i] = (Slot){f[0], f[1], f[2], f[3], f[4]};
         if ((f[0] == SLOT_INPUT && (f[1] < 0 || f[1] >= n_inputs)) || (f[0] == SLOT_CONSTANT && f[1] >= PyTuple_GET_SIZE(constants)) ||
-            (f[0] == SLOT_TENSOR && f[4] + 2 * f[3] > p->n_values) || (f[0] == SLOT_SCRATCH && f[4] >= p->n_values))
+            (f[0] == SLOT_TENSOR && f[4] + 2 * f[3] > p->n_values) || (f[0] >= SLOT_SCRATCH && f[4] >= p->n_values) ||
+            (f[0] == SLOT_VIEW && f[1] >= i) || f[0] < 0 || f[0] > SLOT_VIEW)
             goto bad;
     }
     int *at = p->refs;

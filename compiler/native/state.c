@@ -2,14 +2,16 @@
 #include "values.h"
 #include <dlfcn.h>
 
-/* Two pieces of c10's thread-local state: the byte that holds grad mode and inference mode, and the two words of
+/* Two pieces of c10's thread-local state: a byte that holds grad mode and inference mode, and the two words of
    dispatch keys that are included and excluded (autocast, functorch and dispatch modes show there). The names are
    exported by libc10; guards/probe.py verifies that they move as torch's own functions say before it hands them here. */
 typedef unsigned char *(*AutogradState)(void);
 static AutogradState autograd_state;
+static int autograd_byte;               /* where in the state the byte lies */
 static void *c10;
 static char keys_symbol[128];
 static __thread const uint64_t *thread_keys;
+static __thread const unsigned char *thread_autograd;    /* thread-local state stays where it is */
 
 struct StateCheck {
     unsigned char mask, bits;           /* the autograd byte under `mask` must be `bits` */
@@ -84,8 +86,12 @@ static int ask(PyObject *predicate)
 
 int tc_state_check(StateCheck *s)
 {
-    if (s->mask && (*autograd_state() & s->mask) != s->bits)
-        return 0;
+    if (s->mask) {
+        if (UNLIKELY(thread_autograd == NULL))
+            thread_autograd = autograd_state();
+        if ((thread_autograd[autograd_byte] & s->mask) != s->bits)
+            return 0;
+    }
     if (s->by_keys) {
         const uint64_t *k = key_words();
         if (k && s->has_good && k[0] == s->good[0] && k[1] == s->good[1]) {
@@ -120,12 +126,13 @@ int tc_state_check(StateCheck *s)
     return s->slow ? ask(s->slow) : 1;
 }
 
-/* set_thread_state(path of libc10, symbol of the autograd state's getter, symbol of the key words) */
+/* set_thread_state(path of libc10, symbol of the autograd state's getter, symbol of the key words, byte in the state) */
 static PyObject *set_thread_state(PyObject *self, PyObject *args)
 {
     const char *path, *getter, *keys;
     (void)self;
-    if (!PyArg_ParseTuple(args, "sss", &path, &getter, &keys))
+    int byte;
+    if (!PyArg_ParseTuple(args, "sssi", &path, &getter, &keys, &byte))
         return NULL;
     void *lib = dlopen(path, RTLD_LAZY | RTLD_NOLOAD);
     void *f = lib ? dlsym(lib, getter) : NULL;
@@ -133,6 +140,7 @@ static PyObject *set_thread_state(PyObject *self, PyObject *args)
         Py_RETURN_FALSE;
     strcpy(keys_symbol, keys);
     autograd_state = (AutogradState)f;
+    autograd_byte = byte;
     c10 = lib;
     Py_RETURN_TRUE;
 }
@@ -144,12 +152,13 @@ static PyObject *read_thread_state(PyObject *self, PyObject *unused)
     const uint64_t *k = key_words();
     if (k == NULL || autograd_state == NULL)
         Py_RETURN_NONE;
-    return Py_BuildValue("iKK", (int)*autograd_state(), (unsigned long long)k[0], (unsigned long long)k[1]);
+    return Py_BuildValue("y#KK", (const char *)autograd_state(), (Py_ssize_t)48, (unsigned long long)k[0],
+                         (unsigned long long)k[1]);
 }
 
 static PyMethodDef methods[] = {
     {"set_thread_state", set_thread_state, METH_VARARGS, "Where c10 keeps its thread-local state. False where it is not there."},
-    {"read_thread_state", read_thread_state, METH_NOARGS, "(autograd byte, included keys word, excluded keys word), or None."},
+    {"read_thread_state", read_thread_state, METH_NOARGS, "(first bytes of the autograd state, included keys word, excluded keys word), or None."},
     {NULL, NULL, 0, NULL},
 };
 
