@@ -26,7 +26,7 @@ from typing import Any, Callable, Collection, Iterable, Sequence
 
 from .flow import MAYBE, NULL, PREV_EXC, VALUE, Kinds, analyse, reachable, slots_in, transfer
 from .instructions import Bytecode, Handler, Instruction, decode
-from .splice import CannotResume, Param, Splice, cells_used, check_supported
+from .splice import CannotResume, Param, Splice, cells_used, check_first_cell, check_supported
 from .version import NULL_FIRST
 
 __all__ = ["CannotResume", "Param", "ResumeSpec", "BreakSpec", "make_resume", "make_break", "live_locals", "stack_kinds"]
@@ -140,14 +140,6 @@ def _plain_slots(bytecode: Bytecode) -> int:
     return sum(1 << i for i, slot in enumerate(bytecode.slots) if not (slot.cell or slot.free))
 
 
-def _check_first_cell(bytecode: Bytecode) -> None:
-    """Zero-argument super() where `self` is a cell: the frame's first slot would no longer hold it."""
-    if bytecode.slots and bytecode.slots[0].cell and any(slot.free and slot.name == "__class__" for slot in bytecode.slots):
-        if any(ins.op in ("LOAD_GLOBAL", "LOAD_NAME") and ins.arg == "super" for ins in bytecode.instructions):
-            if not any(ins.op == "LOAD_SUPER_ATTR" for ins in bytecode.instructions):
-                raise CannotResume(f"{bytecode.name} uses super() while a closure captures its first parameter")
-
-
 def _restore(splice: Splice, bytecode: Bytecode, kinds: Kinds, params: Sequence[Param], closure: Sequence[int], bound: int) -> None:
     for number in closure:
         if not bound >> number & 1:
@@ -194,7 +186,7 @@ def _make_resume(code: CodeType, bytecode: Bytecode, index: int, kinds: Kinds, b
     known = _resumes.get(key)
     if known is not None and known.original is code:
         return known
-    _check_first_cell(bytecode)
+    check_first_cell(bytecode)
     params = _params(bytecode, kinds, bound & live & plain)
     wanted = reachable(bytecode, index)
     closure = cells_used(bytecode, wanted)
@@ -297,7 +289,7 @@ def make_break(code: CodeType, index: int, nulls: Collection[int] = (), bound: I
     known = _breaks.get(key)
     if known is not None and known[0].original is code:
         return known[0]
-    _check_first_cell(bytecode)
+    check_first_cell(bytecode)
     ins = bytecode.instructions[index]
     params = _params(bytecode, kinds, mask & live & plain)
     handled = reachable(bytecode, ins.handler.target.index) if ins.handler is not None else set()

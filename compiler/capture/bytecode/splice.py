@@ -17,7 +17,7 @@ from .flow import LASTI, NULL, PREV_EXC, Kinds, looks_at_frame
 from .instructions import Bytecode, Instruction, Position, Slot, copy_instructions
 from .version import NULL_FIRST
 
-__all__ = ["CannotResume", "Param", "Splice", "as_globals", "check_supported", "cells_used"]
+__all__ = ["CannotResume", "Param", "Splice", "as_globals", "check_supported", "check_first_cell", "cells_used"]
 
 
 class CannotResume(Exception):
@@ -52,6 +52,14 @@ def as_globals(instructions: Iterable[Instruction]) -> None:
     """Module-level code whose locals are its globals: *_NAME -> *_GLOBAL, in place."""
     for ins in instructions:
         ins.op = _NAMESPACE.get(ins.op, ins.op)
+
+
+def check_first_cell(bytecode: Bytecode) -> None:
+    """Zero-argument super() where `self` is a cell: the frame's first slot would no longer hold it."""
+    if bytecode.slots and bytecode.slots[0].cell and any(slot.free and slot.name == "__class__" for slot in bytecode.slots):
+        if any(ins.op in ("LOAD_GLOBAL", "LOAD_NAME") and ins.arg == "super" for ins in bytecode.instructions):
+            if not any(ins.op == "LOAD_SUPER_ATTR" for ins in bytecode.instructions):
+                raise CannotResume(f"{bytecode.name} uses super() while a closure captures its first parameter")
 
 
 def cells_used(bytecode: Bytecode, indices: Iterable[int]) -> tuple[int, ...]:

@@ -1,0 +1,501 @@
+"""Loop bodies taken out into functions of their own.
+
+`outline_loop(code, loop, dispatch)` splits a function in two:
+
+region   a function that runs one iteration of the loop's body. Its parameters are the locals that the body needs and, for a `for` loop,
+         the value that the iterator gave; it returns a tuple `(exit_id, values...)`. exit_id 0 is the next iteration; the others are the
+         places outside the loop where an iteration may go (break, return, the loop test failing, continue of an outer loop): there the
+         host goes on with the original code. An exception passes through to the host, whose handlers around the loop still apply;
+         handlers inside the body move into the region.
+host     the original function in which the body is replaced by `dispatch(region_function, *arguments)`, the unpacking of the values into
+         the locals, and a jump per exit_id.
+
+A local that an iteration may leave unbound travels as UNBOUND. Cells are shared through the region's closure. In module-level code names
+are globals, so nothing but the loop's value is passed. Raises CannotOutline where the body works on the stack below it (a comprehension)
+or looks at its frame.
+"""
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import CellType, CodeType
+from typing import Any, Callable
+
+from .assemble import assemble
+from .flow import LASTI, MAYBE, NULL, PREV_EXC, VALUE, Flow, Kinds, _bind, analyse, is_frame_inspection, slots_in, successors, transfer
+from .instructions import Bytecode, Handler, Instruction, Position, decode
+from .loops import Loop, dominates, dominators, edges, find_loops
+from .opset import pops
+from .splice import Param, Splice, cells_used, check_first_cell, check_supported
+from .version import NULL_FIRST
+
+__all__ = ["UNBOUND", "CannotOutline", "Exit", "RegionSpec", "Outlined", "outline_loop", "outline_loops", "find_loops", "Loop"]
+
+
+class CannotOutline(Exception):
+    """This loop's body cannot become a function. str() says why."""
+
+
+class _Unbound:
+    """Stands for a local that has no value, in a region's arguments and results."""
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "<unbound>"
+
+
+UNBOUND = _Unbound()
+
+
+@dataclass(frozen=True)
+class Exit:
+    """What a region's result (id, locals..., stack values...) means: the locals go to `slots` of the host; the stack values, top first,
+    go onto its stack; it goes on at `target` (an index in the original)."""
+    id: int
+    target: int
+    slots: tuple[int, ...]
+    stack: int
+
+
+@dataclass(frozen=True, eq=False)
+class RegionSpec:
+    """The function made of a loop's body. `params`, `closure` as in resume.ResumeSpec; locals that may be unbound come as UNBOUND."""
+    code: CodeType
+    original: CodeType
+    loop: Loop
+    params: tuple[Param, ...]
+    closure: tuple[int, ...]
+    exits: tuple[Exit, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Outlined:
+    """The two halves."""
+    region: RegionSpec
+    host: CodeType
+
+
+@dataclass
+class _Leave:
+    """All edges out of the region to one place."""
+    id: int
+    target: int
+    kinds: Kinds                      # above the base
+    must: int
+    may: int
+    slots: tuple[int, ...] = ()
+
+
+class _Plan:
+    """Analysis of one loop: which instructions move, what crosses the border."""
+
+    def __init__(self, bytecode: Bytecode, loop: Loop) -> None:
+        self.bytecode, self.loop = bytecode, loop
+        self.flow: Flow = analyse(bytecode)
+        kinds = self.flow.kinds[loop.entry]
+        assert kinds is not None
+        self.base = len(kinds) - (loop.kind == "for")
+        self.entry_kinds = kinds[self.base:]
+        self.idom = dominators(edges(bytecode, self.flow))
+        self.members = self._members()
+        self._check()
+        self.leaves = self._leaves()
+        self.needed = self._liveness()
+
+    # --- which instructions
+    def inner(self, handler: Handler) -> bool:
+        """The handler belongs to the body, not to something around the loop."""
+        return dominates(self.idom, self.loop.entry, handler.target.index)
+
+    def outer_handler(self, ins: Instruction) -> Handler | None:
+        """The handler around the loop that gets what the body does not handle."""
+        handler = ins.handler
+        while handler is not None and self.inner(handler):
+            handler = handler.target.handler
+        return handler
+
+    def _members(self) -> set[int]:
+        """The loop's body, and the code of its handlers until the stack is free of exceptions again."""
+        flow, instructions = self.flow, self.bytecode.instructions
+        members = set(self.loop.body)
+        work = list(members)
+        while work:
+            index = work.pop()
+            ins = instructions[index]
+            grown = [f for f, _ in successors(self.bytecode, index)
+                     if f not in self.loop.again and any(k in (PREV_EXC, LASTI) for k in (flow.kinds[f] or ())[self.base:])]
+            if ins.handler is not None and self.inner(ins.handler):
+                grown.append(ins.handler.target.index)
+            for following in grown:
+                if following not in members:
+                    members.add(following)
+                    work.append(following)
+        return members
+
+    def _check(self) -> None:
+        for index in self.members:
+            ins = self.bytecode.instructions[index]
+            depth = self.flow.depth(index)
+            assert depth is not None
+            reach = pops(ins)
+            if ins.op in ("COPY", "SWAP"):
+                reach = ins.arg
+            elif ins.op in ("LIST_APPEND", "SET_ADD", "MAP_ADD", "LIST_EXTEND", "SET_UPDATE", "DICT_UPDATE", "DICT_MERGE", "RERAISE"):
+                reach = pops(ins) + ins.arg
+            elif ins.op == "WITH_EXCEPT_START":
+                reach = 4
+            if depth - reach < self.base:
+                raise CannotOutline("the body of the loop works on values that lie below it on the stack (a comprehension)")
+            if is_frame_inspection(ins):
+                raise CannotOutline(f"the body of the loop may look at its frame's locals ({ins.arg})")
+            if ins.op == "RETURN_VALUE":
+                raise CannotOutline("the body of the loop returns out of an exception handler")
+            if ins.handler is not None and self.inner(ins.handler) and ins.handler.depth < self.base:
+                raise CannotOutline("an exception handler of the body drops values from below the loop")
+        if any(kind == MAYBE or kind == NULL for kind in self.entry_kinds):
+            raise CannotOutline("the loop starts within a call sequence")
+
+    # --- what crosses the border
+    def _leaves(self) -> dict[int, _Leave]:
+        flow, loop = self.flow, self.loop
+        leaves: dict[int, _Leave] = {}
+        again = loop.head if loop.kind == "for" else loop.entry
+        for index in sorted(self.members):
+            ins = self.bytecode.instructions[index]
+            kinds = flow.kinds[index]
+            assert kinds is not None
+            must, may = _bind(ins, kinds, flow.must[index], flow.may[index])
+            for following, jump in successors(self.bytecode, index):
+                if following in self.members and following not in loop.again:
+                    continue
+                stack = transfer(ins, kinds, jump)[self.base:]
+                if any(kind != VALUE for kind in stack):
+                    raise CannotOutline("the loop is left within a call sequence")
+                old = leaves.get(following)
+                if old is None:
+                    leaves[following] = _Leave(-1, following, stack, must, may)
+                else:
+                    old.must &= must
+                    old.may |= may
+        for number, target in enumerate(sorted(leaves, key=lambda t: (t != again, t))):
+            leaves[target].id = number if again in leaves else number + 1
+        return leaves
+
+    def _liveness(self) -> int:
+        """Slots that the body needs at its entry: used before they are set, or possibly set and wanted at some exit. Fills in what each
+        exit gives back."""
+        instructions, flow = self.bytecode.instructions, self.flow
+        plain = sum(1 << i for i, slot in enumerate(self.bytecode.slots) if not (slot.cell or slot.free))
+        # forward: what may have been set on the way here
+        touched = dict.fromkeys(self.members, -1)
+        touched[self.loop.entry] = 0
+        at_leave = dict.fromkeys(self.leaves, 0)
+        work = [self.loop.entry]
+        while work:
+            index = work.pop()
+            ins = instructions[index]
+            now = touched[index]
+            if ins.op in ("STORE_FAST", "DELETE_FAST", "LOAD_FAST_AND_CLEAR"):
+                now |= 1 << ins.slot
+            after = [following for following, _ in successors(self.bytecode, index)]
+            if ins.handler is not None and self.inner(ins.handler):
+                after.append(ins.handler.target.index)
+            for following in after:
+                if following in self.leaves:
+                    at_leave[following] |= now
+                elif touched[following] < 0 or now & ~touched[following]:
+                    touched[following] = now | max(touched[following], 0)
+                    work.append(following)
+        for target, leave in self.leaves.items():
+            leave.slots = tuple(slots_in(at_leave[target] & flow.live[target] & plain))
+        # backward: what is needed
+        live = dict.fromkeys(self.members, 0)
+        changed = True
+        order = sorted(self.members, reverse=True)
+        while changed:
+            changed = False
+            for index in order:
+                ins = instructions[index]
+                out = 0
+                for following, _ in successors(self.bytecode, index):
+                    leave = self.leaves.get(following)
+                    out |= live[following] if leave is None else sum(1 << slot for slot in leave.slots)
+                if ins.slot >= 0:
+                    bit = 1 << ins.slot
+                    if ins.op in ("STORE_FAST", "DELETE_FAST", "LOAD_FAST_AND_CLEAR"):
+                        out &= ~bit
+                    if ins.op in ("LOAD_FAST", "LOAD_FAST_CHECK", "LOAD_FAST_AND_CLEAR", "DELETE_FAST"):
+                        out |= bit
+                if ins.handler is not None and self.inner(ins.handler):
+                    out |= live[ins.handler.target.index]
+                if out != live[index]:
+                    live[index], changed = out, True
+        needed = live[self.loop.entry]
+        if any(slot.free and slot.name == "__class__" for slot in self.bytecode.slots) and plain & 1 and self.bytecode.slots[0].param:
+            needed |= 1                  # zero-argument super() takes the first parameter out of the frame
+        return needed & plain & flow.may[self.loop.entry]
+
+    def must_be_empty(self) -> int:
+        """Slots in which UNBOUND cannot stand for emptiness: the body empties them, or an instruction could read them while they are."""
+        found = 0
+        for index in self.members:
+            ins = self.bytecode.instructions[index]
+            if ins.op in ("DELETE_FAST", "LOAD_FAST_AND_CLEAR"):
+                found |= 1 << ins.slot
+            elif ins.op in ("LOAD_FAST", "LOAD_FAST_CHECK") and not self.flow.must[index] >> ins.slot & 1:
+                found |= 1 << ins.slot
+        return found
+
+
+def _push_or_unbound(emit: Callable[..., Instruction], slot: int, depth: int, handler: Handler | None, late: list[Callable[[], None]]) -> None:
+    """Push a local, or UNBOUND if it is empty. `late` gets what must be emitted out of line."""
+    load = emit("LOAD_FAST_CHECK", slot=slot)
+    after = emit("NOP")
+    after.handler = handler
+
+    def out_of_line() -> None:
+        first = emit("POP_TOP")
+        emit("LOAD_CONST", UNBOUND)
+        back = emit("JUMP")
+        back.target = after
+        load.handler = Handler(first, depth, False)
+
+    late.append(out_of_line)
+
+
+def _make_region(plan: _Plan, code: CodeType) -> RegionSpec:
+    bytecode, loop, flow = plan.bytecode, plan.loop, plan.flow
+    entry = bytecode.instructions[loop.entry]
+    params: list[Param] = [Param("local", number, _identifier(bytecode, number)) for number in slots_in(plan.needed)]
+    taken = {slot.name for slot in bytecode.slots} | {param.name for param in params}
+    for depth in range(len(plan.entry_kinds)):
+        name = "__value" if depth == len(plan.entry_kinds) - 1 else f"__value_{depth}"
+        while name in taken:
+            name += "_"
+        taken.add(name)
+        params.append(Param("stack", depth, name))
+    closure = cells_used(bytecode, plan.members)
+    splice = Splice(bytecode, params, closure, entry.positions)
+    for number in closure:
+        if not flow.must[loop.entry] >> number & 1:
+            splice.emit("DELETE_FAST", slot=splice.slot(number))
+    empty = plan.must_be_empty()
+    uncertain = plan.needed & ~flow.must[loop.entry]
+    for number in slots_in(uncertain & empty):
+        slot = splice.slot(number)
+        splice.emit("LOAD_FAST", slot=slot)
+        splice.emit("LOAD_CONST", UNBOUND)
+        splice.emit("IS_OP", False)
+        bound = splice.emit("POP_JUMP_IF_FALSE")
+        splice.emit("DELETE_FAST", slot=slot)
+        bound.target = splice.emit("NOP")
+    splice.restore_stack(plan.entry_kinds, {depth: len(params) - len(plan.entry_kinds) + depth for depth in range(len(plan.entry_kinds))})
+    in_slot = uncertain & ~empty
+    for number in slots_in(_sometimes_set(plan) & ~plan.needed & ~empty):
+        splice.emit("LOAD_CONST", UNBOUND)
+        splice.emit("STORE_FAST", slot=splice.slot(number))
+        in_slot |= 1 << number
+    _copy_body(plan, splice, in_slot)
+    exits = tuple(Exit(leave.id, leave.target, leave.slots, len(leave.kinds)) for leave in sorted(plan.leaves.values(), key=lambda x: x.id))
+    made = splice.finish(qualname=f"{bytecode.qualname}.<loop at line {loop.line}>")
+    return RegionSpec(made, code, loop, tuple(params), closure, exits)
+
+
+def _sometimes_set(plan: _Plan) -> int:
+    """Slots given back at an exit where they may be unbound."""
+    found = 0
+    for leave in plan.leaves.values():
+        found |= sum(1 << slot for slot in leave.slots if not leave.must >> slot & 1)
+    return found
+
+
+def _identifier(bytecode: Bytecode, number: int) -> str:
+    name = bytecode.slots[number].name
+    return name if name.isidentifier() else f"__local_{number}"
+
+
+def _copy_body(plan: _Plan, splice: Splice, sentinel_in_slot: int) -> None:
+    """The body's instructions, and a way out for each edge that leaves it."""
+    jump = splice.emit("JUMP")
+    start = len(splice.code)
+    copies = splice.copy(plan.members)
+    copied = splice.code[start:]
+    del splice.code[start:]
+    index_of = {id(copy): index for index, copy in copies.items()}
+    ways: dict[int, Instruction] = {}
+
+    def way_out(target: int) -> Instruction:
+        if target not in ways:
+            ways[target] = Instruction("NOP", positions=splice.position)
+        return ways[target]
+
+    handlers: dict[int, Handler | None] = {}
+    for ins in copied:
+        index = index_of[id(ins)]
+        original = plan.bytecode.instructions[index]
+        if index == plan.loop.entry:
+            lead = Instruction("NOP", positions=splice.position)         # covered like the entry: resume.py says why
+            jump.target = lead
+            splice.code.append(lead)
+        splice.code.append(ins)
+        old = original.handler
+        if old is not None and id(old) not in handlers:
+            handlers[id(old)] = Handler(copies[old.target.index], old.depth - plan.base, old.lasti) if plan.inner(old) else None
+        ins.handler = handlers[id(old)] if old is not None else None
+        if index == plan.loop.entry:
+            lead.handler = ins.handler
+        if original.target is not None and original.target.index in plan.leaves:
+            ins.target = way_out(original.target.index)
+        if original.falls_through and index + 1 in plan.leaves:
+            out = splice.emit("JUMP")
+            out.target, out.positions = way_out(index + 1), ins.positions
+    late: list[Callable[[], None]] = []
+    for target, first in ways.items():
+        leave = plan.leaves[target]
+        splice.code.append(first)
+        saved = splice.save_stack(leave.kinds)
+        splice.emit("LOAD_CONST", leave.id)
+        pushed = 1
+        for number in leave.slots:
+            slot = splice.slot(number)
+            if leave.must >> number & 1 or sentinel_in_slot >> number & 1:
+                splice.emit("LOAD_FAST", slot=slot)
+            elif not leave.may >> number & 1:
+                splice.emit("LOAD_CONST", UNBOUND)
+            else:
+                _push_or_unbound(splice.emit, slot, pushed, None, late)
+            pushed += 1
+        for depth in reversed(range(len(leave.kinds))):
+            splice.emit("LOAD_FAST", slot=saved[depth])
+        splice.emit("BUILD_TUPLE", 1 + len(leave.slots) + len(leave.kinds))
+        splice.emit("RETURN_VALUE")
+    for out_of_line in late:
+        out_of_line()
+
+
+def _make_host(plan: _Plan, region: RegionSpec, dispatch: Callable[..., Any]) -> CodeType:
+    host = plan.bytecode.copy()
+    loop, flow = plan.loop, plan.flow
+    entry = host.instructions[loop.entry]
+    outer = plan.outer_handler(plan.bytecode.instructions[loop.entry])
+    handler = None if outer is None else Handler(host.instructions[outer.target.index], outer.depth, outer.lasti)
+    position: Position = entry.positions
+    stub: list[Instruction] = []
+
+    def emit(op: str, arg: Any = None, **fields: Any) -> Instruction:
+        ins = Instruction(op, arg, positions=position, handler=handler, **fields)
+        stub.append(ins)
+        return ins
+
+    def call(function: Any) -> None:
+        if NULL_FIRST:
+            emit("PUSH_NULL")
+        emit("LOAD_CONST", function)
+        if not NULL_FIRST:
+            emit("PUSH_NULL")
+
+    start = emit("NOP")
+    late: list[Callable[[], None]] = []
+    carries = len(plan.entry_kinds)              # 1 if the loop's value is on the stack: it is kept on top, to be the last argument
+    pushed = 0
+
+    def under() -> None:
+        nonlocal pushed
+        pushed += 1
+        if carries:
+            emit("SWAP", 2)
+
+    for op, arg in ((("PUSH_NULL", None), ("LOAD_CONST", dispatch)) if NULL_FIRST else (("LOAD_CONST", dispatch), ("PUSH_NULL", None))):
+        emit(op, arg)
+        under()
+    if region.closure:
+        for number in region.closure:
+            if flow.must[loop.entry] >> number & 1:
+                emit("LOAD_CLOSURE", slot=number)
+            else:
+                call(CellType)
+                emit("CALL", 0)
+        emit("BUILD_TUPLE", len(region.closure))
+    emit("LOAD_CONST", region.code)
+    emit("MAKE_FUNCTION", 8 if region.closure else 0)
+    under()
+    for param in region.params:
+        if param.kind == "local":
+            if flow.must[loop.entry] >> param.number & 1:
+                emit("LOAD_FAST", slot=param.number)
+            else:
+                _push_or_unbound(emit, param.number, plan.base + pushed + carries, handler, late)
+            under()
+    emit("CALL", 1 + len(region.params))
+    leaves = sorted(plan.leaves.values(), key=lambda leave: leave.id)
+    for number, leave in enumerate(leaves):
+        following: Instruction | None = None
+        if number < len(leaves) - 1:
+            emit("COPY", 1)
+            emit("LOAD_CONST", 0)
+            emit("BINARY_SUBSCR")
+            emit("LOAD_CONST", leave.id)
+            emit("IS_OP", False)
+            following = emit("POP_JUMP_IF_FALSE")
+        emit("UNPACK_SEQUENCE", 1 + len(leave.slots) + len(leave.kinds))
+        emit("POP_TOP")
+        for slot in leave.slots:
+            emit("STORE_FAST", slot=slot)
+            if not leave.must >> slot & 1:
+                emit("LOAD_FAST", slot=slot)
+                emit("LOAD_CONST", UNBOUND)
+                emit("IS_OP", False)
+                bound = emit("POP_JUMP_IF_FALSE")
+                emit("DELETE_FAST", slot=slot)
+                bound.target = emit("NOP")
+        target = host.instructions[leave.target]
+        emit("JUMP").target = start if target is entry else target
+        if following is not None:
+            following.target = emit("NOP")
+    for out_of_line in late:
+        out_of_line()
+    for ins in host.instructions:
+        if ins.target is entry:
+            ins.target = start
+    host.instructions[loop.entry:loop.entry] = stub
+    return assemble(host)
+
+
+def outline_loop(code: CodeType, loop: Loop, dispatch: Callable[..., Any], *, locals_are_globals: bool = False) -> Outlined:
+    """Split `code` at `loop` (one of find_loops(code)). `dispatch(region_function, *arguments)` must return what the region returns.
+
+    Raises CannotOutline, or splice.CannotResume for kinds of code that cannot be split at all (generators, class bodies).
+    """
+    bytecode = decode(code)
+    check_supported(bytecode, locals_are_globals)
+    check_first_cell(bytecode)
+    plan = _Plan(bytecode, loop)
+    region = _make_region(plan, code)
+    return Outlined(region, _make_host(plan, region, dispatch))
+
+
+def outline_loops(code: CodeType, dispatch: Callable[..., Any], *, innermost: bool = False, locals_are_globals: bool = False,
+                  choose: Callable[[Loop], bool] | None = None) -> tuple[CodeType, list[RegionSpec], list[tuple[Loop, str]]]:
+    """Outline every outermost (or every innermost) loop. Returns the host, the regions in the order of their lines, and what could not be
+    outlined with the reasons. `choose` may refuse loops."""
+    regions: list[RegionSpec] = []
+    refused: list[tuple[Loop, str]] = []
+    done: set[tuple] = set()
+    while True:
+        for loop in find_loops(code):
+            head = decode(code).instructions[loop.head]
+            key = (loop.kind, head.positions)
+            if key in done or (loop.children if innermost else loop.parent):
+                continue
+            done.add(key)
+            if choose is not None and not choose(loop):
+                continue
+            try:
+                made = outline_loop(code, loop, dispatch, locals_are_globals=locals_are_globals)
+            except CannotOutline as error:
+                refused.append((loop, str(error)))
+                continue
+            regions.append(made.region)
+            code = made.host
+            break
+        else:
+            return code, sorted(regions, key=lambda region: region.loop.line or 0), refused
