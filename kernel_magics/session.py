@@ -12,7 +12,6 @@ from IPython.core.error import UsageError
 from ..compiler import events
 from ..compiler.errors import OptionError
 from ..compiler.report import CompileReport
-from ..compiler.report.builder import ReportBuilder
 from ..compiler.report.finish import finish
 from ..compiler.report.labels import label, set_cell_labels
 from ..compiler.report.schema import CellSource
@@ -156,6 +155,7 @@ class Session:
     @contextlib.contextmanager
     def _running(self, cell: Cell, spec: CellOptions, implicit: bool) -> Iterator[None]:
         __tracebackhide__ = True
+        from ..compiler.report.builder import ReportBuilder          # imports torch: not needed to load the extension
         file = label(cell.name)
         builder = ReportBuilder(file, spec.words(), CellSource(cell.text, file, 1, self._cell_of(cell.name)))
         place = Place(self.shell, spec.quiet)
@@ -171,7 +171,7 @@ class Session:
             self.cells += 1
             self._finish(builder, spec, cell, place, implicit, ok)
 
-    def _finish(self, builder: ReportBuilder, spec: CellOptions, cell: Cell, place: Place, implicit: bool, ok: bool) -> None:
+    def _finish(self, builder: Any, spec: CellOptions, cell: Cell, place: Place, implicit: bool, ok: bool) -> None:
         try:
             report = builder.report()
         except Exception as e:                       # the cell's own result or error matters more
@@ -206,7 +206,7 @@ class Session:
         else:
             self._due.append(timing)
 
-    def _time(self, builder: ReportBuilder, spec: CellOptions, cell: Cell, place: Place) -> Any:
+    def _time(self, builder: Any, spec: CellOptions, cell: Cell, place: Place) -> Any:
         from .timing import measure, measure_cell
         if not spec.repeat:
             return measure(builder.calls, self.engine, spec.options, spec.compare, spec.time, place.say)
@@ -258,7 +258,7 @@ def _await(head: str, body: str) -> str:
     return f"await get_ipython().find_cell_magic('tcompile').__self__.session.run_async({head!r}, {body!r})\n"
 
 
-def _not_timed(spec: CellOptions, builder: ReportBuilder, ok: bool) -> Any:
+def _not_timed(spec: CellOptions, builder: Any, ok: bool) -> Any:
     from ..compiler.report.schema import Speedups
     if not ok:
         return Speedups("unavailable", "the cell raised")

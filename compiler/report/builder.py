@@ -85,6 +85,9 @@ class ReportBuilder:
                 if self.r.frames[i].name == name:
                     return i
         key = (name, file, line)
+        if key not in self._frame_of and (name, "", 0) in self._frame_of:      # an event named it before its place was known
+            i = self._frame_of[key] = self._frame_of.pop((name, "", 0))
+            self.r.frames[i].file, self.r.frames[i].line = label(file), line
         if key not in self._frame_of:
             self._frame_of[key] = len(self.r.frames)
             self.r.frames.append(s.Frame(name, label(file), line))

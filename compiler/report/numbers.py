@@ -1,7 +1,7 @@
 """Numbers for people: seconds, bytes, ratios and counts, each with its unit."""
 from __future__ import annotations
 
-__all__ = ["seconds", "size", "ratio", "count", "plural", "interval"]
+__all__ = ["seconds", "seconds_range", "size", "ratio", "count", "plural", "interval"]
 
 
 def seconds(x: float | None) -> str:
@@ -14,6 +14,15 @@ def seconds(x: float | None) -> str:
         if abs(x) >= 0.0995 * factor and unit == "s" or abs(x) >= 0.9995 * factor or unit == "ns":
             return f"{_two(x / factor)} {unit}"
     return f"{x:.3g} s"
+
+
+def seconds_range(lo: float | None, hi: float | None) -> str:
+    """`57.3–58.9 µs`: both ends in one unit, with enough digits to tell them apart."""
+    if lo is None or hi is None:
+        return "–"
+    unit, factor = next(((u, f) for u, f in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)) if hi >= 0.9995 * f), ("ns", 1e-9))
+    digits = next((d for d in range(3) if round(lo / factor, d) != round(hi / factor, d) and hi / factor * 10 ** d >= 10), 1)
+    return f"{lo / factor:.{digits}f}–{hi / factor:.{digits}f} {unit}"
 
 
 def size(x: float | None) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 from typing import Any
 
 from . import schema as s
-from .numbers import interval, plural, seconds, size
+from .numbers import interval, plural, seconds, seconds_range, size
 
 __all__ = ["render", "render_short", "bar", "table"]
 
@@ -80,7 +80,7 @@ def _speed(sp: s.Speedups) -> list[str]:
                 rows.append([e.engine, "–", "", e.status + (f": {e.reason}" if e.reason else "")])
             else:
                 extra = "".join(f"  {k} {seconds(v)}" for k, v in (("cold", e.cold), ("warm", e.warm)) if v is not None)
-                rows.append([e.engine, seconds(e.median), f"[{seconds(e.lo)}–{seconds(e.hi)}]", bar(e.median / longest if longest else 0) + extra])
+                rows.append([e.engine, seconds(e.median), f"[{seconds_range(e.lo, e.hi)}]", bar(e.median / longest if longest else 0) + extra])
         out += ["  " + line for line in table(rows, right=(1,))]
         for x in c.speedups:
             out.append(f"    {x.engine} against {x.over}: {interval(x.ratio, x.lo, x.hi)}")

@@ -10,7 +10,7 @@ from typing import Any, Sequence
 
 from ...compiler.report import schema as s
 from ...compiler.report.finish import SYMBOLS
-from ...compiler.report.numbers import count, interval, plural, seconds, size
+from ...compiler.report.numbers import count, interval, plural, seconds, seconds_range, size
 from . import svg
 
 __all__ = ["render_html"]
@@ -157,7 +157,7 @@ def _speed(sp: s.Speedups) -> str:
                 rows.append([name, "–", dim(e.status + (f": {e.reason}" if e.reason else "")), "", "", ""])
             else:
                 rows.append([name, seconds(e.median), Raw(svg.time_bar(e.median, e.lo or e.median, e.hi or e.median, longest, e.engine, e.samples)),
-                             f"{seconds(e.lo)} – {seconds(e.hi)}", seconds(e.cold), seconds(e.warm)])
+                             seconds_range(e.lo, e.hi), seconds(e.cold), seconds(e.warm)])
         if rows:
             out.append(table(rows, ["engine", "steady", "", "95 % interval", "first call", "second"], (1, 4, 5)))
         facts = [f"{x.engine} is {interval(x.ratio, x.lo, x.hi)} as fast as {x.over}" for x in c.speedups]

@@ -1,0 +1,150 @@
+"""Reports of cells, `%tcompile` and its commands, cells under `%tcompile on`."""
+import pytest
+import torch
+
+FUNCTION = """
+import torch
+def f(x):
+    return torch.sin(x) * x + 2
+x = torch.ones(8)
+compile_now = (f, x)
+y = f(x)
+"""
+
+
+def run(shell, cell):
+    return shell.run_cell(cell, store_history=True)
+
+
+def test_report_goes_to_the_variable_and_is_shown(shell, capsys):
+    r = run(shell, "%%tcompile -o r time=50ms" + FUNCTION)
+    assert r.success
+    report = shell.user_ns["r"]
+    assert report is shell.tcompile.session.last
+    assert len(report.graphs) == 1 and not report.graph_breaks and report.kernels[0].name == "kernel_0"
+    assert report.graphs[0].graph_module is not None and "sin" in str(report.graphs[0].aten.graph)
+    assert report.speedups.status == "measured", report.speedups.reason
+    x = report.speedups.over("eager")
+    assert x.lo <= x.ratio <= x.hi and 0.3 < x.ratio < 3
+    assert report.source.file == "In[1]" and report.source.text.startswith("%%tcompile -o r")
+    assert {m.kind for m in report.marks} == {"captured"} and [m.line for m in report.marks] == [4]
+    out = capsys.readouterr().out
+    assert "● compiled" in out and "1 graph · 0 breaks · 1 kernel" in out and "than eager" in out or "of eager" in out
+
+
+def test_break_and_recompile_are_named(shell, capsys):
+    r = run(shell, "%%tcompile -o r time=off\nBREAK = RECOMPILE = True" + FUNCTION)
+    assert r.success
+    report = shell.user_ns["r"]
+    assert report.graph_breaks[0].line == 5 and report.graph_breaks[0].file == "In[1]" and report.graph_breaks[0].remedy
+    assert report.recompiles[0].expected == "9" and report.recompiles[0].got == "8" and report.recompiles[0].suggestion
+    assert report.frames[0].status == "partly" and report.entries[0].breaks == [0]
+    out = capsys.readouterr().out
+    assert "▲ partly" in out and "1 break (line 5" in out and "recompiled 1×" in out and "torch.where" in out
+    assert [m.kind for m in report.marks if m.line == 5] == ["break"]
+
+
+def test_unsafe_calls_are_timed_by_their_graphs_and_said_so(shell):
+    run(shell, "%%tcompile -o r time=50ms\nSAFE = False" + FUNCTION)
+    call = shell.user_ns["r"].speedups.calls[0]
+    assert not call.safe and call.measured == "graphs" and "counter" in call.why_not and call.engines[0].median > 0
+
+
+def test_repeat_runs_the_whole_cell_again(shell):
+    run(shell, "n = 0")
+    run(shell, "%%tcompile -o r repeat=3\nn += 1" + FUNCTION)
+    assert shell.user_ns["n"] == 1 + 2 * 3
+    call = shell.user_ns["r"].speedups.calls[0]
+    assert call.measured == "cell" and call.engines[0].n == 3
+
+
+def test_timing_off_and_nothing_to_time_are_said(shell):
+    run(shell, "%%tcompile -o r time=off" + FUNCTION)
+    assert shell.user_ns["r"].speedups.status == "off" and "time=off" in shell.user_ns["r"].speedups.reason
+    run(shell, "%%tcompile -o r\n1 + 1")
+    assert shell.user_ns["r"].summary.status == "nothing" and shell.user_ns["r"].speedups.status == "unavailable"
+
+
+def test_result_is_shown_before_the_timing(shell, monkeypatch, capsys):
+    import tcompile.kernel_magics.timing as timing
+    seen = []
+    real = timing.measure
+    monkeypatch.setattr(timing, "measure", lambda *a, **k: (seen.append(capsys.readouterr().out), real(*a, **k))[1])
+    run(shell, "%%tcompile time=20ms" + FUNCTION + "123456")
+    assert "123456" in seen[0]
+
+
+def test_on_and_off(shell, capsys):
+    run(shell, "%tcompile on time=off")
+    r = run(shell, "# tcompile: mode=reduce-overhead" + FUNCTION + "y.shape")
+    assert r.success and r.result == torch.Size([8])
+    assert shell.tcompile.session.last.options["mode"] == "reduce-overhead"
+    assert "● compiled" in capsys.readouterr().out
+    r = run(shell, "a = 1\n\nundefined_name")
+    out = capsys.readouterr().out
+    assert not r.success and "line 3" in out and "tcompile" not in out
+    cells = shell.tcompile.session.cells
+    assert run(shell, "%%timeit -n1 -r1\n1 + 1").success and run(shell, "%pwd").success and shell.tcompile.session.cells == cells
+    assert run(shell, "import asyncio\nawait asyncio.sleep(0)\n3").result == 3
+    r = run(shell, "# tcompile: mod=x\n1")
+    assert not r.success and "mod" in capsys.readouterr().err
+    run(shell, "%tcompile off")
+    cells = shell.tcompile.session.cells
+    assert run(shell, "1 + 1").result == 2 and shell.tcompile.session.cells == cells
+    assert "nothing to compile" not in capsys.readouterr().out
+
+
+def test_commands(shell, capsys):
+    for c in ("help", "status", "cache", "last", "reset", "off", ""):
+        assert run(shell, f"%tcompile {c}").success, c
+    out = capsys.readouterr().out
+    assert "%%tcompile [options]" in out and "no report yet" in out and "cache" in out
+    assert shell.tcompile.session.engine.resets == 1
+    run(shell, "%%tcompile time=off" + FUNCTION)
+    assert run(shell, "%tcompile last").result is shell.tcompile.session.last
+    for bad, word in (("stat", "status"), ("mode=default", "%tcompile on mode=default"), ("off now", "takes nothing more"), ("cache all", "cache clear")):
+        r = run(shell, f"%tcompile {bad}")
+        err = capsys.readouterr().err
+        assert not r.success and word in err, (bad, err)
+
+
+@pytest.mark.parametrize("line, want", [
+    ("%tcompile st", "status"), ("%%tcompile mo", "mode="), ("%%tcompile mode=max", "mode=max-autotune"), ("%%tcompile --mode max", "max-autotune"),
+    ("%%tcompile --full", "--fullgraph"), ("%%tcompile compare=", "compare=eager,torch"), ("%tcompile on back", "backend="), ("%%tcompile backend=e", "backend=eager")])
+def test_completion(shell, line, want):
+    from types import SimpleNamespace
+    from tcompile.kernel_magics.magics import complete
+    assert want in complete(shell, SimpleNamespace(line=line, symbol="", text_until_cursor=line))
+    assert want in shell.complete(line.split()[-1], line, len(line))[1]
+
+
+def test_loading_twice_and_unloading(shell):
+    from tcompile.kernel_magics import magics
+    before = len(shell.input_transformers_cleanup)
+    magics.load(shell, shell.tcompile.session.engine)
+    assert len(shell.input_transformers_cleanup) == before
+    assert run(shell, "%%tcompile\n2").result == 2
+    magics.unload(shell)
+    assert len(shell.input_transformers_cleanup) == before - 1 and shell.find_cell_magic("tcompile") is None
+
+
+def test_bundle_is_displayed_with_all_three_types(shell, monkeypatch):
+    """In a notebook the report is one output, updated in place: progress, report, report with timings."""
+    from tcompile.compiler.report import MIME
+    shell.kernel = object()                       # what tells a notebook's shell from a terminal's
+    try:
+        from IPython.utils.capture import capture_output
+        with capture_output() as c:
+            assert run(shell, "%%tcompile time=20ms\nDELAY = 0.1" + FUNCTION).success
+    finally:
+        del shell.kernel
+    reports = [o for o in c.outputs if MIME in o.data]
+    assert len(reports) == 2 and any("compiling" in o.data["text/plain"] for o in c.outputs)
+    final = reports[-1].data
+    assert set(final) == {"text/plain", "text/html", MIME} and "<script" not in final["text/html"]
+    assert len(c.outputs) <= 2 + 1 + 0.5 * 5 + 3
+
+
+def test_report_is_kept_when_the_cell_raises(shell):
+    r = run(shell, "%%tcompile -o r" + FUNCTION + "boom")
+    assert not r.success and len(shell.user_ns["r"].graphs) == 1 and shell.user_ns["r"].speedups.reason == "the cell raised"
