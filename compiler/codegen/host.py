@@ -1,0 +1,281 @@
+"""The host plan as readable Python: `run(*inputs) -> tuple`, one line per step of the schedule.
+
+Kernels and torch functions are globals of the text under their own names. Temporaries are deleted after their last use, so
+that memory is free for the next allocation; a buffer that is made in another's memory shares its storage.
+"""
+from __future__ import annotations
+
+import keyword
+import re
+from typing import Any
+
+import torch
+
+from ..errors import InternalError
+from ..fusion.schedule import Alloc, Extern, Free, Launch, OutputSpec, Schedule, View
+from ..lowering.ir import Buffer
+from ..lowering.lowered import Param
+from ..symbolic.expr import Expr, as_expr
+from .generated import HostPlan
+
+__all__ = ["host_plan"]
+
+# Operators whose torch function takes the same positional arguments and has less overhead than the OpOverload.
+_DIRECT = {"aten.mm.default": torch.mm, "aten.bmm.default": torch.bmm, "aten.addmm.default": torch.addmm,
+           "aten.mm.out": torch.mm, "aten.bmm.out": torch.bmm, "aten.addmm.out": torch.addmm, "aten.baddbmm.out": torch.baddbmm,
+           "aten.baddbmm.default": torch.baddbmm, "aten.convolution.default": torch.convolution}
+
+
+def host_plan(schedule: Schedule, kernel_names: dict[int, str]) -> HostPlan:
+    """Print the plan. `kernel_names`: id of a Launch -> global name of its kernel."""
+    return _HostPrinter(schedule, kernel_names).run()
+
+
+class _HostPrinter:
+    def __init__(self, schedule: Schedule, kernel_names: dict[int, str]):
+        self.s, self.kernel_names = schedule, kernel_names
+        self.names: dict[str, Any] = {"empty_strided": torch.empty_strided, "as_strided": torch.as_strided}
+        self.text: list[str] = []
+        self.of: dict[int, str] = {}                 # id(Buffer) -> name in the text
+        self.taken = {"run", *self.names, *kernel_names.values()}
+        self.inputs: list[str] = []
+        self.extern_calls = 0
+
+    def run(self) -> HostPlan:
+        s = self.s
+        for i, x in enumerate(s.inputs):
+            if isinstance(x, Buffer):
+                name = self._name(x.name)
+                self.of[id(x)] = name
+            elif isinstance(x, Expr):
+                name = x.name if x.op == "sym" else self._name(f"size{i}")
+            else:
+                name = self._name(x[1])
+            self.inputs.append(name)
+        for name, (i, kind, dim) in s.symbols.items():
+            if kind == "value":
+                if self.inputs[i] != name:
+                    self._line(f"{name} = {self.inputs[i]}")
+            else:
+                self._line(f"{name} = {self.inputs[i]}.{'shape' if kind == 'size' else 'stride()'}[{dim}]")
+        constants = self._constants()
+        self._steps(constants)
+        for i, buffer in s.mutations:
+            self._line(f"{self.inputs[i]}.copy_({self._buffer(buffer)})")
+        if s.written:
+            self.names["increment_version"] = torch.autograd.graph.increment_version
+            for i in s.written:
+                self._line(f"increment_version({self.inputs[i]})")
+        outputs = [self._output(o) for o in s.outputs]
+        self._line(f"return ({', '.join(outputs)}{',' if len(outputs) == 1 else ''})")
+        body = self.text
+        if self.extern_calls or s.mutations:
+            self.names["grad_enabled"] = torch.is_grad_enabled
+            self.names["set_grad_enabled"] = torch._C._set_grad_enabled
+            body = ["grad = grad_enabled()", "set_grad_enabled(False)", "try:", *(f"    {t}" for t in body), "finally:",
+                    "    set_grad_enabled(grad)"]
+        head = f"def run({', '.join(self.inputs)}):"
+        return HostPlan("\n".join([head, *(f"    {t}" for t in body), ""]), self.names, self.extern_calls)
+
+    # ---- names
+    def _name(self, wanted: str) -> str:
+        name = re.sub(r"\W", "_", wanted) or "t"
+        if name[0].isdigit() or keyword.iskeyword(name):
+            name = "_" + name
+        base, n = name, 1
+        while name in self.taken:
+            n += 1
+            name = f"{base}_{n}"
+        self.taken.add(name)
+        return name
+
+    def _global(self, wanted: str, value: Any) -> str:
+        for name, v in self.names.items():
+            if v is value:
+                return name
+        name = self._name(wanted)
+        self.names[name] = value
+        return name
+
+    def _line(self, text: str, why: str = "") -> None:
+        self.text.append(f"{text:<60}  # {why}" if why else text)
+
+    def _constants(self) -> set[str]:
+        for name, tensor in self.s.constants.items():
+            self.names[self._name(name)] = tensor
+        return set(self.s.constants)
+
+    def _buffer(self, b: Buffer) -> str:
+        name = self.of.get(id(b))
+        if name is None:
+            if b.name in self.s.constants:
+                name = self.of[id(b)] = re.sub(r"\W", "_", b.name)
+            else:
+                raise InternalError(f"host plan: buffer {b.name} is used before it is made")
+        return name
+
+    def _size(self, e: Any) -> str:
+        return as_expr(e).py()
+
+    def _tuple(self, xs: Any) -> str:
+        items = [self._size(x) for x in xs]
+        return f"({', '.join(items)}{',' if len(items) == 1 else ''})"
+
+    # ---- steps
+    def _steps(self, constants: set[str]) -> None:
+        steps = self.s.steps
+        reused_later: dict[int, int] = {}
+        for s in steps:
+            if isinstance(s, Alloc) and s.reuse is not None:
+                reused_later[id(s.reuse)] = reused_later.get(id(s.reuse), 0) + 1
+        returned = self._returned()
+        for s in steps:
+            if isinstance(s, Alloc):
+                self._alloc(s)
+                if s.reuse is not None:
+                    reused_later[id(s.reuse)] -= 1
+                    if not reused_later[id(s.reuse)] and id(s.reuse) not in returned:
+                        self._delete(s.reuse, self.of.get(id(s.buffer)))
+            elif isinstance(s, Free):
+                if not reused_later.get(id(s.buffer)) and id(s.buffer) not in returned:
+                    self._delete(s.buffer, None)
+            elif isinstance(s, Launch):
+                args = [self._buffer(b) for b in (*s.inputs, *s.outputs)] + [self._size(e) for e in s.sizes] + [self._param(p) for p in s.params]
+                self._line(f"{self.kernel_names[id(s)]}({', '.join(args)})")
+            elif isinstance(s, View):
+                base = self._buffer(s.base)
+                name = self.of[id(s.buffer)] = self._name(s.buffer.name)
+                self._line(f"{name} = as_strided({base}, {self._tuple(s.buffer.shape)}, {self._tuple(s.buffer.stride)}, {self._offset(base, s.offset)})")
+            elif isinstance(s, Extern):
+                self._extern(s)
+            else:
+                raise InternalError(f"host plan: unknown step {type(s).__name__}")
+
+    def _returned(self) -> set[int]:
+        out = {id(b) for _, b in self.s.mutations}
+        for o in self.s.outputs:
+            value = o.value[0] if o.kind in ("view", "replay") else o.value
+            if isinstance(value, Buffer):
+                out.add(id(value))
+        return out
+
+    def _delete(self, b: Buffer, keep: str | None) -> None:
+        name = self.of.get(id(b))
+        if name is not None and name != keep and name not in self.inputs and b.name not in self.s.constants:
+            self._line(f"del {name}")
+
+    def _offset(self, base: str, offset: Any) -> str:
+        e = as_expr(offset)
+        return f"{base}.storage_offset()" + ("" if e.is_const and e.value == 0 else f" + {e.py()}")
+
+    def _alloc(self, s: Alloc) -> None:
+        b, old = s.buffer, s.reuse
+        name = self.of[id(b)] = self._name(b.name)
+        dtype = self._global(str(b.dtype).removeprefix("torch."), b.dtype)
+        if old is not None and id(old) in self.of:
+            base = self._buffer(old)
+            if old.dtype == b.dtype and [as_expr(x) for x in (*old.shape, *old.stride)] == [as_expr(x) for x in (*b.shape, *b.stride)] \
+                    and len(old.shape) == len(b.shape):
+                self._line(f"{name} = {base}", "in its memory")
+                return
+            if old.dtype == b.dtype:
+                self._line(f"{name} = as_strided({base}, {self._tuple(b.shape)}, {self._tuple(b.stride)})", f"in the memory of {base}")
+                return
+            view = self._global("in_memory_of", _in_memory_of)
+            self._line(f"{name} = {view}({base}, {self._tuple(b.shape)}, {self._tuple(b.stride)}, {dtype})")
+            return
+        self._line(f"{name} = empty_strided({self._tuple(b.shape)}, {self._tuple(b.stride)}, dtype={dtype})")
+
+    def _param(self, name: Any) -> str:
+        name = name.name if isinstance(name, Param) else name
+        return next(n for n, x in zip(self.inputs, self.s.inputs) if isinstance(x, tuple) and x[1] == name)
+
+    def _extern(self, s: Extern) -> None:
+        self.extern_calls += 1
+        op = s.out_variant if s.out_variant is not None else s.op
+        function = self._global(_function_name(op), _DIRECT.get(str(op), op))
+        args = [self._value(a) for a in s.args] + [f"{k}={self._value(v)}" for k, v in s.kwargs.items()]
+        why = f"torch's kernel: {s.reason}" if s.reason else "torch's kernel"
+        if s.out_variant is not None:
+            outs = [self._buffer(b) for b in s.outputs]
+            args += [f"{k}={b}" for k, b in zip(s.out_names or ("out",), outs)]
+            self._line(f"{function}({', '.join(args)})", why)
+            return
+        names = []
+        for b in s.outputs:
+            name = "_" if b is None else self._name(b.name)
+            if b is not None:
+                self.of[id(b)] = name
+            names.append(name)
+        single = len(s.op._schema.returns) == 1
+        target = f"{names[0]}" if single and names else ", ".join(names)
+        self._line(f"{target + ' = ' if names else ''}{function}({', '.join(args)})", why)
+
+    def _value(self, x: Any) -> str:
+        if isinstance(x, Buffer):
+            return self._buffer(x)
+        if isinstance(x, Expr):
+            return x.py()
+        if isinstance(x, Param):
+            return self._param(x)
+        if isinstance(x, (list, tuple)):
+            items = [self._value(v) for v in x]
+            return f"[{', '.join(items)}]" if isinstance(x, list) else f"({', '.join(items)}{',' if len(items) == 1 else ''})"
+        if isinstance(x, dict):
+            return "{" + ", ".join(f"{k!r}: {self._value(v)}" for k, v in x.items()) + "}"
+        if x is None or isinstance(x, (bool, int, str)):
+            return repr(x)
+        if isinstance(x, float):
+            return repr(x) if x == x and abs(x) != float("inf") else f"float({str(x)!r})"
+        if isinstance(x, complex):
+            return repr(x)
+        return self._global(str(x).removeprefix("torch.").replace(":", "_"), x)
+
+    def _output(self, o: OutputSpec) -> str:
+        if o.kind == "buffer":
+            return self._buffer(o.value)
+        if o.kind == "input":
+            return self.inputs[o.value]
+        if o.kind == "view":
+            base, shape, stride, offset = o.value
+            text = self.inputs[base] if isinstance(base, int) else self._buffer(base)
+            return f"as_strided({text}, {self._tuple(shape)}, {self._tuple(stride)}, {self._offset(text, offset)})"
+        if o.kind == "replay":
+            base, nodes = o.value
+            text = self.inputs[base] if isinstance(base, int) else self._buffer(base)
+            return self._replay(text, nodes)
+        if o.kind == "int":
+            return self._size(o.value)
+        if o.kind == "const":
+            return self._value(o.value)
+        raise InternalError(f"host plan: unknown kind of output {o.kind!r}")
+
+    def _replay(self, text: str, nodes: Any) -> str:
+        """A chain of view operators on the real tensor: each node takes the result of the one before as its first argument."""
+        for node in nodes:
+            args = [self._replay_value(a) for a in node.args[1:]]
+            args += [f"{k}={self._replay_value(v)}" for k, v in node.kwargs.items()]
+            text = f"{self._global(_function_name(node.target), node.target)}({', '.join([text, *args])})"
+        return text
+
+    def _replay_value(self, x: Any) -> str:
+        if isinstance(x, torch.SymInt):
+            return as_expr(x).py()
+        if isinstance(x, torch.fx.Node):
+            return as_expr(x.meta["val"]).py()
+        if isinstance(x, (list, tuple)):
+            return "[" + ", ".join(self._replay_value(v) for v in x) + "]"
+        return self._value(x)
+
+
+def _function_name(op: Any) -> str:
+    """aten.addmm.default -> addmm; other overloads keep their name."""
+    parts = str(op).split(".")
+    if len(parts) >= 3 and parts[0] in ("aten", "prims"):
+        return parts[1] if parts[2] == "default" else f"{parts[1]}_{parts[2]}"
+    return re.sub(r"\W", "_", getattr(op, "__name__", str(op)))
+
+
+def _in_memory_of(base: torch.Tensor, shape: tuple, stride: tuple, dtype: torch.dtype) -> torch.Tensor:
+    """A tensor of another dtype in the storage of `base`, which nothing else uses any more."""
+    return torch.empty(0, dtype=dtype, device=base.device).set_(base.untyped_storage(), 0, shape, stride)

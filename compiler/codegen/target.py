@@ -1,0 +1,39 @@
+"""The machine that code is generated for."""
+from __future__ import annotations
+
+import functools
+import platform
+from pathlib import Path
+from typing import Any
+
+from .cpp.support import Target
+
+__all__ = ["cpu_features", "host_target"]
+
+_AVX512 = frozenset(("avx512f", "avx512dq", "avx512bw", "avx512vl"))
+_AVX2 = frozenset(("avx2", "fma", "f16c"))
+
+
+@functools.cache
+def cpu_features() -> frozenset[str]:
+    """Flags of /proc/cpuinfo; empty where there is none."""
+    try:
+        text = Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return frozenset()
+    for line in text.splitlines():
+        if line.startswith(("flags", "Features")):
+            return frozenset(line.partition(":")[2].split())
+    return frozenset()
+
+
+def host_target(opts: Any = None) -> Target:
+    """The widest vectors that this machine has and the option `simd` allows. Anything but x86-64 gets 16-byte vectors of
+    GCC's portable kind."""
+    simd = opts.get("simd") if opts is not None else "auto"
+    have = cpu_features() if platform.machine() in ("x86_64", "AMD64") else frozenset()
+    if simd in ("auto", "avx512") and _AVX512 <= have and _AVX2 <= have:
+        return Target(64, have)
+    if simd in ("auto", "avx512", "avx2") and _AVX2 <= have:
+        return Target(32, frozenset(f for f in have if not f.startswith("avx512")))
+    return Target(16, frozenset(("sse2",)) if have else frozenset())

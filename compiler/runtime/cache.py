@@ -1,0 +1,232 @@
+"""The disk cache of compiled kernels: a folder of shared libraries keyed by content.
+
+    <root>/v1/<first two digits>/<key>.so      the library
+    <root>/v1/<first two digits>/<key>.sum     its sha256, checked before it is loaded
+    <root>/v1/<first two digits>/<key>.cpp     the source, for people
+    <root>/v1/notes/<name>                     small texts: compiler versions, tuning results
+
+The key is the sha256 of source, flags, compiler version, processor features and the version of tcompile. Files are written
+beside their place and renamed into it, so that several processes can share a folder; there are no pickles, and a file whose
+checksum does not match is removed and built again. Where the folder can't be written, a temporary one serves, and an event says so.
+"""
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import shutil
+import stat
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Iterator
+
+from .. import events
+from ..codegen.target import cpu_features
+
+__all__ = ["KernelCache", "CacheEntry", "open_cache", "cache_root", "content_key", "inspect", "clear"]
+
+FORMAT = "v1"
+_EVICT_EVERY = 64                  # stores between two looks at the size of the folder
+
+
+@dataclass(frozen=True)
+class CacheEntry:
+    key: str
+    path: Path
+    bytes: int
+    used: float                    # time of last use, seconds since the epoch
+
+
+def cache_root(opts: Any) -> Path:
+    """The folder of the disk cache: option `cache_dir` (TCOMPILE_CACHE_DIR), else the user's cache folder."""
+    given = os.environ.get("TCOMPILE_CACHE_DIR") or opts.get("cache_dir")
+    if given:
+        return Path(given).expanduser()
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tcompile"
+
+
+@functools.cache
+def _version() -> str:
+    """Version of tcompile, as installed."""
+    from importlib.metadata import PackageNotFoundError, version
+    try:
+        return version("tcompile")
+    except PackageNotFoundError:
+        return "source"
+
+
+@functools.cache
+def _machine() -> str:
+    return hashlib.sha256(" ".join(sorted(cpu_features())).encode()).hexdigest()[:16]
+
+
+def content_key(source: str, flags: tuple[str, ...], compiler: str) -> str:
+    """Of one compiled kernel."""
+    h = hashlib.sha256()
+    for part in (source, " ".join(flags), compiler, _machine(), _version(), FORMAT):
+        h.update(part.encode())
+        h.update(b"\0")
+    return h.hexdigest()[:40]
+
+
+class KernelCache:
+    """One folder of compiled kernels. `limit_bytes`: past it the files used longest ago go."""
+
+    def __init__(self, root: Path, limit_bytes: int, temporary: bool = False):
+        self.root, self.limit, self.temporary = root, limit_bytes, temporary
+        self.folder = root / FORMAT
+        self._stores = 0
+
+    def _path(self, key: str, suffix: str = ".so") -> Path:
+        return self.folder / key[:2] / (key + suffix)
+
+    # ---- libraries
+    def get(self, key: str) -> Path | None:
+        """The library, if it is there and whole."""
+        path = self._path(key)
+        try:
+            data = path.read_bytes()
+            wanted = self._path(key, ".sum").read_text().strip()
+        except OSError:
+            return None
+        if hashlib.sha256(data).hexdigest() != wanted:
+            events.emit("cache", key=key, hit=False, reason="checksum does not match: removed", what="kernel")
+            self._remove(key)
+            return None
+        try:
+            os.utime(path)
+        except OSError:                      # a folder that is read-only by now still serves
+            return path
+        return path
+
+    def put(self, key: str, library: Path, source: str) -> Path:
+        """Move a finished library into its place."""
+        path = self._path(key)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        digest = hashlib.sha256(library.read_bytes()).hexdigest()
+        self._write(self._path(key, ".cpp"), source)
+        os.replace(library, path)
+        self._write(self._path(key, ".sum"), digest)
+        self._stores += 1
+        if self._stores % _EVICT_EVERY == 1:
+            self.evict()
+        return path
+
+    def _write(self, path: Path, text: str) -> None:
+        partial = path.with_name(f"{path.name}.{os.getpid()}.{id(text):x}.tmp")
+        partial.write_text(text)
+        os.replace(partial, path)
+
+    def _remove(self, key: str) -> None:
+        for suffix in (".sum", ".so", ".cpp"):
+            self._path(key, suffix).unlink(missing_ok=True)
+
+    def workspace(self) -> Path:
+        """A new folder for compilers to write into, on the same file system."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        return Path(tempfile.mkdtemp(prefix="build-", dir=self.folder))
+
+    # ---- notes
+    def get_note(self, name: str) -> str | None:
+        try:
+            text = (self.folder / "notes" / name).read_text()
+        except (OSError, UnicodeDecodeError):
+            return None
+        digest, _, body = text.partition("\n")
+        return body if hashlib.sha256(body.encode()).hexdigest() == digest else None
+
+    def put_note(self, name: str, text: str) -> None:
+        path = self.folder / "notes" / name
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._write(path, hashlib.sha256(text.encode()).hexdigest() + "\n" + text)
+        except OSError as e:
+            events.emit("cache", key=name, hit=False, reason=f"not kept: {e}", what="note")
+
+    # ---- size
+    def entries(self) -> Iterator[CacheEntry]:
+        for path in self.folder.glob("[0-9a-f][0-9a-f]/*.so"):
+            try:
+                s = path.stat()
+            except OSError:                  # another process removed it
+                continue
+            yield CacheEntry(path.stem, path, s.st_size, s.st_mtime)
+
+    def evict(self) -> int:
+        """Drop what was used longest ago until the folder is within its limit; returns the number of kernels dropped."""
+        found = sorted(self.entries(), key=lambda e: e.used)
+        total = sum(e.bytes for e in found)
+        dropped = 0
+        for e in found:
+            if total <= self.limit:
+                break
+            self._remove(e.key)
+            total -= e.bytes
+            dropped += 1
+        if dropped:
+            events.emit("cache", key="", hit=False, reason=f"size limit: dropped {dropped} kernels", what="evict")
+        return dropped
+
+
+_open: dict[tuple[Path, int], KernelCache] = {}
+_temporary: KernelCache | None = None
+
+
+def open_cache(opts: Any) -> KernelCache:
+    """The cache that the options ask for; a temporary folder of this process where that can't be written or caching is off."""
+    limit = int(opts.get("cache_size_limit_mb")) << 20
+    if not opts.get("cache"):
+        return _temporary_cache(limit, "the option cache is off", quiet=True)
+    root = cache_root(opts)
+    known = _open.get((root, limit))
+    if known is not None:
+        return known
+    try:
+        folder = root / FORMAT
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+        _check_owner(folder)
+    except OSError as e:
+        return _temporary_cache(limit, f"cache folder {root} can't be used: {e}")
+    cache = _open[(root, limit)] = KernelCache(root, limit)
+    return cache
+
+
+def _check_owner(folder: Path) -> None:
+    """Code is loaded from here: nobody else may be able to write it."""
+    s = folder.stat()
+    if hasattr(os, "getuid") and s.st_uid not in (os.getuid(), 0):
+        raise PermissionError(f"{folder} belongs to another user")
+    if s.st_mode & stat.S_IWOTH and not s.st_mode & stat.S_ISVTX:
+        raise PermissionError(f"{folder} can be written by everyone")
+
+
+def _temporary_cache(limit: int, why: str, quiet: bool = False) -> KernelCache:
+    global _temporary
+    if _temporary is None or not _temporary.folder.parent.exists():
+        import atexit
+        root = Path(tempfile.mkdtemp(prefix="tcompile-"))
+        pid = os.getpid()
+        atexit.register(lambda: shutil.rmtree(root, ignore_errors=True) if os.getpid() == pid else None)
+        _temporary = KernelCache(root, limit, temporary=True)
+    if not quiet:
+        events.emit("cache", key="", hit=False, reason=f"{why}; a temporary folder is used", what="folder")
+    return _temporary
+
+
+def inspect(opts: Any) -> dict[str, Any]:
+    """What `%tcompile cache` shows: folder, number of kernels, bytes, limit, and the newest entries."""
+    cache = open_cache(opts)
+    found = sorted(cache.entries(), key=lambda e: -e.used)
+    return {"folder": str(cache.root), "temporary": cache.temporary, "kernels": len(found), "bytes": sum(e.bytes for e in found),
+            "limit_bytes": cache.limit, "newest": [(e.key, e.bytes, e.used) for e in found[:20]]}
+
+
+def clear(opts: Any) -> int:
+    """Remove every kernel and note; returns how many kernels there were. Libraries in use stay loaded."""
+    cache = open_cache(opts)
+    n = sum(1 for _ in cache.entries())
+    shutil.rmtree(cache.folder, ignore_errors=True)
+    return n

@@ -1,0 +1,160 @@
+"""The C++ compiler: finding it, what it can do, and running it in processes that can be stopped.
+
+`find()` looks for the compiler named by the option `cxx`, then $CXX, g++, clang++. What a compiler is (its version text) is
+asked once per executable and kept on disk beside the kernels. `compile_units` builds shared libraries, several at once, each
+in a process group of its own, so that Ctrl-C stops all of them and leaves nothing behind.
+"""
+from __future__ import annotations
+
+import hashlib
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Sequence
+
+from .. import events
+from ..codegen.cpp.support import Target
+from ..errors import ToolchainError
+
+__all__ = ["Toolchain", "Unit", "find", "compile_units"]
+
+# -ffast-math is never used: linking with it makes the library set flush-to-zero for the whole process, and breaks NaN tests.
+# What is left out of it: errno of math functions and traps, which eager does not offer either. Integers wrap as eager's.
+FLAGS = ("-O3", "-std=c++17", "-fPIC", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=off", "-fwrapv",
+         "-fno-strict-aliasing", "-fno-exceptions", "-fno-rtti", "-fno-plt", "-fno-asynchronous-unwind-tables", "-w")
+LONG_FLAGS = ("-O1",)              # for kernels of thousands of statements, where -O3 costs seconds and gains nothing
+LONG_TEXT = 60_000                 # characters
+
+
+@dataclass(frozen=True)
+class Toolchain:
+    """A C++ compiler. `version` is its own first line; it is part of every cache key."""
+    command: tuple[str, ...]
+    version: str
+
+    @property
+    def is_clang(self) -> bool:
+        return "clang" in self.version
+
+    def flags(self, target: Target, text_length: int = 0) -> tuple[str, ...]:
+        """Flags for one source file, in the order given to the compiler."""
+        machine: tuple[str, ...] = ()
+        if target.width == 64:
+            machine = ("-march=native", "-mprefer-vector-width=512")
+        elif target.width == 32:
+            machine = ("-mavx2", "-mfma", "-mf16c", "-mbmi2")
+        long = LONG_FLAGS if text_length > LONG_TEXT else ()
+        return (*FLAGS, *long, *machine, *(("-Wno-psabi",) if not self.is_clang else ()))
+
+
+@dataclass
+class Unit:
+    """One source file to become one shared library."""
+    name: str
+    source: Path
+    output: Path
+    flags: tuple[str, ...]
+
+
+_found: dict[str, Toolchain] = {}
+
+
+def find(opts: Any, memory: Any = None) -> Toolchain:
+    """The compiler to use. `memory`: a KernelCache that remembers versions. Raises ToolchainError with what to do."""
+    asked = opts.get("cxx") or ""
+    env = os.environ.get("CXX", "")
+    key = f"{asked}|{env}|{os.environ.get('PATH', '')}"
+    if key in _found:
+        return _found[key]
+    tried = []
+    for words in ([shlex.split(asked)] if asked else [*([shlex.split(env)] if env else []), ["g++"], ["clang++"], ["c++"]]):
+        path = shutil.which(words[0]) if words else None
+        tried.append(words[0] if words else "")
+        if path is None:
+            continue
+        command = (path, *words[1:])
+        tool = Toolchain(command, _version(command, memory))
+        _found[key] = tool
+        return tool
+    what = f"the option cxx={asked!r} names no program" if asked else f"none of {', '.join(filter(None, tried))} is on PATH"
+    raise ToolchainError(f"no C++ compiler: {what}. Install one (Debian/Ubuntu: apt install g++) or set CXX to its path; "
+                         "until then compiled functions run torch's own kernels.")
+
+
+def _version(command: tuple[str, ...], memory: Any) -> str:
+    stat = os.stat(command[0])
+    key = hashlib.sha256(f"{command}{stat.st_size}{stat.st_mtime_ns}".encode()).hexdigest()[:24]
+    known = memory.get_note("compiler-" + key) if memory is not None else None
+    if known:
+        return known
+    try:
+        done = subprocess.run([*command, "--version"], capture_output=True, text=True, timeout=30)
+    except (OSError, subprocess.TimeoutExpired) as e:
+        raise ToolchainError(f"the C++ compiler {command[0]} does not run: {e}") from None
+    if done.returncode:
+        raise ToolchainError(f"the C++ compiler {command[0]} does not run: {(done.stderr or done.stdout).strip()[:500]}")
+    version = (done.stdout.splitlines() or ["unknown"])[0]
+    if memory is not None:
+        memory.put_note("compiler-" + key, version)
+    return version
+
+
+def compile_units(tool: Toolchain, units: Sequence[Unit], workers: int = 0) -> None:
+    """Build every unit, `workers` at a time (0: one per core). Raises ToolchainError with the compiler's words; on that and on any
+    interrupt all compilers still running are killed first."""
+    waiting = list(reversed(units))
+    limit = max(1, workers or os.cpu_count() or 1)
+    running: list[tuple[Unit, subprocess.Popen, Path, float]] = []
+    try:
+        while waiting or running:
+            while waiting and len(running) < limit:
+                running.append(_start(tool, waiting.pop()))
+            _wait_any(running)
+            for job in [j for j in running if j[1].poll() is not None]:
+                running.remove(job)
+                _finish(tool, *job)
+    finally:
+        for unit, process, log, _ in running:
+            _kill(process)
+            log.unlink(missing_ok=True)
+
+
+def _start(tool: Toolchain, unit: Unit) -> tuple[Unit, subprocess.Popen, Path, float]:
+    log = unit.output.with_suffix(".log")
+    command = [*tool.command, *unit.flags, "-shared", "-o", str(unit.output), str(unit.source), "-lm"]
+    try:
+        with log.open("wb") as out:
+            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, start_new_session=True)
+    except OSError as e:
+        raise ToolchainError(f"the C++ compiler {tool.command[0]} does not start: {e}") from None
+    return unit, process, log, time.perf_counter()
+
+
+def _wait_any(running: list) -> None:
+    """Until one of the compilers has ended; short naps, because a compilation takes some tens of milliseconds."""
+    nap = 0.001
+    while all(j[1].poll() is None for j in running):
+        time.sleep(nap)
+        nap = min(nap * 1.2, 0.01)
+
+
+def _finish(tool: Toolchain, unit: Unit, process: subprocess.Popen, log: Path, began: float) -> None:
+    words = log.read_text(errors="replace") if log.exists() else ""
+    log.unlink(missing_ok=True)
+    if process.returncode:
+        how = f"was killed by signal {-process.returncode}" if process.returncode < 0 else "failed"
+        raise ToolchainError(f"the C++ compiler {how} on kernel {unit.name} ({unit.source}):\n{words.strip()[-2000:]}")
+    events.emit("compile_c", seconds=time.perf_counter() - began, flags=" ".join(unit.flags), unit=unit.name)
+
+
+def _kill(process: subprocess.Popen) -> None:
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except (ProcessLookupError, PermissionError):
+        process.kill()
+    process.wait()
