@@ -13,7 +13,7 @@ from .opset import pops, pushes
 from .wire import UnsupportedBytecode
 
 __all__ = ["Flow", "analyse", "successors", "transfer", "reachable", "depths", "on_exception", "slots_in", "looks_at_frame",
-           "is_frame_inspection", "VALUE", "NULL", "MAYBE", "PREV_EXC", "LASTI"]
+           "is_frame_inspection", "VALUE", "NULL", "MAYBE", "PREV_EXC", "LASTI", "EXC"]
 
 # What a stack slot holds, as far as the code alone tells.
 VALUE = "value"          # an object
@@ -21,6 +21,7 @@ NULL = "null"            # the empty slot of a call sequence
 MAYBE = "maybe"          # an object or NULL, decided at run time (LOAD_METHOD, LOAD_FAST_AND_CLEAR)
 PREV_EXC = "prev_exc"    # what PUSH_EXC_INFO saved: the exception (or None) that was being handled before
 LASTI = "lasti"          # an instruction pointer for RERAISE
+EXC = "exc"              # the exception a handler was entered with, not yet taken up by PUSH_EXC_INFO
 
 Kinds = tuple[str, ...]
 
@@ -81,7 +82,7 @@ def _join(a: Kinds, b: Kinds, where: str) -> Kinds:
 def on_exception(ins: Instruction, kinds: Kinds) -> Kinds:
     """The stack at the handler's target when `ins` raises."""
     h = ins.handler
-    return kinds[:h.depth] + ((LASTI,) if h.lasti else ()) + (VALUE,)
+    return kinds[:h.depth] + ((LASTI,) if h.lasti else ()) + (EXC,)
 
 
 def _bind(ins: Instruction, kinds: Kinds, must: int, may: int) -> tuple[int, int]:

@@ -21,7 +21,7 @@ from types import CellType, CodeType
 from typing import Any, Callable
 
 from .assemble import assemble
-from .flow import LASTI, MAYBE, NULL, PREV_EXC, VALUE, Flow, Kinds, _bind, analyse, is_frame_inspection, slots_in, successors, transfer
+from .flow import MAYBE, NULL, VALUE, Flow, Kinds, _bind, analyse, is_frame_inspection, slots_in, successors, transfer
 from .instructions import Bytecode, Handler, Instruction, Position, decode
 from .loops import Loop, dominates, dominators, edges, find_loops
 from .opset import pops
@@ -114,7 +114,7 @@ class _Plan:
         return handler
 
     def _members(self) -> set[int]:
-        """The loop's body, and the code of its handlers until the stack is free of exceptions again."""
+        """The loop's body, and the code of its handlers until the stack holds plain values again."""
         flow, instructions = self.flow, self.bytecode.instructions
         members = set(self.loop.body)
         work = list(members)
@@ -122,7 +122,7 @@ class _Plan:
             index = work.pop()
             ins = instructions[index]
             grown = [f for f, _ in successors(self.bytecode, index)
-                     if f not in self.loop.again and any(k in (PREV_EXC, LASTI) for k in (flow.kinds[f] or ())[self.base:])]
+                     if f not in self.loop.again and any(kind != VALUE for kind in (flow.kinds[f] or ())[self.base:])]
             if ins.handler is not None and self.inner(ins.handler):
                 grown.append(ins.handler.target.index)
             for following in grown:

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from types import CellType, CodeType, FunctionType
 from typing import Any, Callable, Collection, Iterable, Sequence
 
-from .flow import MAYBE, NULL, PREV_EXC, VALUE, Kinds, analyse, reachable, slots_in, transfer
+from .flow import EXC, MAYBE, NULL, PREV_EXC, VALUE, Kinds, analyse, reachable, slots_in, transfer
 from .instructions import Bytecode, Handler, Instruction, decode
 from .splice import CannotResume, Param, Splice, cells_used, check_first_cell, check_supported
 from .version import NULL_FIRST
@@ -96,7 +96,7 @@ def _resolve(bytecode: Bytecode, index: int, nulls: Collection[int], bound: Iter
     known = flow.kinds[index]
     if known is None:
         raise CannotResume("the instruction cannot be reached")
-    kinds = tuple(NULL if depth in nulls else VALUE if kind == MAYBE else kind for depth, kind in enumerate(known))
+    kinds = tuple(NULL if depth in nulls else VALUE if kind in (MAYBE, EXC) else kind for depth, kind in enumerate(known))
     for depth, kind in enumerate(known):
         if (depth in nulls) != (kind == NULL) and kind != MAYBE:
             raise ValueError(f"stack slot {depth} at {bytecode.instructions[index]!r} holds {kind}; the caller says "
