@@ -1,5 +1,8 @@
 /* The extension module `_native`: puts its parts together. */
+#include "dispatch.h"
+#include "dispatcher.h"
 #include "guards.h"
+#include "hook.h"
 #include "state.h"
 #include "tensor.h"
 #include "values.h"
@@ -14,8 +17,8 @@ PyMODINIT_FUNC PyInit__native(void)
     PyObject *module = PyModule_Create(&module_def);
     if (module == NULL)
         return NULL;
-    int (*const parts[])(PyObject *) = {tc_init_values, tc_init_tensor, tc_init_state, tc_init_guards,
-                                        tcompile_init_launcher};
+    int (*const parts[])(PyObject *) = {tc_init_values, tc_init_tensor, tc_init_state, tc_init_guards, tc_init_dispatch,
+                                        tc_init_dispatcher, tc_init_hook, tcompile_init_launcher};
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
         if (parts[i] && parts[i](module) < 0) {
             Py_DECREF(module);

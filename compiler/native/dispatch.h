@@ -1,0 +1,34 @@
+/* Entries, the cache of one code object, and the dispatcher. */
+#ifndef TCOMPILE_DISPATCH_H
+#define TCOMPILE_DISPATCH_H
+#include "native.h"
+
+typedef struct {
+    PyObject_HEAD
+    PyObject *program, *fn, *meta, *dict;
+    unsigned long long hits;
+} Entry;
+
+typedef struct {
+    PyObject_HEAD
+    Entry **entries;
+    Py_ssize_t n, cap;
+    unsigned int version;       /* changes when entries come, go or change places */
+    char skip;                  /* the hook passes frames of this code over */
+    PyObject *last_failures;    /* list of (entry, guard index) of the last miss */
+    PyObject *dict;
+} CodeCache;
+
+HIDDEN extern PyTypeObject tc_Entry_Type, tc_CodeCache_Type;
+HIDDEN extern PyObject *tc_run_original;
+
+/* > 0: this thread is compiling, or compiled code is switched off: dispatchers and the hook run originals. */
+HIDDEN extern __thread int tc_disabled __attribute__((tls_model("initial-exec")));
+
+/* New reference to the first entry whose guards hold, which moves to the front; NULL without exception on a miss. */
+HIDDEN Entry *tc_cache_lookup(CodeCache *cache, PyObject *func, PyObject *const *args, Py_ssize_t nargs);
+/* entry.fn(func, *args). `args[-2]` and `args[-1]` must be writable: they are used, and restored. */
+HIDDEN PyObject *tc_entry_call(Entry *entry, PyObject *func, PyObject **args, Py_ssize_t nargs);
+HIDDEN int tc_init_dispatch(PyObject *module);
+
+#endif

@@ -1,0 +1,423 @@
+/* The frame hook (PEP 523): sees each Python frame before it runs, and may run a compiled entry in its place.
+
+   It is installed while a cell or tcompile.enable() runs, and acts in the thread and context that were activated, and
+   in the contexts that were copied from it (tasks that the cell starts). Everything else is passed on to the evaluator
+   that was there before. What is known of a code object lies in one of its extra slots: nothing yet, "skip", or its
+   CodeCache. Only ordinary function frames that are about to start are looked at: no generators or coroutines, no
+   module or class bodies, nothing in mid-flight. */
+#define Py_BUILD_CORE
+#include "native.h"
+#include <opcode.h>
+#include <internal/pycore_frame.h>
+#include <structmember.h>
+#undef Py_BUILD_CORE
+#include "dispatch.h"
+#include "dispatcher.h"
+#include "hook.h"
+
+#if PY_VERSION_HEX >= 0x030C0000
+#define GetExtra PyUnstable_Code_GetExtra
+#define SetExtra PyUnstable_Code_SetExtra
+#define RequestExtraIndex PyUnstable_Eval_RequestCodeExtraIndex
+#else
+#define GetExtra _PyCode_GetExtra
+#define SetExtra _PyCode_SetExtra
+#define RequestExtraIndex _PyEval_RequestCodeExtraIndex
+#endif
+
+#define SKIP ((void *)1)
+#define INLINE_LOCALS 24
+
+static Py_ssize_t extra_index = -1;
+static _PyFrameEvalFunction previous;       /* whom we pass frames on to */
+static int installed;
+static PyObject *callback;                  /* callback(code, func, args) */
+static PyObject *skip_prefixes;             /* tuple of str: folders whose code is never looked at */
+static PyObject *active_var;                /* the context variable that holds the Activation, or None */
+static unsigned int epoch = 1;              /* moves with each (de)activation: a thread's decision is good for one epoch */
+
+/* ---- who is active */
+typedef struct { PyObject_HEAD unsigned long thread; int alive; PyObject *token; } Activation;
+static PyTypeObject Activation_Type = {
+    PyVarObject_HEAD_INIT(NULL, 0)
+    .tp_name = "tcompile.compiler.native._native.Activation",
+    .tp_basicsize = sizeof(Activation),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
+};
+
+static void activation_dealloc(Activation *a)
+{
+    Py_XDECREF(a->token);
+    PyObject_Free(a);
+}
+
+typedef struct { PyThreadState *ts; uint64_t context; unsigned int epoch; int active; } Decision;
+static __thread Decision decision __attribute__((tls_model("initial-exec")));
+
+static int decide(PyThreadState *ts)
+{
+    PyObject *a = NULL, *type, *value, *tb;
+    PyErr_Fetch(&type, &value, &tb);
+    int active = 0;
+    if (active_var && PyContextVar_Get(active_var, Py_None, &a) == 0) {
+        active = Py_TYPE(a) == &Activation_Type && ((Activation *)a)->alive &&
+                 ((Activation *)a)->thread == PyThread_get_thread_ident();
+        Py_XDECREF(a);
+    }
+    PyErr_Restore(type, value, tb);
+    decision = (Decision){ts, ts->context_ver, epoch, active};
+    return active;
+}
+
+static inline int is_active(PyThreadState *ts)
+{
+    if (LIKELY(decision.context == ts->context_ver && decision.epoch == epoch && decision.ts == ts))
+        return decision.active;
+    return decide(ts);
+}
+
+/* ---- the frame */
+#if PY_VERSION_HEX >= 0x030D0000
+#define frame_code(f) ((PyCodeObject *)(f)->f_executable)
+#define at_start(f, code) ((f)->instr_ptr == _PyCode_CODE(code))
+#else
+#define frame_code(f) ((f)->f_code)
+#define at_start(f, code) ((f)->prev_instr == _PyCode_CODE(code) - 1)
+#endif
+#if PY_VERSION_HEX >= 0x030C0000
+#define frame_func(f) ((f)->f_funcobj)
+#else
+#define frame_func(f) ((PyObject *)(f)->f_func)
+#endif
+
+/* End a frame that has not started, with `result` (stolen) or, where that is NULL, with the exception that is set. */
+static PyObject *leave(PyThreadState *ts, _PyInterpreterFrame *frame, PyObject *result)
+{
+#if PY_VERSION_HEX >= 0x030C0000
+    /* The evaluator owns the frame from here: it must clear and pop it. An exception: have it thrown in, at the first
+       instruction, where no handler is in force and no traceback entry is made. A value: push it on the frame's stack
+       and have the evaluator run one RETURN_VALUE. */
+    static _Py_CODEUNIT stub[4];
+    if (result == NULL)
+        return _PyEval_EvalFrameDefault(ts, frame, 1);
+    if (stub[1].op.code == 0) {
+        for (int i = 0; i < 4; i++)
+            stub[i].op.code = RETURN_VALUE;
+    }
+    frame->localsplus[frame->stacktop++] = result;
+#if PY_VERSION_HEX >= 0x030D0000
+    frame->instr_ptr = &stub[1];
+#else
+    frame->prev_instr = &stub[0];
+#endif
+    return _PyEval_EvalFrameDefault(ts, frame, 0);
+#else
+    (void)ts;
+    (void)frame;
+    return result;                                  /* 3.11: the caller clears and pops the frame */
+#endif
+}
+
+static int first_seen(PyCodeObject *code)
+{
+    PyObject *name = code->co_filename;
+    Py_ssize_t n = skip_prefixes ? PyTuple_GET_SIZE(skip_prefixes) : 0;
+    for (Py_ssize_t i = 0; i < n; i++) {
+        PyObject *prefix = PyTuple_GET_ITEM(skip_prefixes, i);
+        if (PyUnicode_Tailmatch(name, prefix, 0, PyUnicode_GET_LENGTH(name), -1) == 1) {
+            SetExtra((PyObject *)code, extra_index, SKIP);
+            return 0;
+        }
+    }
+    if (PyErr_Occurred())
+        PyErr_Clear();
+    return 1;
+}
+
+static PyObject *run_compiled(PyThreadState *ts, _PyInterpreterFrame *frame, PyCodeObject *code, CodeCache *cache, int *ran)
+{
+    Py_ssize_t n = code->co_argcount + code->co_kwonlyargcount + ((code->co_flags & CO_VARARGS) != 0) +
+                   ((code->co_flags & CO_VARKEYWORDS) != 0);
+    PyObject *inline_locals[INLINE_LOCALS + 2], **buffer = inline_locals, *result = NULL, *func = frame_func(frame);
+    *ran = 1;
+    if (n > INLINE_LOCALS && (buffer = PyMem_Malloc((size_t)(n + 2) * sizeof *buffer)) == NULL)
+        return PyErr_NoMemory();
+    PyObject **locals = buffer + 2;
+    memcpy(locals, frame->localsplus, (size_t)n * sizeof *locals);
+    Py_INCREF(func);
+    Entry *entry = NULL;
+    if (cache) {
+        Py_INCREF(cache);
+        entry = tc_cache_lookup(cache, func, locals, n);
+        Py_DECREF(cache);
+    }
+    if (entry == NULL && !PyErr_Occurred()) {
+        PyObject *f = Py_NewRef(callback), *c = Py_NewRef((PyObject *)code);
+        result = tc_call_miss(f, c, func, locals, n);
+        Py_DECREF(f);
+        Py_DECREF(c);
+        if (result == tc_run_original) {
+            Py_CLEAR(result);
+            *ran = 0;
+        } else if (result && PyObject_TypeCheck(result, &tc_Entry_Type)) {
+            entry = (Entry *)result;
+        }
+    }
+    if (entry) {
+        result = tc_entry_call(entry, func, locals, n);
+        Py_DECREF(entry);
+    }
+    Py_DECREF(func);
+    if (buffer != inline_locals)
+        PyMem_Free(buffer);
+    (void)ts;
+    return result;
+}
+
+static PyObject *evaluate(PyThreadState *ts, _PyInterpreterFrame *frame, int throwflag)
+{
+    if (throwflag || tc_disabled || !is_active(ts))
+        return previous(ts, frame, throwflag);
+    PyCodeObject *code = frame_code(frame);
+    void *state = NULL;
+    if (!(code->co_flags & CO_OPTIMIZED) || (code->co_flags & (CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR)))
+        return previous(ts, frame, throwflag);
+    GetExtra((PyObject *)code, extra_index, &state);
+    if (state == SKIP || (state && ((CodeCache *)state)->skip))
+        return previous(ts, frame, throwflag);
+    if (!at_start(frame, code) || callback == NULL || Py_TYPE(frame_func(frame)) != &PyFunction_Type ||
+        (state == NULL && !first_seen(code)))
+        return previous(ts, frame, throwflag);
+    if (Py_EnterRecursiveCall(" while calling a compiled Python function"))
+        return leave(ts, frame, NULL);
+    int ran;
+    PyObject *result = run_compiled(ts, frame, code, state, &ran);
+    Py_LeaveRecursiveCall();
+    return ran ? leave(ts, frame, result) : previous(ts, frame, 0);
+}
+
+/* ---- for Python */
+static void free_extra(void *p)
+{
+    if (p != NULL && p != SKIP)
+        Py_DECREF((PyObject *)p);
+}
+
+static PyObject *hook_install(PyObject *self, PyObject *f)
+{
+    (void)self;
+    if (!PyCallable_Check(f)) {
+        PyErr_SetString(PyExc_TypeError, "hook_install: a callable(code, func, args) was expected");
+        return NULL;
+    }
+    Py_XSETREF(callback, Py_NewRef(f));
+    PyInterpreterState *interp = PyInterpreterState_Get();
+    _PyFrameEvalFunction now = _PyInterpreterState_GetEvalFrameFunc(interp);
+    if (now != evaluate) {
+        if (!installed)
+            previous = now;
+        installed = 1;
+        _PyInterpreterState_SetEvalFrameFunc(interp, evaluate);
+    }
+    epoch++;
+    Py_RETURN_NONE;
+}
+
+static PyObject *hook_uninstall(PyObject *self, PyObject *unused)
+{
+    (void)self;
+    (void)unused;
+    PyInterpreterState *interp = PyInterpreterState_Get();
+    if (installed && _PyInterpreterState_GetEvalFrameFunc(interp) == evaluate) {
+        _PyInterpreterState_SetEvalFrameFunc(interp, previous);
+        installed = 0;
+    }
+    Py_CLEAR(callback);                             /* where another hook sits on ours we stay, and pass everything on */
+    epoch++;
+    Py_RETURN_NONE;
+}
+
+static PyObject *hook_installed(PyObject *self, PyObject *unused)
+{
+    (void)self;
+    (void)unused;
+    return PyBool_FromLong(callback != NULL && _PyInterpreterState_GetEvalFrameFunc(PyInterpreterState_Get()) == evaluate);
+}
+
+static PyObject *hook_activate(PyObject *self, PyObject *unused)
+{
+    (void)self;
+    (void)unused;
+    Activation *a = PyObject_New(Activation, &Activation_Type);
+    if (a == NULL)
+        return NULL;
+    a->thread = PyThread_get_thread_ident();
+    a->alive = 1;
+    a->token = PyContextVar_Set(active_var, (PyObject *)a);
+    if (a->token == NULL)
+        Py_CLEAR(a);
+    epoch++;
+    return (PyObject *)a;
+}
+
+static PyObject *hook_deactivate(PyObject *self, PyObject *o)
+{
+    (void)self;
+    if (Py_TYPE(o) != &Activation_Type) {
+        PyErr_SetString(PyExc_TypeError, "hook_deactivate: the object that hook_activate gave was expected");
+        return NULL;
+    }
+    Activation *a = (Activation *)o;
+    a->alive = 0;                                   /* also for tasks that copied the context */
+    epoch++;
+    PyObject *token = a->token;
+    a->token = NULL;
+    if (token) {
+        if (PyContextVar_Reset(active_var, token) < 0)
+            PyErr_Clear();                          /* ended in another context than it began in: `alive` says enough */
+        Py_DECREF(token);
+    }
+    Py_RETURN_NONE;
+}
+
+static PyObject *hook_active(PyObject *self, PyObject *unused)
+{
+    (void)self;
+    (void)unused;
+    return PyBool_FromLong(!tc_disabled && is_active(PyThreadState_Get()));
+}
+
+static PyObject *set_skip_prefixes(PyObject *self, PyObject *prefixes)
+{
+    (void)self;
+    if (!PyTuple_CheckExact(prefixes)) {
+        PyErr_SetString(PyExc_TypeError, "set_skip_prefixes: a tuple of str was expected");
+        return NULL;
+    }
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(prefixes); i++) {
+        if (!PyUnicode_Check(PyTuple_GET_ITEM(prefixes, i))) {
+            PyErr_SetString(PyExc_TypeError, "set_skip_prefixes: a tuple of str was expected");
+            return NULL;
+        }
+    }
+    Py_XSETREF(skip_prefixes, Py_NewRef(prefixes));
+    Py_RETURN_NONE;
+}
+
+static int is_code(PyObject *code)
+{
+    if (PyCode_Check(code))
+        return 1;
+    PyErr_Format(PyExc_TypeError, "a code object was expected, not %s", Py_TYPE(code)->tp_name);
+    return 0;
+}
+
+static PyObject *skip_code(PyObject *self, PyObject *code)
+{
+    void *state = NULL;
+    (void)self;
+    if (!is_code(code) || GetExtra(code, extra_index, &state) < 0)
+        return NULL;
+    if (state == NULL && SetExtra(code, extra_index, SKIP) < 0)
+        return NULL;
+    if (state && state != SKIP)
+        ((CodeCache *)state)->skip = 1;
+    Py_RETURN_NONE;
+}
+
+static PyObject *unskip_code(PyObject *self, PyObject *code)
+{
+    void *state = NULL;
+    (void)self;
+    if (!is_code(code) || GetExtra(code, extra_index, &state) < 0)
+        return NULL;
+    if (state == SKIP && SetExtra(code, extra_index, NULL) < 0)
+        return NULL;
+    if (state && state != SKIP)
+        ((CodeCache *)state)->skip = 0;
+    Py_RETURN_NONE;
+}
+
+static PyObject *is_skipped(PyObject *self, PyObject *code)
+{
+    void *state = NULL;
+    (void)self;
+    if (!is_code(code) || GetExtra(code, extra_index, &state) < 0)
+        return NULL;
+    return PyBool_FromLong(state == SKIP || (state && ((CodeCache *)state)->skip));
+}
+
+/* code_cache(code, create=True): the CodeCache that lives as long as the code object does */
+static PyObject *code_cache(PyObject *self, PyObject *args)
+{
+    PyObject *code;
+    int create = 1;
+    void *state = NULL;
+    (void)self;
+    if (!PyArg_ParseTuple(args, "O|p:code_cache", &code, &create) || !is_code(code) ||
+        GetExtra(code, extra_index, &state) < 0)
+        return NULL;
+    if (state && state != SKIP)
+        return Py_NewRef((PyObject *)state);
+    if (!create)
+        Py_RETURN_NONE;
+    PyObject *cache = PyObject_CallNoArgs((PyObject *)&tc_CodeCache_Type);
+    if (cache == NULL)
+        return NULL;
+    ((CodeCache *)cache)->skip = state == SKIP;
+    if (SetExtra(code, extra_index, Py_NewRef(cache)) < 0) {
+        Py_DECREF(cache);
+        Py_CLEAR(cache);
+    }
+    return cache;
+}
+
+static PyObject *forget_code(PyObject *self, PyObject *code)
+{
+    void *state = NULL;
+    (void)self;
+    if (!is_code(code) || GetExtra(code, extra_index, &state) < 0)
+        return NULL;
+    if (state == SKIP && SetExtra(code, extra_index, NULL) < 0)
+        return NULL;
+    if (state && state != SKIP) {
+        PyObject *r = PyObject_CallMethod((PyObject *)state, "clear", NULL);
+        if (r == NULL)
+            return NULL;
+        Py_DECREF(r);
+        ((CodeCache *)state)->skip = 0;
+    }
+    Py_RETURN_NONE;
+}
+
+static PyMethodDef functions[] = {
+    {"hook_install", hook_install, METH_O,
+     "hook_install(callback): see frames. callback(code, func, args) is asked where no entry serves a frame; it gives an "
+     "Entry to run, RUN_ORIGINAL, or the frame's result."},
+    {"hook_uninstall", hook_uninstall, METH_NOARGS, "Give the interpreter its evaluator back."},
+    {"hook_installed", hook_installed, METH_NOARGS, "Whether the hook is the interpreter's evaluator now."},
+    {"hook_activate", hook_activate, METH_NOARGS,
+     "Act in this thread and context (and in contexts copied from it); gives what hook_deactivate takes."},
+    {"hook_deactivate", hook_deactivate, METH_O, "End an activation, wherever its context was copied to."},
+    {"hook_active", hook_active, METH_NOARGS, "Whether frames started here and now would be looked at."},
+    {"set_skip_prefixes", set_skip_prefixes, METH_O, "Never look at code whose filename starts with one of these."},
+    {"skip_code", skip_code, METH_O, "Pass frames of this code over from now on."},
+    {"unskip_code", unskip_code, METH_O, "Undo skip_code."},
+    {"is_skipped", is_skipped, METH_O, "Whether frames of this code are passed over."},
+    {"code_cache", code_cache, METH_VARARGS, "code_cache(code, create=True): the CodeCache of a code object, or None."},
+    {"forget_code", forget_code, METH_O, "Drop the entries of a code object, and its skip mark."},
+    {NULL, NULL, 0, NULL},
+};
+
+int tc_init_hook(PyObject *module)
+{
+    Activation_Type.tp_dealloc = (destructor)activation_dealloc;
+    active_var = PyContextVar_New("tcompile_active", Py_None);
+    extra_index = RequestExtraIndex(free_extra);
+    if (active_var == NULL || extra_index < 0 || PyType_Ready(&Activation_Type) < 0) {
+        if (!PyErr_Occurred())
+            PyErr_SetString(PyExc_ImportError, "no code extra slot is left");
+        return -1;
+    }
+    return PyModule_AddFunctions(module, functions);
+}
