@@ -27,15 +27,17 @@ class TcompileBuildHook(BuildHookInterface):
         root = Path(self.root)
         # shared-data must name a folder that exists, also where no Node was there to build the labextension.
         (root / "extension" / "labextension").mkdir(parents=True, exist_ok=True)
-        if build_native(root, say=self.app.display_warning):
+        library = build_native(root, say=self.app.display_warning)
+        if library is not None:
             build_data["pure_python"] = False
             build_data["infer_tag"] = True
+            build_data["artifacts"].append(f"/{library.relative_to(root)}")
         if version == "editable":
             link_tree(root)
 
 
-def build_native(root: Path, say: Any = print) -> bool:
-    """Build the C extension in place. True if it is there afterwards for this Python."""
+def build_native(root: Path, say: Any = print) -> Path | None:
+    """Build the C extension in place for this Python. The shared library, or None where that failed."""
     builder = root / "compiler" / "native" / "build.py"
     reason = f"{builder} is missing"
     if builder.exists():
@@ -45,15 +47,14 @@ def build_native(root: Path, say: Any = print) -> bool:
         sys.modules[spec.name] = module  # dataclasses look their module up
         try:
             spec.loader.exec_module(module)
-            module.build_inplace()
-            return True
-        except (Exception, SystemExit) as error:  # setuptools leaves by SystemExit when the compiler fails
+            return module.build_inplace()
+        except Exception as error:  # whatever it was: an install without it works
             reason = f"{type(error).__name__}: {error}"
     for line in (RULE, "tcompile: the C extension was NOT built; guards and the frame hook run in pure Python, slower.",
                  f"reason: {reason}", "Install a C compiler and Python's headers (Debian: apt install build-essential "
                  "python3-dev) and install tcompile again.", RULE):
         say(line)
-    return False
+    return None
 
 
 def link_tree(root: Path) -> Path:
@@ -86,5 +87,4 @@ def get_build_hook() -> type[BuildHookInterface]:
 
 if __name__ == "__main__":  # python hatch_build.py: both steps in place, without pip
     here = Path(__file__).resolve().parent
-    built = build_native(here)
-    print(f"C extension: {'built' if built else 'NOT built'}; link tree: {link_tree(here)}")
+    print(f"tcompile: C extension: {build_native(here) or 'NOT built'}; link tree: {link_tree(here)}")

@@ -1,0 +1,155 @@
+"""Imports go one way: kernel_magics -> compiler -> torch; stock's internals only in the two adapters. Read from the sources."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGES = {"compiler": "tcompile.compiler", "kernel_magics": "tcompile.kernel_magics", "extension": "tcompile"}
+STOCK = ("torch._dynamo", "torch._inductor", "torch._functorch.aot_autograd")
+ADAPTERS = {"compiler/backends/stock.py", "compiler/backends/registered.py"}
+NOTEBOOK = ("IPython", "ipywidgets", "ipykernel", "jupyter", "jupyter_client", "jupyter_core", "jupyterlab", "nbformat",
+            "nbclient", "nbconvert", "plotly", "anywidget", "traitlets", "notebook")
+# folder of the compiler -> folders that it must not import: what comes after it in the pipeline
+LATER = {
+    "symbolic": {"capture", "guards", "graph", "autograd", "lowering", "fusion", "codegen", "runtime", "report", "backends"},
+    "guards": {"capture", "graph", "autograd", "lowering", "fusion", "codegen", "runtime", "report"},
+    "graph": {"autograd", "lowering", "fusion", "codegen", "runtime", "report"},
+    "lowering": {"capture", "guards", "fusion", "codegen", "runtime", "report"},
+    "fusion": {"capture", "guards", "codegen", "runtime", "report"},
+    "codegen": {"capture", "guards", "runtime", "report"},
+}
+
+
+def sources(*folders: str) -> list[Path]:
+    return [p for folder in folders for p in sorted((ROOT / folder).rglob("*.py")) if "labextension" not in p.parts]
+
+
+def module_name(path: Path) -> str:
+    folder, *rest = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join([PACKAGES[folder], *(part for part in rest if part != "__init__")])
+
+
+def imported(path: Path) -> Iterator[tuple[str, int]]:
+    """Every module that a source names in an import, absolute, with its line; `import_module("literal")` too."""
+    package = module_name(path)
+    if path.name != "__init__.py":
+        package = package.rpartition(".")[0]
+    for node in ast.walk(ast.parse(path.read_text(), str(path))):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, node.lineno) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                parts = package.split(".")
+                base = ".".join([*parts[:len(parts) - node.level + 1], *([base] if base else [])])
+            yield base, node.lineno
+            yield from ((f"{base}.{alias.name}", node.lineno) for alias in node.names)
+        elif isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Constant):
+            function = node.func
+            name = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+            if name in ("import_module", "__import__") and isinstance(node.args[0].value, str):
+                yield node.args[0].value, node.lineno
+
+
+def attribute_chains(path: Path) -> Iterator[tuple[str, int]]:
+    """`torch._dynamo.config`, written without an import: torch imports such a module when it is touched."""
+    for node in ast.walk(ast.parse(path.read_text(), str(path))):
+        parts, inner = [], node
+        while isinstance(inner, ast.Attribute):
+            parts.append(inner.attr)
+            inner = inner.value
+        if parts and isinstance(inner, ast.Name):
+            yield ".".join([inner.id, *reversed(parts)]), node.lineno
+
+
+def under(name: str, package: str) -> bool:
+    return name == package or name.startswith(package + ".")
+
+
+def test_the_readers_see_what_they_should(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = tmp_path / "compiler" / "capture" / "sample.py"
+    source.parent.mkdir(parents=True)
+    source.write_text("import torch._dynamo.config\nfrom torch import _inductor\nfrom ..guards import guard\n"
+                      "import importlib\nimportlib.import_module('torch._functorch.aot_autograd')\ntorch._dynamo.reset()\n")
+    monkeypatch.setattr(sys.modules[__name__], "ROOT", tmp_path)
+    names = {name for name, _ in imported(source)}
+    assert {"torch._dynamo.config", "torch._inductor", "tcompile.compiler.guards.guard", "torch._functorch.aot_autograd"} <= names
+    assert ("torch._dynamo.reset", 6) in set(attribute_chains(source))
+
+
+def test_stock_internals_only_in_the_adapters() -> None:
+    found = []
+    for path in sources("compiler", "kernel_magics", "extension"):
+        if str(path.relative_to(ROOT)) in ADAPTERS:
+            continue
+        for name, line in (*imported(path), *attribute_chains(path)):
+            if any(under(name, stock) for stock in STOCK):
+                found.append(f"{path.relative_to(ROOT)}:{line}: {name}")
+    assert not found, "\n".join(found)
+
+
+def test_compiler_knows_no_notebook() -> None:
+    found = [f"{path.relative_to(ROOT)}:{line}: {name}" for path in sources("compiler") for name, line in imported(path)
+             if any(under(name, package) for package in (*NOTEBOOK, "tcompile.kernel_magics"))]
+    assert not found, "\n".join(found)
+
+
+def test_absolute_names_only_through_tcompile() -> None:
+    """`import compiler` from the repository's root would make a second copy of a module."""
+    found = [f"{path.relative_to(ROOT)}:{line}: {name}" for path in sources("compiler", "kernel_magics", "extension", "tests")
+             if path.parent != Path(__file__).parent
+             for name, line in (imported(path) if path.relative_to(ROOT).parts[0] in PACKAGES else plain_imports(path))
+             if name.split(".")[0] in ("compiler", "kernel_magics", "extension")]
+    assert not found, "\n".join(found)
+
+
+def plain_imports(path: Path) -> Iterator[tuple[str, int]]:
+    for node in ast.walk(ast.parse(path.read_text(), str(path))):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, node.lineno) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            yield node.module or "", node.lineno
+
+
+@pytest.mark.parametrize("folder", sorted(LATER))
+def test_no_stage_imports_a_later_one(folder: str) -> None:
+    found = [f"{path.relative_to(ROOT)}:{line}: {name}" for path in sources(f"compiler/{folder}") for name, line in imported(path)
+             if any(under(name, f"tcompile.compiler.{later}") for later in LATER[folder])]
+    assert not found, "\n".join(found)
+
+
+def run(code: str, tmp_path: Path) -> str:
+    import os
+
+    env = {**os.environ, "TCOMPILE_CACHE_DIR": str(tmp_path / "cache")}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, env=env, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
+
+
+def test_import_is_light(tmp_path: Path) -> None:
+    """`import tcompile` needs no Jupyter, and brings none along."""
+    code = ("import sys, tcompile, tcompile.compiler\n"
+            f"print([m for m in sys.modules if m.split('.')[0] in {NOTEBOOK!r} or m.startswith('torch._dynamo')])")
+    assert run(code, tmp_path).strip() == "[]"
+
+
+def test_inference_leaves_stock_unimported(tmp_path: Path) -> None:
+    """Compiling an MLP on the fast path pays for no import of torch's own compiler, nor of sympy."""
+    code = """
+import sys, torch, tcompile
+model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 10)).eval()
+compiled = tcompile.compile(model)
+x = torch.randn(8, 64)
+with torch.no_grad():
+    torch.testing.assert_close(compiled(x), model(x))
+print([m for m in ("torch._dynamo", "torch._inductor", "torch._functorch.aot_autograd", "sympy") if m in sys.modules])
+"""
+    assert run(code, tmp_path).strip() == "[]"
