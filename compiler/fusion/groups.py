@@ -233,8 +233,8 @@ class _Grouping:
                 raise Refusal(f"reads {b.name} at another index than the one it is made at")
 
     def check_cost(self, g: Group, nest: LoopNest, level: str, factors: list[Factor]) -> None:
-        if not any(f.reduced for f in factors):
-            return
+        if not any(f.reduced for f in factors) or all(f.reduced for f in factors):
+            return                                       # (generated code splits a kernel without outer axes among threads)
         outer = numel_hint([f.size for f in factors if not f.reduced], self.hints)
         inner = numel_hint([f.size for f in factors if f.reduced], self.hints)
         if outer >= SMALL_OUTER or outer * inner < BIG_WORK:

@@ -20,7 +20,7 @@ __all__ = ["Uses", "find_uses", "inline"]
 
 CHEAP = 4              # computed again anywhere, as often as it is read: a conversion, a scaled or shifted load
 CHEAP_INDEX = 16       # of what reads no memory at all: masks made of indices
-MOVED = 256            # read through another index by one nest: moved there, up to this many nodes
+MOVED = 96             # read through another index by one nest: moved there, up to this many nodes
 
 
 class Uses:

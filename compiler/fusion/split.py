@@ -1,7 +1,7 @@
 """Splitting reductions that leave too few results to keep the threads busy: first parts of the data, then the parts' results.
 
-The sum of 1024 x 1024 elements becomes 1024 sums of rows, made in parallel, and one short sum of those; it is also more exact
-than one long sum.
+Four sums over 100,000 elements each become 4 x 100 sums of 1,000, made in parallel, and four short sums of those; they are also
+more exact than long sums. A reduction to one result is left alone: generated code splits a kernel without outer axes itself.
 """
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def split_reductions(steps: Sequence[LoweredStep], hints: dict[str, int]) -> lis
 def _split(n: LoopNest, hints: dict[str, int]) -> tuple[LoopNest, LoopNest] | None:
     kept = numel_hint([a.size for a in n.axes], hints)
     total = numel_hint([a.size for a in n.domain], hints)
-    if kept >= FEW or total < LONG or kept == 0:
+    if not n.axes or kept >= FEW or total < LONG or kept == 0:
         return None
     domain, value, index = list(n.domain), n.value, n.index
     reduced = {a.symbol.name for a in n.reduce_axes}

@@ -17,7 +17,7 @@ from .ir import Axis, Buffer, LoopNest, Value, cast, const, load, param, walk
 from .lowered import Extern, LoweredGraph, LoweredStep, OutputSpec, Param, View
 from .ref import (Ref, Scalar, contiguous_strides, dim_symbol, flat_index, is_one, ref_of_buffer, same, shape_of, strided)
 
-__all__ = ["lower", "Lowering", "NoRule", "rule", "RULES"]
+__all__ = ["lower", "Lowering", "NoRule", "rule", "view_rule", "RULES"]
 
 RULES: dict[Any, Callable] = {}
 
@@ -37,6 +37,15 @@ def rule(*ops: Any) -> Callable:
     return put
 
 
+def view_rule(*names: str) -> Callable:
+    """Register a rule for view operators and for their copying namesakes ("aten.slice.Tensor" and "aten.slice_copy.Tensor")."""
+    copies = []
+    for n in names:
+        ns, packet, overload = n.split(".")
+        copies.append(f"{ns}.{packet}_copy.{overload}")
+    return rule(*names, *copies)
+
+
 def _find(name: str) -> list[Any]:
     """"aten.add.Tensor" -> [torch.ops.aten.add.Tensor]; "aten.add" -> all overloads that are not out variants."""
     ns, packet, *overload = name.split(".")
@@ -54,9 +63,24 @@ def lower(aten: Any, opts: Any) -> LoweredGraph:
     return Lowering(aten, opts).run()
 
 
-# Operators whose library kernels are the point, with the reason that reports show.
-LIBRARY = {**dict.fromkeys(("mm", "bmm", "addmm", "baddbmm", "mv", "dot", "addmv", "linear", "_int_mm"), "matrix product"),
-           **dict.fromkeys(("convolution", "_convolution", "mkldnn_convolution", "convolution_backward"), "convolution")}
+# Operators whose library kernels are the point, with the reason that reports show. Others without a rule are counted as fallbacks.
+LIBRARY = {
+    **dict.fromkeys("mm bmm addmm baddbmm addbmm mv dot vdot addmv linear _int_mm _addmm_activation".split(), "matrix product"),
+    **dict.fromkeys("convolution _convolution convolution_backward mkldnn_convolution".split(), "convolution"),
+    **dict.fromkeys("""_scaled_dot_product_flash_attention_for_cpu _scaled_dot_product_flash_attention
+        _scaled_dot_product_efficient_attention _scaled_dot_product_cudnn_attention _scaled_dot_product_fused_attention_overrideable
+        _scaled_dot_product_flash_attention_for_cpu_backward scaled_dot_product_attention""".split(), "attention"),
+    **dict.fromkeys("sort topk kthvalue median mode searchsorted bucketize argsort".split(), "sort"),
+    **dict.fromkeys("cumsum cumprod cummax cummin logcumsumexp".split(), "scan"),
+    **dict.fromkeys("""scatter scatter_add scatter_reduce index_put _unsafe_index_put index_add index_copy index_reduce masked_scatter
+        embedding_dense_backward put as_strided_scatter diagonal_scatter""".split(), "scattered writes"),
+    **dict.fromkeys("""max_pool2d_with_indices max_pool3d_with_indices avg_pool2d avg_pool3d _adaptive_avg_pool2d _adaptive_avg_pool3d
+        adaptive_max_pool2d adaptive_max_pool3d max_pool2d_with_indices_backward""".split(), "pooling"),
+    **dict.fromkeys("""rand randn randint rand_like randn_like randint_like bernoulli native_dropout normal normal_functional uniform
+        random multinomial randperm exponential""".split(), "random numbers"),
+    **dict.fromkeys("""upsample_nearest1d upsample_nearest2d upsample_nearest3d upsample_linear1d upsample_bilinear2d
+        upsample_bicubic2d upsample_trilinear3d grid_sampler_2d im2col""".split(), "resampling"),
+}
 OUT_VARIANTS = frozenset(("mm", "bmm", "addmm", "baddbmm"))
 
 
@@ -74,12 +98,12 @@ class Lowering:
         self.node: torch.fx.Node | None = None
         self._names: set[str] = set()
         self._views: dict[tuple, Buffer] = {}
-        self._realised: dict[Value, dict[tuple, Buffer]] = {}
+        self._realised: dict[tuple, Buffer] = {}
+        self._results: dict[torch.fx.Node, Buffer] = {}
 
     # ---- the walk
     def run(self) -> LoweredGraph:
         n_input = 0
-        output = None
         for node in self.aten.graph.nodes:
             self.node = node
             if node.op == "placeholder":
@@ -89,11 +113,9 @@ class Lowering:
                 self.refs[node] = self.constant(node)
             elif node.op == "call_function":
                 self.refs[node] = self.call(node)
-            elif node.op == "output":
-                output = node
         self.node = None
-        outputs = self.outputs(output)
-        mutations = [(i, self.realise(self.as_ref(n), fresh=True)) for i, n in self.aten.mutations]
+        outputs = [self.output(o) for o in self.aten.outputs]
+        mutations = [(i, self.result(n)) for i, n in self.aten.mutations]
         env = self.aten.env
         return LoweredGraph(self.steps, self.inputs, outputs, mutations, self.constants, self._symbols(),
                             dict(getattr(env, "hints", None) or {}), dict(self.fallbacks))
@@ -170,10 +192,6 @@ class Lowering:
             return _size(a)
         return a
 
-    def as_ref(self, n: Any) -> Ref:
-        r = self.refs[n] if isinstance(n, torch.fx.Node) else n
-        return r
-
     # ---- what rules use
     def meta(self, node: torch.fx.Node | None = None, k: int | None = None) -> Any:
         v = (node or self.node).meta["val"]
@@ -241,13 +259,16 @@ class Lowering:
                     return base
                 if not fresh:
                     return self.view(base, ref.shape, strides, offset)
-        known = self._realised.setdefault(ref.value, {})
-        k = (ref.shape, tuple(stride) if stride is not None else None)
-        b = known.get(k)
-        if b is None or fresh:
-            b = self.store(ref.value, ref.shape, ref.dtype, stride, suffix="_copy").value.attr[0]
-            known[k] = b
+        if fresh:
+            return self.copy(ref, stride)
+        k = (ref.value, ref.shape, tuple(stride) if stride is not None else None)
+        b = self._realised.get(k)
+        if b is None:
+            b = self._realised[k] = self.copy(ref, stride)
         return b
+
+    def copy(self, ref: Ref, stride: Sequence[Any] | None) -> Buffer:
+        return self.store(ref.value, ref.shape, ref.dtype, stride, suffix="_copy").value.attr[0]
 
     def view(self, base: Buffer, shape: tuple, stride: tuple, offset: Any) -> Buffer:
         k = (id(base), shape, stride, offset)
@@ -330,38 +351,34 @@ class Lowering:
         return tuple(result) if isinstance(val, (tuple, list)) else result[0]
 
     # ---- the end
-    def outputs(self, node: torch.fx.Node | None) -> list[OutputSpec]:
-        specs = getattr(self.aten, "outputs", None)
-        if not specs:
-            flat = node.args[0] if node is not None else ()
-            specs = flat if isinstance(flat, (list, tuple)) else (flat,)
-        return [self.output(s) for s in specs]
+    def result(self, node: torch.fx.Node) -> Buffer:
+        """The buffer of a result of the graph: memory of its own, laid out as the node's metadata says."""
+        b = self._results.get(node)
+        if b is None:
+            self.node = node
+            ref = self.refs[node]
+            b = self.realise(ref, strides_of(node.meta["val"]), fresh=True)
+            if b in self._results.values():              # two results are never one tensor
+                b = self.copy(ref, strides_of(node.meta["val"]))
+            self._results[node] = b
+            self.node = None
+        return b
 
     def output(self, s: Any) -> OutputSpec:
-        kind, value = (s.kind, s.value) if hasattr(s, "kind") else ("buffer", s)
-        if kind in ("input", "const"):
-            return OutputSpec(kind, value)
+        """A GraphOutput (graph/aten.py) with nodes and slots resolved."""
+        kind, value = s.kind, s.value
+        if kind == "node":
+            node = value if isinstance(value, torch.fx.Node) else self.aten.results[value]
+            return OutputSpec("buffer", self.result(node))
+        if kind == "view":
+            where, i = value
+            base = i if where == "input" else self.result(self.aten.results[i])
+            m = s.meta
+            return OutputSpec("view", (base, shape_of(m.shape), strides_of(m), _size(m.storage_offset or 0)))
         if kind == "int":
             r = self.refs[value] if isinstance(value, torch.fx.Node) else value
             return OutputSpec("int", _size(r))
-        if kind in ("view", "replay") and isinstance(value, tuple) and not isinstance(value[0], int):
-            base = self.refs[value[0]] if isinstance(value[0], torch.fx.Node) else value[0]
-            if isinstance(base, Ref):
-                base = self.realise(base, fresh=True)
-            return OutputSpec(kind, (base, *value[1:]))
-        if kind in ("view", "replay"):
-            return OutputSpec(kind, value)
-        if value is None:
-            return OutputSpec("const", None)
-        r = self.refs[value] if isinstance(value, torch.fx.Node) else value
-        if not isinstance(r, Ref):
-            return OutputSpec("int", _size(r)) if isinstance(r, (int, Expr, torch.SymInt)) and not isinstance(r, bool) \
-                else OutputSpec("const", r)
-        m = value.meta.get("val") if isinstance(value, torch.fx.Node) else None
-        self.node = value if isinstance(value, torch.fx.Node) else None
-        b = self.realise(r, strides_of(m) if m is not None else None, fresh=True)
-        self.node = None
-        return OutputSpec("buffer", b)
+        return OutputSpec(kind, value)
 
     def _symbols(self) -> dict[str, tuple[int, str, int]]:
         """Where the host finds each size symbol's value: the first input that shows it bare."""

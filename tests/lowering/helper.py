@@ -22,10 +22,20 @@ def meta(t: Any) -> Any:
     return tuple(map(meta, t)) if isinstance(t, (tuple, list)) else t
 
 
+def _flat(out: Any) -> Any:
+    if isinstance(out, torch.Tensor):
+        return out
+    flat: list = []
+    for o in out:
+        flat += [o] if isinstance(o, torch.Tensor) else list(o)
+    return tuple(flat)
+
+
 def aten_graph(fn: Callable, *inputs: Any) -> Any:
     """An AtenGraph stand-in of fn at these inputs (static shapes)."""
     with torch.no_grad():
-        gm = make_fx(torch.func.functionalize(fn, remove="mutations_and_views"), tracing_mode="real")(*inputs)
+        plain = (lambda *a: _flat(fn(*a)))               # make_fx wants a plain signature and plain containers
+        gm = make_fx(torch.func.functionalize(plain, remove="mutations"), tracing_mode="real")(*inputs)
         gm.graph.eliminate_dead_code()
         env: dict = {}
         it = iter(inputs)
@@ -43,7 +53,7 @@ def aten_graph(fn: Callable, *inputs: Any) -> Any:
             n.meta = {"val": meta(env[n])}
     out = next(n for n in gm.graph.nodes if n.op == "output").args[0]
     flat = list(out) if isinstance(out, (tuple, list)) else [out]
-    return SimpleNamespace(graph=gm.graph, inputs=None, outputs=[SimpleNamespace(kind="buffer", value=n) for n in flat],
+    return SimpleNamespace(graph=gm.graph, inputs=None, outputs=[SimpleNamespace(kind="node", value=n) for n in flat],
                            mutations=[], env=SimpleNamespace(hints={}), constants=constants)
 
 
@@ -69,9 +79,10 @@ def check(fn: Callable, *inputs: Any, atol: float | None = None, rtol: float | N
     """Compiled equals eager: values, dtypes, shapes and strides."""
     s = compile_fn(fn, *inputs, **opts)
     with torch.no_grad():
-        want = fn(*[x.clone() if isinstance(x, torch.Tensor) and not 0 in x.stride() and x.is_contiguous() else x for x in inputs])
+        want = fn(*[x.clone() if isinstance(x, torch.Tensor) and 0 not in x.stride() and x.is_contiguous() else x for x in inputs])
         got = run_schedule(s, list(inputs))
-    want = want if isinstance(want, (tuple, list)) else (want,)
+    want = _flat(want)
+    want = want if isinstance(want, tuple) else (want,)
     assert len(got) == len(want)
     for g, w in zip(got, want):
         torch.testing.assert_close(g, w, atol=atol, rtol=rtol, equal_nan=True)

@@ -159,9 +159,17 @@ def _bools(name: str) -> str:
     return {"add": "logical_or", "mul": "logical_and"}[name]
 
 
+def _sum_operands(lo: Lowering, a: Any, b: Any) -> list[Value]:
+    """Eager's sums round a Python number to the tensor's dtype first; its products and quotients do not."""
+    dt = lo.meta().dtype
+    if lo.emulate and dt in (torch.bfloat16, torch.float16):
+        a, b = (float(torch.tensor(x, dtype=dt)) if isinstance(x, (int, float)) else x for x in (a, b))
+    return _math(lo, a, b)
+
+
 @rule("aten.add.Tensor", "aten.add.Scalar")
 def add(lo: Lowering, node: Any, a: Any, b: Any, *, alpha: Any = 1) -> Ref:
-    x, y = _math(lo, a, b)
+    x, y = _sum_operands(lo, a, b)
     if x.dtype == torch.bool:
         return _out(lo, prim("logical_or", x, y if alpha else C(False, torch.bool)))
     return _out(lo, prim("add", x, _scaled(y, alpha)))
@@ -169,13 +177,13 @@ def add(lo: Lowering, node: Any, a: Any, b: Any, *, alpha: Any = 1) -> Ref:
 
 @rule("aten.sub.Tensor", "aten.sub.Scalar")
 def sub(lo: Lowering, node: Any, a: Any, b: Any, *, alpha: Any = 1) -> Ref:
-    x, y = _math(lo, a, b)
+    x, y = _sum_operands(lo, a, b)
     return _out(lo, prim("sub", x, _scaled(y, alpha)))
 
 
 @rule("aten.rsub.Tensor", "aten.rsub.Scalar")
 def rsub(lo: Lowering, node: Any, a: Any, b: Any, alpha: Any = 1) -> Ref:
-    x, y = _math(lo, a, b)
+    x, y = _sum_operands(lo, a, b)
     return _out(lo, prim("sub", y, _scaled(x, alpha)))
 
 

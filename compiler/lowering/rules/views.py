@@ -8,30 +8,30 @@ import torch
 
 from ...symbolic.expr import Expr, as_expr, maximum, maybe_int, minimum
 from ..ir import const, index, load, prim
-from ..lower import Lowering, NoRule, rule
+from ..lower import Lowering, NoRule, rule, view_rule
 from ..ref import Ref, dim_symbol, flat_index, is_one, ranges_of, remap, reshape, same, shape_of, strided
 from ..rewrite import tidy
 
 
-@rule("aten.view.default", "aten._unsafe_view.default", "aten.reshape.default", "aten._reshape_alias.default",
-      "aten.view_copy.default", "aten.flatten.using_ints", "aten.unflatten.int")
+@view_rule("aten.view.default", "aten._unsafe_view.default", "aten.reshape.default", "aten._reshape_alias.default",
+      "aten.flatten.using_ints", "aten.unflatten.int")
 def view(lo: Lowering, node: Any, x: Ref, *args: Any) -> Ref:
     return reshape(x, lo.out_shape())
 
 
-@rule("aten.view.dtype")
+@view_rule("aten.view.dtype")
 def view_dtype(lo: Lowering, node: Any, x: Ref, dtype: torch.dtype) -> Ref:
     if dtype == x.dtype:
         return x
     raise NoRule("view as another dtype")
 
 
-@rule("aten.expand.default", "aten.expand_copy.default", "aten.broadcast_to.default")
+@view_rule("aten.expand.default", "aten.broadcast_to.default")
 def expand(lo: Lowering, node: Any, x: Ref, *args: Any, **kw: Any) -> Ref:
     return Ref(lo.out_shape(), x.dtype, x.value)          # symbols are counted from the right: nothing to substitute
 
 
-@rule("aten.permute.default", "aten.permute_copy.default")
+@view_rule("aten.permute.default")
 def permute(lo: Lowering, node: Any, x: Ref, dims: Any) -> Ref:
     return _permute(x, [d % x.ndim for d in dims])
 
@@ -41,7 +41,7 @@ def _permute(x: Ref, dims: list[int]) -> Ref:
     return remap(x, tuple(x.shape[d] for d in dims), {d: dim_symbol(n, k) for k, d in enumerate(dims)})
 
 
-@rule("aten.transpose.int", "aten.transpose_copy.int")
+@view_rule("aten.transpose.int")
 def transpose(lo: Lowering, node: Any, x: Ref, a: int, b: int) -> Ref:
     dims = list(range(x.ndim))
     if dims:
@@ -49,19 +49,19 @@ def transpose(lo: Lowering, node: Any, x: Ref, a: int, b: int) -> Ref:
     return _permute(x, dims)
 
 
-@rule("aten.t.default", "aten.t_copy.default", "aten.numpy_T.default")
+@view_rule("aten.t.default", "aten.numpy_T.default")
 def t(lo: Lowering, node: Any, x: Ref) -> Ref:
     return _permute(x, list(reversed(range(x.ndim))))
 
 
-@rule("aten.unsqueeze.default", "aten.unsqueeze_copy.default")
+@view_rule("aten.unsqueeze.default")
 def unsqueeze(lo: Lowering, node: Any, x: Ref, dim: int) -> Ref:
     n = x.ndim + 1
     dim %= n
     return remap(x, x.shape[:dim] + (1,) + x.shape[dim:], {d: dim_symbol(n, d if d < dim else d + 1) for d in range(x.ndim)})
 
 
-@rule("aten.squeeze.default", "aten.squeeze.dim", "aten.squeeze.dims", "aten.squeeze_copy.dim")
+@view_rule("aten.squeeze.default", "aten.squeeze.dim", "aten.squeeze.dims")
 def squeeze(lo: Lowering, node: Any, x: Ref, dims: Any = None) -> Ref:
     chosen = range(x.ndim) if dims is None else ([dims] if isinstance(dims, int) else dims)
     gone = {d % x.ndim for d in chosen} if x.ndim else set()
@@ -74,7 +74,7 @@ def _wrap(i: Any, size: Any) -> Any:
     return i if isinstance(i, Expr) or i >= 0 else maybe_int(as_expr(size) + i)
 
 
-@rule("aten.select.int", "aten.select_copy.int")
+@view_rule("aten.select.int")
 def select(lo: Lowering, node: Any, x: Ref, dim: int, i: Any) -> Ref:
     dim %= x.ndim
     kept = [d for d in range(x.ndim) if d != dim]
@@ -95,7 +95,7 @@ def slice_start(start: Any, size: Any) -> Any:
     return maybe_int(minimum(maximum(start, 0), size))
 
 
-@rule("aten.slice.Tensor", "aten.slice_copy.Tensor")
+@view_rule("aten.slice.Tensor")
 def slice_(lo: Lowering, node: Any, x: Ref, dim: int = 0, start: Any = None, end: Any = None, step: Any = 1) -> Ref:
     dim %= x.ndim
     shape = lo.out_shape()
@@ -109,8 +109,8 @@ def slice_(lo: Lowering, node: Any, x: Ref, dim: int = 0, start: Any = None, end
     return remap(x, shape, {dim: first if is_one(shape[dim]) else first + s * step})
 
 
-@rule("aten.split.Tensor", "aten.split_with_sizes.default", "aten.chunk.default", "aten.unsafe_split.Tensor",
-      "aten.split_with_sizes_copy.default", "aten.unsafe_split_with_sizes.default", "aten.unsafe_chunk.default")
+@view_rule("aten.split.Tensor", "aten.split_with_sizes.default", "aten.chunk.default", "aten.unsafe_split.Tensor",
+      "aten.unsafe_split_with_sizes.default", "aten.unsafe_chunk.default")
 def split(lo: Lowering, node: Any, x: Ref, sizes: Any, dim: int = 0) -> tuple:
     dim %= x.ndim
     out, first = [], as_expr(0)
@@ -121,12 +121,12 @@ def split(lo: Lowering, node: Any, x: Ref, sizes: Any, dim: int = 0) -> tuple:
     return tuple(out)
 
 
-@rule("aten.unbind.int", "aten.unbind_copy.int")
+@view_rule("aten.unbind.int")
 def unbind(lo: Lowering, node: Any, x: Ref, dim: int = 0) -> tuple:
     return tuple(select(lo, node, x, dim, k) for k in range(len(lo.meta())))
 
 
-@rule("aten.diagonal.default", "aten.diagonal_copy.default")
+@view_rule("aten.diagonal.default")
 def diagonal(lo: Lowering, node: Any, x: Ref, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Ref:
     n = x.ndim
     d1, d2 = dim1 % n, dim2 % n
@@ -138,7 +138,7 @@ def diagonal(lo: Lowering, node: Any, x: Ref, offset: int = 0, dim1: int = 0, di
     return remap(x, shape, m)
 
 
-@rule("aten.unfold.default", "aten.unfold_copy.default")
+@view_rule("aten.unfold.default")
 def unfold(lo: Lowering, node: Any, x: Ref, dim: int, size: Any, step: Any) -> Ref:
     if x.ndim == 0:
         raise NoRule("unfold of a 0-dim tensor")
@@ -151,7 +151,7 @@ def unfold(lo: Lowering, node: Any, x: Ref, dim: int, size: Any, step: Any) -> R
     return remap(x, shape, m)
 
 
-@rule("aten.as_strided.default", "aten.as_strided_copy.default")
+@view_rule("aten.as_strided.default")
 def as_strided(lo: Lowering, node: Any, x: Ref, size: Any, stride: Any, offset: Any = None) -> Ref:
     v = strided(x)
     if v is None:
