@@ -27,7 +27,8 @@ __all__ = ["Toolchain", "Unit", "find", "compile_units"]
 # What is left out of it: errno of math functions and traps, which eager does not offer either. Integers wrap as eager's.
 FLAGS = ("-O3", "-std=c++17", "-fPIC", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=off", "-fwrapv",
          "-fno-strict-aliasing", "-fno-exceptions", "-fno-rtti", "-fno-plt", "-fno-asynchronous-unwind-tables", "-w")
-LONG_FLAGS = ("-O1",)              # for kernels of thousands of statements, where -O3 costs seconds and gains nothing
+LONG_FLAGS = ("-O1", "-fno-tree-ter")   # for kernels of thousands of statements: -O3 costs seconds and gains nothing, and
+                                   # substitution of expressions (ter) would undo their interleaving
 LONG_TEXT = 60_000                 # characters
 
 

@@ -18,10 +18,12 @@ __all__ = ["Operand", "expression", "conversion", "splat", "reduce_identity", "r
 
 @dataclass(frozen=True)
 class Operand:
-    """An operand as C++ text: a name or a literal. `is_vector`: one value per lane."""
+    """An operand as C++ text: a name or a literal. `is_vector`: one value per lane; `exact`: a float that fits its low
+    precision storage type without rounding."""
     text: str
     ct: CType
     is_vector: bool
+    exact: bool = False
 
 
 _INFIX = {"add": "+", "sub": "-", "mul": "*", "bitwise_and": "&", "bitwise_or": "|", "bitwise_xor": "^"}

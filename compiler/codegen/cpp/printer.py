@@ -19,7 +19,7 @@ from .dtypes import ctype, literal, storage_size
 from .layout import Choices, Layout, StageLoops, chunk_count, merge_axes, numel, plan_layout
 from .prims import Operand, expression, reduce_identity, reduce_update, splat
 from .support import Support, Target, vector_type
-from .values import LEVEL_ITEM, LEVEL_LOOP, LEVEL_TOP, LEVEL_VECTOR, Location, Scope, StageValues
+from .values import LEVEL_ITEM, LEVEL_LOOP, LEVEL_TOP, LEVEL_VECTOR, Location, Scope, StageValues, stored
 
 __all__ = ["KernelSource", "print_kernel"]
 
@@ -216,7 +216,7 @@ class _Printer:
         for st in stage.stores:
             known = indirect_values()
             roots += [known[n] for n in sorted(st.index.symbol_names()) if n in known]
-            roots.append(st.value)
+            roots.append(stored(st.value))
         lines: list[str] = []
         if vector is None:
             lines += self._scalar_stage(stage, roots, axis_level, loops)

@@ -96,15 +96,17 @@ INLINE u16 narrow_bf16(float f) {          // round to nearest even
     return f != f ? 0x7fc0 : (b + 0x7fff + ((b >> 16) & 1)) >> 16;
 }
 INLINE float round_bf16(float f) { return widen_bf16(narrow_bf16(f)); }
+INLINE u16 cut_bf16(float f) { u32 b; __builtin_memcpy(&b, &f, 4); return b >> 16; }     // of a value that fits
 """
 _BF16_VECTOR = """\
 INLINE vf32 widen_bf16(vu16 h) { return (vf32)(__builtin_convertvector(h, vu32) << 16); }
-INLINE vu32 bf16_bits(vf32 f) {            // round to nearest even
-    vu32 b = (vu32)f, r = (b + 0x7fff + ((b >> 16) & 1)) >> 16;
-    return f == f ? r : vu32{} + 0x7fc0u;
+INLINE vu32 bf16_rounded(vf32 f) {         // to nearest even, in the upper halves
+    vu32 b = (vu32)f, r = b + 0x7fff + ((b >> 16) & 1);
+    return f == f ? r : vu32{} + 0x7fc00000u;
 }
-INLINE vu16 narrow_bf16(vf32 f) { return __builtin_convertvector(bf16_bits(f), vu16); }
-INLINE vf32 round_bf16(vf32 f) { return (vf32)(bf16_bits(f) << 16); }
+INLINE vu16 narrow_bf16(vf32 f) { return __builtin_convertvector(bf16_rounded(f) >> 16, vu16); }
+INLINE vf32 round_bf16(vf32 f) { return (vf32)(bf16_rounded(f) & 0xffff0000u); }
+INLINE vu16 cut_bf16(vf32 f) { return __builtin_convertvector((vu32)f >> 16, vu16); }
 """
 _F16 = """\
 INLINE float widen_f16(u16 h) { _Float16 x; __builtin_memcpy(&x, &h, 2); return (float)x; }

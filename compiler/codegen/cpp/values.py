@@ -12,13 +12,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Callable, Iterable
 
+import torch
+
 from ...lowering.ir import Value, indirect_values
 from ...symbolic.expr import ONE, ZERO, Expr, integer, symbol
 from .dtypes import CType, ctype, literal
 from .prims import BOOL, Operand, conversion, expression, splat
 from .support import Support, vector_type
 
-__all__ = ["LEVEL_TOP", "LEVEL_ITEM", "LEVEL_LOOP", "LEVEL_VECTOR", "Scope", "StageValues", "Location"]
+__all__ = ["LEVEL_TOP", "LEVEL_ITEM", "LEVEL_LOOP", "LEVEL_VECTOR", "Scope", "StageValues", "Location", "stored"]
 
 LEVEL_TOP, LEVEL_ITEM, LEVEL_LOOP, LEVEL_VECTOR = 0, 1, 2, 1000
 Guard = tuple            # of Values, outermost condition first
@@ -50,6 +52,13 @@ class Scope:
         if "tc_" in text:
             self.support.index_helpers()
         return text
+
+
+def stored(value: Value) -> Value:
+    """What has to be computed for a store of `value`: the store itself rounds to a low precision type."""
+    if value.op == "cast" and ctype(value.dtype).storage in ("bf16", "f16") and value.args[0].dtype == torch.float32:
+        return value.args[0]
+    return value
 
 
 @dataclass(frozen=True)
@@ -289,7 +298,7 @@ class StageValues:
         if x.ct.storage not in ("bf16", "f16", "bool"):
             return text
         self.s.need(f"{x.ct.storage}.vector" if vector else x.ct.storage)
-        return f"tc::narrow_{x.ct.storage}({text})"
+        return f"tc::{'cut' if x.exact and x.ct.storage == 'bf16' else 'narrow'}_{x.ct.storage}({text})"
 
     def _index(self, v: Value, ct: CType, vector: bool, copy: int) -> str:
         e = v.attr
@@ -325,16 +334,17 @@ class StageValues:
     # ---- stores
     def store(self, buffer, e: Expr, value: Value, mode: str, in_vector_loop: bool) -> list[tuple[int, str]]:
         """Statements that store `value`: (level, text) pairs, one per copy."""
-        ct = ctype(value.dtype)
+        ct = ctype(buffer.dtype)
+        value = stored(value)
         where = self.locate(buffer, e)
         if not in_vector_loop:
-            x = self.operand(value)
+            x = self._as_stored(self.operand(value), ct)
             level = max([LEVEL_ITEM, *(self.axis_level.get(n, LEVEL_TOP) for n in e.symbol_names())])
             target = f"{where.pointer}[{self.scope.index_text(self.index_at(where.index, 0, False))}]"
             return [(level, self._store_scalar(target, x, ct, mode))]
         out = []
         for copy in range(self.copies):
-            x = self.operand(value, (), copy)
+            x = self._as_stored(self.operand(value, (), copy), ct)
             step = self.step_of(where.index)
             if step is ONE and mode == "set":
                 self.s.need("access")
@@ -343,10 +353,14 @@ class StageValues:
             else:
                 self.s.need("each")
                 target = f"{where.pointer}[{self.scope.index_text(self.index_at(where.index, copy, True))}]"
-                lane = Operand(f"{x.text}[k]", ct, False) if x.is_vector else x
+                lane = Operand(f"{x.text}[k]", ct, False, x.exact) if x.is_vector else x
                 text = f"tc::each(lanes, [&](int k) {{ {self._store_scalar(target, lane, ct, mode)} }});"
             out.append((LEVEL_VECTOR, text))
         return out
+
+    def _as_stored(self, x: Operand, ct: CType) -> Operand:
+        """The operand as an element of the buffer's type; a value of that type already is narrowed without rounding."""
+        return Operand(x.text, ct, x.is_vector, exact=x.ct.storage == ct.storage)
 
     def _store_scalar(self, target: str, x: Operand, ct: CType, mode: str) -> str:
         if mode == "set":
