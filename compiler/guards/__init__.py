@@ -6,8 +6,9 @@ whether all hold or which does not, in C where the extension is built; `explain_
 """
 from __future__ import annotations
 
+from .explain import explain_failure
 from .guard import Guard, GuardFailure, TensorSpec
 from .program import GuardProgram, compile_guards
 from .state import DEFAULT_FIELDS, read_state
 
-__all__ = ["Guard", "GuardFailure", "TensorSpec", "GuardProgram", "compile_guards", "read_state", "DEFAULT_FIELDS"]
+__all__ = ["Guard", "GuardFailure", "TensorSpec", "GuardProgram", "compile_guards", "explain_failure", "read_state", "DEFAULT_FIELDS"]

@@ -134,7 +134,7 @@ static void cache_dealloc(CodeCache *c)
     Py_TYPE(c)->tp_free((PyObject *)c);
 }
 
-Entry *tc_cache_lookup(CodeCache *c, PyObject *func, PyObject *const *args, Py_ssize_t nargs)
+static Entry *lookup(CodeCache *c, PyObject *func, PyObject *const *args, Py_ssize_t nargs)
 {
     PyObject *failures = NULL;
     for (int attempt = 0; attempt < 3; attempt++) {
@@ -172,6 +172,14 @@ Entry *tc_cache_lookup(CodeCache *c, PyObject *func, PyObject *const *args, Py_s
         return NULL;
     Py_XSETREF(c->last_failures, failures);
     return NULL;
+}
+
+Entry *tc_cache_lookup(CodeCache *cache, PyObject *func, PyObject *const *args, Py_ssize_t nargs)
+{
+    tc_disabled++;                                  /* what guards ask Python is not compiled */
+    Entry *entry = lookup(cache, func, args, nargs);
+    tc_disabled--;
+    return entry;
 }
 
 static PyObject *cache_lookup(CodeCache *c, PyObject *const *args, Py_ssize_t nargs)

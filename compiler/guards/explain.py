@@ -1,0 +1,260 @@
+"""The words for a guard that did not hold: what was expected, what was found, what to write instead.
+
+Evaluates the guard's parts once more, in Python, on the miss path only. What it returns keeps no tensor and no user
+object alive.
+"""
+from __future__ import annotations
+
+import types
+import weakref
+from typing import Any, Callable, Sequence
+
+import torch
+
+from .guard import Guard, GuardFailure
+from .python_program import evaluate_source
+from .source import Source
+from .state import read_field
+from .tensors import is_symbol, tensor_mismatch
+from .values import Unreachable, const_equal, dict_keys, length
+
+__all__ = ["explain_failure", "brief"]
+
+_MAX = 80
+_STATE_WORDS = {
+    "grad_mode": "grad mode", "inference_mode": "inference mode", "autocast": "autocast", "deterministic": "deterministic mode",
+    "default_dtype": "the default dtype", "default_device": "the default device", "torch_function": "torch function modes",
+    "functorch": "functorch transforms", "num_threads": "the number of threads", "matmul_precision": "matmul precision",
+    "anomaly": "anomaly mode",
+}
+_STATE_ADVICE = {
+    "grad_mode": "call it under the same grad mode each time (torch.no_grad(), or not); each mode has its own entry",
+    "inference_mode": "call it inside inference mode each time, or never",
+    "autocast": "enter torch.autocast inside the function, or around every call",
+    "default_dtype": "set the default dtype before the first call",
+    "default_device": "set the default device before the first call",
+    "num_threads": "set the number of threads before the first call",
+}
+
+
+def brief(value: Any) -> str:
+    """A short text of a value that runs no code of the user's."""
+    t = type(value)
+    if t in (int, float, bool, str, bytes, complex, type(None), torch.dtype, torch.device, torch.Size, torch.layout):
+        text = repr(value)
+    elif t in (tuple, list) and len(value) <= 8:
+        inner = ", ".join(brief(v) for v in value)
+        text = f"({inner}{',' if len(value) == 1 else ''})" if t is tuple else f"[{inner}]"
+    elif isinstance(value, type):
+        text = value.__qualname__
+    elif isinstance(value, (types.FunctionType, types.BuiltinFunctionType, types.ModuleType)):
+        text = getattr(value, "__qualname__", None) or value.__name__
+    elif issubclass(t, torch.Tensor):
+        text = f"a {t.__name__}"
+    else:
+        text = f"a {t.__qualname__} object"
+    return text if len(text) <= _MAX else text[:_MAX - 3] + "..."
+
+
+def explain_failure(guard: Guard, func: Callable, args: Sequence[Any], bindings: dict[str, int] | None = None) -> GuardFailure:
+    """Why `guard` does not hold for this call. `bindings`: the size symbols' values where they are known."""
+    name = guard.source.name() if guard.source is not None else ""
+    bindings = dict(bindings or {})
+    if guard.kind == "STATE":
+        return _state(guard)
+    if guard.kind == "PREDICATE":
+        return _predicate(guard, bindings)
+    if guard.kind in ("ALIAS", "NO_ALIAS", "NO_OVERLAP"):
+        return _relation(guard, func, args)
+    try:
+        value = evaluate_source(guard.source, func, args)
+    except Unreachable:
+        return GuardFailure(guard, None, "missing", f"`{name}` is there", f"`{name}` is not there any more",
+                            _missing_advice(guard.source))
+    if guard.kind == "TENSOR":
+        return _tensor(guard, name, value, bindings)
+    return _plain(guard, name, value)
+
+
+def _missing_advice(source: Source | None) -> str:
+    kind = source.kind if source is not None else ""
+    if kind in ("item", "dict"):
+        return "keep the container's keys and length the same between calls"
+    return "give the object the same attributes at every call"
+
+
+def _tensor(guard: Guard, name: str, value: Any, bindings: dict[str, int]) -> GuardFailure:
+    spec = guard.expected
+    found = tensor_mismatch(value, spec, bindings)
+    if found is None:                                # one of the size expressions
+        for what, sizes, got in (("shape", spec.shape, value.shape), ("stride", spec.stride, value.stride())):
+            for d, e in enumerate(sizes):
+                if e is None or isinstance(e, int) or is_symbol(e) or not hasattr(e, "eval"):
+                    continue
+                wanted = e.eval(bindings) if e.symbol_names() <= bindings.keys() else None
+                if wanted != got[d]:
+                    found = (f"{what}[{d}]", e.py() if wanted is None else wanted, got[d])
+                    break
+            if found:
+                break
+    if found is None:
+        return GuardFailure(guard, None, "", f"`{name}` as before", f"`{name}` fits again", "")
+    detail, wanted, got = found
+    failure = GuardFailure(guard, _plain_value(got), detail)
+    if detail in ("dispatch keys", "tangent"):
+        failure.expected_text, failure.got_text = f"`{name}` is a plain dense tensor", f"`{name}` is {got}"
+    elif detail == "type":
+        failure.expected_text = f"`{name}` is a {brief(wanted)}"
+        failure.got_text = f"`{name}` is a {brief(got)}"
+    elif detail == "ndim":
+        failure.expected_text, failure.got_text = f"`{name}` has {wanted} dimensions", f"`{name}` has {got} dimensions"
+    else:
+        failure.expected_text, failure.got_text = f"`{name}` had {detail} = {brief(wanted)}", f"`{name}` has {detail} = {brief(got)}"
+    failure.suggestion = _tensor_advice(name, detail, wanted, got)
+    return failure
+
+
+def _tensor_advice(name: str, detail: str, wanted: Any, got: Any) -> str:
+    if detail.startswith("shape["):
+        dim = detail[6:-1]
+        if got in (0, 1):
+            return f"sizes 0 and 1 are always compiled apart; pad dimension {dim} of {name}, or accept one more entry"
+        return f"compile with dynamic=True, or tcompile.mark_dynamic({name}, {dim}) before the call"
+    if detail.startswith("stride["):
+        return f"pass {name}.contiguous(), or memory of one layout at every call"
+    return {
+        "dtype": f"convert before the call: {name}.to({brief(wanted)})",
+        "device": f"move before the call: {name}.to({str(wanted)!r})",
+        "requires_grad": f"{name}.requires_grad_({bool(wanted)}) before the call, or {name}.detach()",
+        "ndim": "reshape to one number of dimensions before the call",
+        "type": "pass one kind of tensor at every call",
+        "layout": f"convert before the call: {name}.to_dense()",
+        "conj": f"pass {name}.resolve_conj()",
+        "neg": f"pass {name}.resolve_neg()",
+        "storage_offset": f"pass {name}.clone(), or views at one offset",
+        "tangent": "call the function outside forward-mode differentiation, or accept that it runs as it is",
+        "dispatch keys": "pass a plain dense tensor; tensors inside vmap, grad, or of a mode of your own are compiled apart",
+        "data_ptr": "copy new values into the same tensor (copy_) instead of passing another",
+    }.get(detail, "")
+
+
+def _plain_value(value: Any) -> Any:
+    return value if type(value) in (int, float, bool, str, type(None), torch.dtype, torch.device) else brief(value)
+
+
+def _plain(guard: Guard, name: str, value: Any) -> GuardFailure:
+    kind, expected = guard.kind, guard.expected
+    f = GuardFailure(guard, _plain_value(value), kind.lower())
+    if kind in ("ID", "WEAK_ID"):
+        wanted = expected() if isinstance(expected, weakref.ref) else expected
+        if type(wanted) in (bool, type(None)) or type(value) in (bool, type(None)):
+            f.expected_text, f.got_text = f"`{name}` was {brief(wanted)}", f"`{name}` is {brief(value)}"
+            f.suggestion = "each value has its own entry; pass it as a tensor if it changes often"
+        elif kind == "WEAK_ID" and wanted is None:
+            f.expected_text, f.got_text = f"`{name}` was an object that is gone", f"`{name}` is {brief(value)}"
+            f.suggestion = "keep one object and change its contents, instead of making a new one for each call"
+        else:
+            f.expected_text = f"`{name}` was {brief(wanted)}"
+            same = type(wanted) is type(value)
+            f.got_text = f"`{name}` is another {type(value).__qualname__} object" if same else f"`{name}` is {brief(value)}"
+            f.suggestion = ("compile the object's own method, or pass what differs as arguments" if same
+                            else "do not rebind it between calls")
+    elif kind == "TYPE":
+        f.expected_text, f.got_text = f"`{name}` was a {brief(expected)}", f"`{name}` is a {brief(type(value))}"
+        f.suggestion = "pass one type at every call"
+    elif kind == "EQUALS":
+        f.expected_text, f.got_text = f"`{name}` was {brief(expected)}", f"`{name}` is {brief(value)}"
+        if type(expected) is int:
+            f.suggestion = f"make it a tensor (torch.tensor({name})), or compile with dynamic=True"
+        elif type(expected) is float:
+            f.suggestion = f"make it a 0-dim tensor: torch.tensor({name})"
+        else:
+            f.suggestion = "each value has its own entry; keep it constant, or compute with tensors"
+    elif kind == "LEN":
+        f.got = _length(value)
+        f.expected_text, f.got_text = f"len(`{name}`) was {expected}", f"len(`{name}`) is {f.got}"
+        f.suggestion = "keep the length the same, or stack the items into one tensor"
+    elif kind == "DICT_KEYS":
+        try:
+            keys: Any = dict_keys(value)
+        except Unreachable:
+            keys = None
+        f.expected_text, f.got_text = f"`{name}` had the keys {brief(tuple(expected))}", f"`{name}` has the keys {brief(keys)}"
+        f.suggestion = "keep the same keys in the same order"
+    elif kind == "HASATTR":
+        had, has = ("had", "has no") if expected[1] else ("had no", "has")
+        f.expected_text, f.got_text = f"`{name}` {had} attribute {expected[0]!r}", f"`{name}` {has} attribute {expected[0]!r}"
+        f.suggestion = "set attributes before the first call"
+    elif kind == "INT_SYMBOL":
+        f.expected_text, f.got_text = f"`{name}` was an int of 2 or more", f"`{name}` is {brief(value)}"
+        f.suggestion = "0 and 1 are always compiled apart"
+    elif kind == "FLOAT":
+        f.expected_text, f.got_text = f"`{name}` was a float", f"`{name}` is {brief(value)}"
+        f.suggestion = f"pass float({name})"
+    elif kind == "CODE":
+        f.expected_text, f.got_text = f"the code of `{name}` was as captured", f"the code of `{name}` is another"
+        f.suggestion = "define the function once; redefining it compiles anew"
+    return f
+
+
+def _length(value: Any) -> int | None:
+    try:
+        return length(value)
+    except Unreachable:
+        return None
+
+
+def _predicate(guard: Guard, bindings: dict[str, int]) -> GuardFailure:
+    e = guard.expected
+    names = sorted(e.symbol_names()) if hasattr(e, "symbol_names") else []
+    known = {n: bindings[n] for n in names if n in bindings}
+    text = e.py() if hasattr(e, "py") else repr(e)
+    got = ", ".join(f"{n} = {v}" for n, v in known.items())
+    return GuardFailure(guard, got or None, "predicate", f"{text} held", f"{got or 'the sizes now'} breaks {text}",
+                        "a branch of the code depends on this size; each side has its own entry")
+
+
+def _relation(guard: Guard, func: Callable, args: Sequence[Any]) -> GuardFailure:
+    sources = (guard.source, guard.expected) if guard.kind == "ALIAS" else tuple(guard.expected)
+    names = [s.name() for s in sources]
+    if guard.kind == "ALIAS":
+        return GuardFailure(guard, None, "alias", f"`{names[0]}` and `{names[1]}` were one object",
+                            f"`{names[0]}` and `{names[1]}` are two objects", "pass the same object in both places, or never")
+    shared = _first_pair(guard.kind, sources, func, args)
+    what = "are one object" if guard.kind == "NO_ALIAS" else "share memory"
+    pair = f"`{shared[0]}` and `{shared[1]}` {what}" if shared else f"some of {', '.join(names[:6])} {what}"
+    return GuardFailure(guard, pair, guard.kind.lower(),
+                        "the arguments were different objects" if guard.kind == "NO_ALIAS" else "the tensors did not overlap",
+                        pair, "pass separate tensors (x.clone()) where one of them is written to")
+
+
+def _first_pair(kind: str, sources: tuple, func: Callable, args: Sequence[Any]) -> tuple[str, str] | None:
+    from .python_program import no_overlap
+    found = []
+    for s in sources:
+        try:
+            found.append((s.name(), evaluate_source(s, func, args)))
+        except Unreachable:
+            return None
+    for i, (n, v) in enumerate(found):
+        for m, w in found[:i]:
+            if v is w or (kind == "NO_OVERLAP" and not no_overlap([v, w])):
+                return m, n
+    return None
+
+
+def _state(guard: Guard) -> GuardFailure:
+    for name, wanted in guard.expected.items():
+        got = read_field(name)
+        if got != wanted and not const_equal(got, wanted):
+            words = _STATE_WORDS[name]
+            return GuardFailure(guard, _plain_value(got), name, f"{words} was {_state_text(wanted)}",
+                                f"{words} is {_state_text(got)}",
+                                _STATE_ADVICE.get(name, f"keep {words} the same at every call"))
+    return GuardFailure(guard, None, "state", "global state as before", "global state fits again", "")
+
+
+def _state_text(value: Any) -> str:
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return "off" if value in ((), None) else brief(value)

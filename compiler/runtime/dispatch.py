@@ -1,0 +1,205 @@
+"""Entries, the cache of a code object, and dispatch: from a call to the compiled code that may serve it.
+
+`Entry(program, fn, meta)` is compiled code (`fn(func, *parameters)`) with the guards under which it may serve a call.
+`code_cache(code)` is the one CodeCache of a code object, shared by `compile()` and the frame hook; `cache.lookup(func,
+args)` gives the entry whose guards hold, and moves it to the front; after a miss `cache.last_failures` names the first
+guard of each entry that did not hold. `Dispatcher(func, cache, miss)` is a function-like callable: it binds arguments
+as CPython does, looks the entry up and calls it; where none serves, `miss(dispatcher, func, args)` decides, with compiled
+code switched off in this thread: it gives an Entry to run (preferred: it runs with compiled code on again), RUN_ORIGINAL,
+or the call's result. Parameters are in the order of co_varnames: positional, keyword-only, *args tuple, **kwargs dict.
+
+The classes are the C extension's where it is built (a hit costs under 100 ns plus guards), else the Python ones below.
+"""
+from __future__ import annotations
+
+import inspect
+import threading
+import types
+import weakref
+from contextlib import contextmanager
+from typing import Any, Callable, Iterator
+
+from ..native import native
+
+__all__ = ["Entry", "CodeCache", "Dispatcher", "RUN_ORIGINAL", "code_cache", "forget_code", "disabled", "is_disabled",
+           "n_parameters"]
+
+
+def n_parameters(code: types.CodeType) -> int:
+    """How many parameter slots a frame of this code has: the length of the `args` that guards are checked against."""
+    return (code.co_argcount + code.co_kwonlyargcount + bool(code.co_flags & inspect.CO_VARARGS)
+            + bool(code.co_flags & inspect.CO_VARKEYWORDS))
+
+
+class PythonEntry:
+    """Entry in Python; the C class has the same attributes."""
+
+    def __init__(self, program: Any, fn: Callable, meta: Any = None) -> None:
+        if not callable(fn):
+            raise TypeError("Entry: fn must be callable")
+        self.program, self.fn, self.meta, self.hits = program, fn, meta, 0
+
+
+class PythonCodeCache:
+    """CodeCache in Python; the C class has the same methods."""
+
+    def __init__(self) -> None:
+        self._entries: list[PythonEntry] = []
+        self.last_failures: list[tuple[PythonEntry, int]] = []
+        self.skip = False
+
+    @property
+    def entries(self) -> tuple[PythonEntry, ...]:
+        return tuple(self._entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def add(self, entry: PythonEntry) -> None:
+        if not isinstance(entry, PythonEntry):
+            raise TypeError(f"add: an Entry was expected, not {type(entry).__name__}")
+        self._entries = [entry, *self._entries]
+
+    def remove(self, entry: PythonEntry) -> None:
+        if entry not in self._entries:
+            raise ValueError("remove: the entry is not in this cache")
+        self._entries = [e for e in self._entries if e is not entry]
+
+    def clear(self) -> None:
+        self._entries, self.last_failures = [], []
+
+    def lookup(self, func: Callable, args: tuple) -> PythonEntry | None:
+        failures = []
+        for entry in self._entries:                   # the list is replaced, never changed: safe to walk
+            failed = entry.program.check(func, args)
+            if failed == -1:
+                if self._entries and entry is not self._entries[0] and entry in self._entries:
+                    self._entries = [entry, *(e for e in self._entries if e is not entry)]
+                return entry
+            failures.append((entry, failed))
+        self.last_failures = failures
+        return None
+
+
+class _Thread(threading.local):
+    disabled = 0
+
+
+_thread = _Thread()
+_PYTHON_RUN_ORIGINAL = object()
+
+
+class PythonDispatcher:
+    """Dispatcher in Python; the C class behaves the same."""
+
+    def __init__(self, func: types.FunctionType, cache: Any, miss: Callable) -> None:
+        if not isinstance(func, types.FunctionType):
+            raise TypeError(f"Dispatcher: a Python function was expected, not {type(func).__name__}")
+        self.__wrapped__, self.cache, self.miss = func, cache, miss
+        self._code = func.__code__
+
+    def __get__(self, obj: Any, owner: type | None = None) -> Any:
+        return self if obj is None else types.MethodType(self, obj)
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "__wrapped__":
+            raise AttributeError(name)
+        return getattr(self.__wrapped__, name)
+
+    def __repr__(self) -> str:
+        return f"<compiled {self.__wrapped__!r}>"
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        func = self.__wrapped__
+        if _thread.disabled or func.__code__ is not self._code:
+            return func(*args, **kwargs)
+        bound = bind_parameters(func, args, kwargs)
+        if bound is None:
+            return func(*args, **kwargs)              # raises the TypeError
+        with disabled():
+            entry = self.cache.lookup(func, bound)
+            result = self.miss(self, func, bound) if entry is None else None
+        if entry is None:
+            if result is RUN_ORIGINAL:
+                return func(*args, **kwargs)
+            if not isinstance(result, PythonEntry):
+                return result
+            entry = result
+        entry.hits += 1
+        return entry.fn(func, *bound)
+
+
+def bind_parameters(func: types.FunctionType, args: tuple, kwargs: dict[str, Any]) -> tuple | None:
+    """The frame's parameters in co_varnames order, or None where the arguments do not fit."""
+    code = func.__code__
+    n_pos, n_named = code.co_argcount, code.co_argcount + code.co_kwonlyargcount
+    names = code.co_varnames
+    has_varargs, has_varkw = code.co_flags & inspect.CO_VARARGS, code.co_flags & inspect.CO_VARKEYWORDS
+    values = dict(zip(names, args[:n_pos]))
+    if len(args) > n_pos and not has_varargs:
+        return None
+    extra = {}
+    for name, value in kwargs.items():
+        if name in names[code.co_posonlyargcount:n_named]:
+            if name in values:
+                return None
+            values[name] = value
+        elif has_varkw:
+            extra[name] = value
+        else:
+            return None
+    defaults = func.__defaults__ or ()
+    values = {**dict(zip(names[n_pos - len(defaults):n_pos], defaults)), **(func.__kwdefaults__ or {}), **values}
+    if any(name not in values for name in names[:n_named]):
+        return None
+    out = [values[name] for name in names[:n_named]]
+    if has_varargs:
+        out.append(args[n_pos:])
+    if has_varkw:
+        out.append(extra)
+    return tuple(out)
+
+
+_caches: dict[int, PythonCodeCache] = {}
+
+
+def _python_code_cache(code: types.CodeType, create: bool = True) -> PythonCodeCache | None:
+    found = _caches.get(id(code))                     # by identity: equal code objects may differ in their globals
+    if found is None and create:
+        found = _caches[id(code)] = PythonCodeCache()
+        weakref.finalize(code, _caches.pop, id(code), None).atexit = False
+    return found
+
+
+def _python_forget_code(code: types.CodeType) -> None:
+    found = _caches.get(id(code))
+    if found is not None:
+        found.clear()
+        found.skip = False
+
+
+if native is not None:
+    Entry, CodeCache, Dispatcher = native.Entry, native.CodeCache, native.Dispatcher
+    RUN_ORIGINAL, code_cache, forget_code = native.RUN_ORIGINAL, native.code_cache, native.forget_code
+else:
+    Entry, CodeCache, Dispatcher = PythonEntry, PythonCodeCache, PythonDispatcher
+    RUN_ORIGINAL, code_cache, forget_code = _PYTHON_RUN_ORIGINAL, _python_code_cache, _python_forget_code
+
+
+@contextmanager
+def disabled() -> Iterator[None]:
+    """Run originals in this thread for the length of a with-block: dispatchers and the frame hook stand aside."""
+    if native is not None:
+        native.disable()
+    _thread.disabled += 1
+    try:
+        yield
+    finally:
+        _thread.disabled -= 1
+        if native is not None:
+            native.enable()
+
+
+def is_disabled() -> bool:
+    """Whether compiled code is switched off in this thread."""
+    return bool(native.disabled_depth() if native is not None else _thread.disabled)

@@ -1,0 +1,86 @@
+"""The frame hook for the rest of the compiler: switched on for the length of a with-block.
+
+In: `callback(code, func, args)`, asked for each function frame that no entry serves: it gives an Entry to run,
+RUN_ORIGINAL, or the frame's result; with compiled code switched off meanwhile. Out: `capturing(callback)`, a context
+manager; the hook acts in the thread and context that entered it and in tasks started there, until it is left.
+Without the C extension there is no hook: `available()` is False and `why_unavailable()` says why.
+"""
+from __future__ import annotations
+
+import os
+import sys
+import sysconfig
+import threading
+import types
+from contextlib import contextmanager
+from typing import Any, Callable, Iterator
+
+from ..native import native, say_missing, why_missing
+
+__all__ = ["available", "why_unavailable", "capturing", "skip_code", "is_skipped", "default_skip_prefixes"]
+
+Callback = Callable[[types.CodeType, types.FunctionType, tuple], Any]
+_lock = threading.Lock()
+_depth = 0
+_callbacks: list[Callback] = []
+
+
+def available() -> bool:
+    return native is not None
+
+
+def why_unavailable() -> str | None:
+    return why_missing
+
+
+def default_skip_prefixes() -> tuple[str, ...]:
+    """Folders and pseudo-files whose code is never captured: the standard library, this package, frozen modules."""
+    here = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    compiler = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    standard = {os.path.dirname(os.__file__), sysconfig.get_paths()["stdlib"], sysconfig.get_paths()["platstdlib"]}
+    prefixes = ["<frozen ", "<string>", "<__array_function__"]
+    # site-packages lies inside the standard library's folder: name that folder's own modules and packages instead
+    for folder in standard:
+        for name in sorted(sys.stdlib_module_names):
+            for path in (os.path.join(folder, name + ".py"), os.path.join(folder, name) + os.sep):
+                if os.path.exists(path):
+                    prefixes.append(path)
+    return (*prefixes, compiler + os.sep, os.path.realpath(compiler) + os.sep, os.path.join(here, "kernel_magics") + os.sep)
+
+
+@contextmanager
+def capturing(callback: Callback) -> Iterator[None]:
+    """See the frames that this thread and context start. Nests; the innermost callback is asked. Raises RuntimeError
+    where the extension is not built."""
+    global _depth
+    if native is None:
+        say_missing()
+        raise RuntimeError(why_missing)
+    with _lock:
+        if _depth == 0:
+            native.set_skip_prefixes(default_skip_prefixes())
+        _depth += 1
+        _callbacks.append(callback)
+        native.hook_install(callback)
+    activation = native.hook_activate()
+    try:
+        yield
+    finally:
+        native.hook_deactivate(activation)
+        with _lock:
+            _depth -= 1
+            _callbacks.remove(callback)
+            if _callbacks:
+                native.hook_install(_callbacks[-1])
+            else:
+                native.hook_uninstall()
+
+
+def skip_code(code: types.CodeType) -> None:
+    """Pass frames of this code over from now on."""
+    if native is not None:
+        native.skip_code(code)
+
+
+def is_skipped(code: types.CodeType) -> bool:
+    return native is None or native.is_skipped(code)
