@@ -15,16 +15,18 @@ __all__ = ["AtenGraph", "GraphOutput"]
 
 @dataclass
 class GraphOutput:
-    """How one value that the captured graph returns is made.
+    """How one value that the captured graph returns is made (OutputSpec of fusion/schedule.py, over fx nodes).
 
-    kind     value
-    node     slot: index into the results (the arguments of the fx output node); fresh memory laid out as `meta` says. Two
-             outputs with the same slot are the same tensor object
-    input    input index: the very object that came in (its mutation, if any, included)
-    view     ("input" | "node", index or slot): a view of that tensor's memory with the shape and stride of `meta`;
-             `meta.storage_offset` is relative to the start of the base tensor, in elements
-    int      int | Expr
-    const    any other object (None, a number, ...)
+    kind     value in `plan`                        value in `outputs`
+    buffer   slot                                   node: fresh memory laid out as `meta` says; two outputs with the same node
+                                                    are the same tensor object
+    input    input index                            the same: the very object that came in (its mutation, if any, included)
+    view     ("input" | "node", index | slot)       (input index | node, shape, stride, offset): a view of that tensor's
+                                                    memory; the offset, in elements, counts from the start of that tensor
+    int      int | Expr                             the same
+    const    any other object (None, a number)      the same
+
+    A *slot* is an index into the results, the arguments of the fx output node.
     """
     kind: str
     value: Any
@@ -42,14 +44,14 @@ class AtenGraph:
                `aten.clone` makes fresh memory with exactly the strides of its "val". A result is laid out as its "val" says;
                other values may be laid out in any way.
     inputs     the captured graph's GraphInputs
-    outputs    one GraphOutput per returned value
+    plan       one GraphOutput per returned value, naming slots (passes may replace nodes); `outputs` is the plan with nodes
     mutations  [(input index, slot)]: after the run, inputs[index].copy_(results[slot])
     env        ShapeEnv with the size symbols' hints and ranges
     no_overlap input indices whose memory was assumed disjoint from every other input's (mutated ones): needs a guard
     """
     graph: torch.fx.Graph
     inputs: list
-    outputs: list[GraphOutput]
+    plan: list[GraphOutput]
     mutation_slots: list[tuple[int, int]] = field(default_factory=list)
     env: ShapeEnv | None = None
     constants: dict[str, torch.Tensor] = field(default_factory=dict)
@@ -60,6 +62,21 @@ class AtenGraph:
     def results(self) -> tuple[torch.fx.Node, ...]:
         """The nodes that the output node names, by slot."""
         return self.graph.output_node().args[0]
+
+    @property
+    def outputs(self) -> list[GraphOutput]:
+        """The plan with nodes in the place of slots."""
+        r = self.results
+        out = []
+        for o in self.plan:
+            if o.kind == "buffer":
+                o = GraphOutput("buffer", r[o.value], o.meta)
+            elif o.kind == "view":
+                kind, i = o.value
+                m = o.meta
+                o = GraphOutput("view", (r[i] if kind == "node" else i, m.shape, m.stride, m.storage_offset), m)
+            out.append(o)
+        return out
 
     @property
     def mutations(self) -> list[tuple[int, torch.fx.Node]]:
@@ -94,9 +111,9 @@ def _target_name(t: Any) -> str:
 
 
 def _output_text(o: GraphOutput, a: AtenGraph) -> str:
-    if o.kind == "node":
-        return str(a.results[o.value])
+    if o.kind == "buffer":
+        return str(o.value)
     if o.kind == "view":
-        kind, i = o.value
-        return f"view({a.results[i] if kind == 'node' else f'input {i}'}, {o.meta})"
+        base = o.value[0]
+        return f"view({f'input {base}' if isinstance(base, int) else base}, {o.meta})"
     return f"{o.kind} {o.value}"

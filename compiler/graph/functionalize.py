@@ -376,7 +376,7 @@ class Functionalizer:
                 s = slot(a)
                 if a.tensor is not v and not memory.constant and self._seen_other(a, v):
                     return GraphOutput("view", ("node", s), meta.replace(storage_offset=0))
-                return GraphOutput("node", s, meta)
+                return GraphOutput("buffer", s, meta)
             root = memory.root
             offset = maybe_int(as_expr(meta.storage_offset) - as_expr(root.meta.storage_offset))
             rel = meta.replace(storage_offset=offset)

@@ -203,7 +203,7 @@ def decompose(a: AtenGraph) -> AtenGraph:
     finally:
         state.env = outer
     _lay_out_results(a, g, b)
-    return AtenGraph(g, a.inputs, a.outputs, a.mutation_slots, a.env, a.constants, a.no_overlap, a.name)
+    return AtenGraph(g, a.inputs, a.plan, a.mutation_slots, a.env, a.constants, a.no_overlap, a.name)
 
 
 def _keep_layout(b: Builder, r: Node, val: TensorMeta, n: Node) -> Node:
@@ -224,7 +224,7 @@ def _aliases(n: Node) -> bool:
 def _lay_out_results(a: AtenGraph, g: torch.fx.Graph, b: Builder) -> None:
     """Results must be fresh memory with the strides that the outputs have in eager."""
     out = g.output_node()
-    want = {o.value: o.meta for o in a.outputs if o.kind == "node"}
+    want = {o.value: o.meta for o in a.plan if o.kind == "buffer"}
     old = a.results
     mutated = {s for _, s in a.mutation_slots}
     results = list(out.args[0])

@@ -1,0 +1,93 @@
+"""Run an AtenGraph with torch's own kernels: the reference for what the graph means, used by tests and by `backend="aten"`-like
+checks. Slow and simple; results have the layout that the graph's metadata says."""
+from __future__ import annotations
+
+from typing import Any, Sequence
+
+import torch
+from torch.fx.node import map_arg
+
+from ..symbolic.expr import Expr
+from .aten import AtenGraph
+from .meta.core import TensorMeta
+
+__all__ = ["interpret"]
+
+aten = torch.ops.aten
+
+
+def _bind(val: Any, actual: Any, sizes: dict[str, int]) -> None:
+    if isinstance(val, TensorMeta):
+        for s, n in (*zip(val.shape, actual.shape), *zip(val.stride, actual.stride())):
+            if isinstance(s, Expr) and s.op == "sym":
+                sizes.setdefault(s.name, int(n))
+    elif isinstance(val, Expr) and val.op == "sym":
+        sizes.setdefault(val.name, int(actual))
+
+
+def _concrete(x: Any, sizes: dict[str, int]) -> Any:
+    if isinstance(x, Expr):
+        return x.eval(sizes)
+    if isinstance(x, (list, tuple)):
+        return [_concrete(y, sizes) for y in x]
+    return x
+
+
+def _laid_out(t: torch.Tensor, m: TensorMeta, sizes: dict[str, int]) -> torch.Tensor:
+    stride = _concrete(m.stride, sizes)
+    if list(t.stride()) == list(stride) or t.numel() == 0 and t.dim() == 0:
+        return t
+    out = torch.empty_strided(tuple(t.shape), stride, dtype=t.dtype, device=t.device)
+    return out.copy_(t)
+
+
+def _call(n: torch.fx.Node, args: tuple, kwargs: dict, sizes: dict[str, int]) -> Any:
+    t = n.target
+    if t is aten.view.default:
+        return args[0].reshape(args[1])
+    if t is aten.clone.default:
+        return _laid_out(args[0].clone(), n.meta["val"], sizes)
+    if t is aten.as_strided.default:
+        x = _laid_out(args[0], n.args[0].meta["val"], sizes)
+        return x.as_strided(args[1], args[2], x.storage_offset() + (args[3] or 0))
+    out = t(*args, **kwargs)
+    return out
+
+
+def interpret(a: AtenGraph, inputs: Sequence[Any]) -> tuple:
+    """The graph's outputs on real inputs, in place writes to inputs included."""
+    values: dict[torch.fx.Node, Any] = {}
+    sizes: dict[str, int] = {}
+    it = iter(inputs)
+    for n in a.graph.nodes:
+        if n.op == "placeholder":
+            values[n] = x = next(it)
+            _bind(n.meta.get("val"), x, sizes)
+        elif n.op == "get_attr":
+            values[n] = a.constants[n.target]
+        elif n.op == "call_function":
+            args = _concrete(map_arg(n.args, values.__getitem__), sizes)
+            kwargs = {k: _concrete(map_arg(v, values.__getitem__), sizes) for k, v in n.kwargs.items()}
+            values[n] = _call(n, args, kwargs, sizes)
+    results = []
+    for r in a.results:
+        m, v = r.meta["val"], values[r]
+        results.append(_laid_out(v, m, sizes) if r.op == "call_function" else v)
+    for i, slot in a.mutation_slots:
+        inputs[i].copy_(results[slot])
+    out: list[Any] = []
+    for o in a.plan:
+        if o.kind == "buffer":
+            out.append(results[o.value])
+        elif o.kind == "input":
+            out.append(inputs[o.value])
+        elif o.kind == "view":
+            base = inputs[o.value[1]] if o.value[0] == "input" else results[o.value[1]]
+            m = o.meta
+            shape, stride = _concrete(m.shape, sizes), _concrete(m.stride, sizes)
+            offset = base.storage_offset() + _concrete(m.storage_offset, sizes)
+            b = base if base.dtype == m.dtype else base.view(m.dtype)
+            out.append(b.as_strided(shape, stride, offset))
+        else:
+            out.append(_concrete(o.value, sizes))
+    return tuple(out)

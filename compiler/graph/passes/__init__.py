@@ -1,0 +1,79 @@
+"""Graph passes: functions AtenGraph -> None (in place) or AtenGraph, run in the order of one table.
+
+In: an AtenGraph, before ("recorded") or after ("decomposed") decomposition. `PASSES` holds (name, point, function); a pass is switched
+off by its name (option `disabled_passes`), and users add their own with `insert`.
+"""
+from __future__ import annotations
+
+from typing import Any, Callable
+
+from ..aten import AtenGraph
+from . import clean, fold, patterns
+
+__all__ = ["PASSES", "insert", "remove", "run_passes", "pass_names", "fingerprint"]
+
+Pass = Callable[[AtenGraph], "AtenGraph | None"]
+
+# name, point, function
+PASSES: list[tuple[str, str, Pass]] = [
+    ("cse_recorded", "recorded", clean.common_subexpressions),
+    ("dce_recorded", "recorded", clean.dead_code),
+    ("attention", "recorded", patterns.attention),
+    ("constant_folding", "decomposed", fold.constant_folding),
+    ("no_ops", "decomposed", clean.no_ops),
+    ("view_chains", "decomposed", clean.view_chains),
+    ("cse", "decomposed", clean.common_subexpressions),
+    ("dce", "decomposed", clean.dead_code),
+]
+_BUILTIN = tuple(PASSES)
+
+
+def insert(name: str, function: Pass, *, point: str = "decomposed", before: str | None = None, after: str | None = None) -> None:
+    """Add a pass to the table, by default at the end of its point. `before` / `after` name a pass. Raises ValueError for a name
+    that is taken or not there, or an unknown point."""
+    if point not in ("recorded", "decomposed"):
+        raise ValueError(f"point is 'recorded' or 'decomposed', got {point!r}")
+    names = [n for n, _, _ in PASSES]
+    if name in names:
+        raise ValueError(f"a graph pass named {name!r} exists already; passes are {', '.join(names)}")
+    at = len(PASSES)
+    for ref, shift in ((before, 0), (after, 1)):
+        if ref is not None:
+            if ref not in names:
+                raise ValueError(f"no graph pass {ref!r}; passes are {', '.join(names)}")
+            at = names.index(ref) + shift
+            point = PASSES[names.index(ref)][1]
+    PASSES.insert(at, (name, point, function))
+
+
+def remove(name: str) -> None:
+    """Take a pass that was inserted out again. Raises ValueError for built-in passes (switch those off by option)."""
+    if any(n == name for n, _, _ in _BUILTIN):
+        raise ValueError(f"{name!r} is a pass of tcompile: use the option disabled_passes={name!r}")
+    PASSES[:] = [p for p in PASSES if p[0] != name]
+
+
+def pass_names() -> list[str]:
+    return [n for n, _, _ in PASSES]
+
+
+def fingerprint() -> tuple:
+    """What makes the table differ from the built-in one: part of cache keys."""
+    extra = [(n, p, getattr(f, "__module__", ""), getattr(f, "__qualname__", repr(f)), getattr(getattr(f, "__code__", None), "co_code", b""))
+             for n, p, f in PASSES if (n, p, f) not in _BUILTIN]
+    return tuple(extra)
+
+
+def run_passes(a: AtenGraph, point: str, disabled: frozenset[str] = frozenset()) -> AtenGraph:
+    """All passes of one point, in order, without the disabled ones."""
+    from ..meta.core import state
+    outer, state.env = state.env, a.env
+    try:
+        for name, p, f in list(PASSES):
+            if p == point and name not in disabled:
+                r: Any = f(a)
+                if r is not None:
+                    a = r
+    finally:
+        state.env = outer
+    return a

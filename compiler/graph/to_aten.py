@@ -1,0 +1,33 @@
+"""The graph stage: a captured torch-level graph becomes a functional graph of the closed operator set."""
+from __future__ import annotations
+
+from typing import Any
+
+from ..capture.result import CapturedGraph
+from .aten import AtenGraph
+from .decompose import decompose
+from .passes import run_passes
+from .record import record
+
+__all__ = ["to_aten"]
+
+
+def to_aten(captured: CapturedGraph, opts: Any = None) -> AtenGraph:
+    """Record, run passes, decompose, run passes. `opts` is the compile call's Options (None: defaults)."""
+    disabled = _disabled(opts)
+    a = record(captured)
+    a = run_passes(a, "recorded", disabled)
+    a = decompose(a)
+    return run_passes(a, "decomposed", disabled)
+
+
+def _disabled(opts: Any) -> frozenset[str]:
+    if opts is None:
+        return frozenset()
+    names = opts.get("disabled_passes", "") or ""
+    if isinstance(names, str):
+        names = [n.strip() for n in names.split(",") if n.strip()]
+    out = set(names)
+    if opts.get("pattern_matcher", True) is False:
+        out.add("attention")
+    return frozenset(out)
