@@ -12,7 +12,7 @@ from .instructions import Bytecode, Instruction
 from .opset import pops, pushes
 from .wire import UnsupportedBytecode
 
-__all__ = ["Flow", "analyse", "successors", "transfer", "reachable", "depths", "on_exception", "slots_in", "looks_at_frame",
+__all__ = ["Flow", "analyse", "successors", "transfer", "bind", "reachable", "depths", "on_exception", "slots_in", "looks_at_frame",
            "is_frame_inspection", "VALUE", "NULL", "MAYBE", "PREV_EXC", "LASTI", "EXC"]
 
 # What a stack slot holds, as far as the code alone tells.
@@ -85,7 +85,8 @@ def on_exception(ins: Instruction, kinds: Kinds) -> Kinds:
     return kinds[:h.depth] + ((LASTI,) if h.lasti else ()) + (EXC,)
 
 
-def _bind(ins: Instruction, kinds: Kinds, must: int, may: int) -> tuple[int, int]:
+def bind(ins: Instruction, kinds: Kinds, must: int, may: int) -> tuple[int, int]:
+    """Slots surely and possibly bound after `ins`."""
     bit = 1 << ins.slot if ins.slot >= 0 else 0
     op = ins.op
     if op == "STORE_FAST":
@@ -123,7 +124,7 @@ def _forward(bytecode: Bytecode) -> tuple[list, list[int], list[int]]:
     while work:
         index = work.pop()
         ins, stack, m, y = instructions[index], kinds[index], must[index], may[index]
-        after_must, after_may = _bind(ins, stack, m, y)
+        after_must, after_may = bind(ins, stack, m, y)
         if ins.handler is not None:
             reach(ins.handler.target.index, on_exception(ins, stack), m & after_must, y | after_may)
         for following, jump in successors(bytecode, index):

@@ -21,11 +21,11 @@ from types import CellType, CodeType
 from typing import Any, Callable
 
 from .assemble import assemble
-from .flow import MAYBE, NULL, VALUE, Flow, Kinds, _bind, analyse, is_frame_inspection, slots_in, successors, transfer
-from .instructions import Bytecode, Handler, Instruction, Position, decode
+from .flow import MAYBE, NULL, VALUE, Flow, Kinds, bind, analyse, is_frame_inspection, slots_in, successors, transfer
+from .instructions import Bytecode, Handler, Instruction, decode
 from .loops import Loop, dominates, dominators, edges, find_loops
 from .opset import pops
-from .splice import Param, Splice, cells_used, check_first_cell, check_supported
+from .splice import UNBOUND, Param, Splice, cells_used, check_first_cell, check_supported, delete_if_unbound, push_or_unbound
 from .version import NULL_FIRST
 
 __all__ = ["UNBOUND", "CannotOutline", "Exit", "RegionSpec", "Outlined", "outline_loop", "outline_loops", "find_loops", "Loop"]
@@ -33,17 +33,6 @@ __all__ = ["UNBOUND", "CannotOutline", "Exit", "RegionSpec", "Outlined", "outlin
 
 class CannotOutline(Exception):
     """This loop's body cannot become a function. str() says why."""
-
-
-class _Unbound:
-    """Stands for a local that has no value, in a region's arguments and results."""
-    __slots__ = ()
-
-    def __repr__(self) -> str:
-        return "<unbound>"
-
-
-UNBOUND = _Unbound()
 
 
 @dataclass(frozen=True)
@@ -75,7 +64,7 @@ class Outlined:
 
 
 @dataclass
-class _Leave:
+class Leave:
     """All edges out of the region to one place."""
     id: int
     target: int
@@ -85,7 +74,7 @@ class _Leave:
     slots: tuple[int, ...] = ()
 
 
-class _Plan:
+class Plan:
     """Analysis of one loop: which instructions move, what crosses the border."""
 
     def __init__(self, bytecode: Bytecode, loop: Loop) -> None:
@@ -155,15 +144,15 @@ class _Plan:
             raise CannotOutline("the loop starts within a call sequence")
 
     # --- what crosses the border
-    def _leaves(self) -> dict[int, _Leave]:
+    def _leaves(self) -> dict[int, Leave]:
         flow, loop = self.flow, self.loop
-        leaves: dict[int, _Leave] = {}
+        leaves: dict[int, Leave] = {}
         again = loop.head if loop.kind == "for" else loop.entry
         for index in sorted(self.members):
             ins = self.bytecode.instructions[index]
             kinds = flow.kinds[index]
             assert kinds is not None
-            must, may = _bind(ins, kinds, flow.must[index], flow.may[index])
+            must, may = bind(ins, kinds, flow.must[index], flow.may[index])
             for following, jump in successors(self.bytecode, index):
                 if following in self.members and following not in loop.again:
                     continue
@@ -172,13 +161,17 @@ class _Plan:
                     raise CannotOutline("the loop is left within a call sequence")
                 old = leaves.get(following)
                 if old is None:
-                    leaves[following] = _Leave(-1, following, stack, must, may)
+                    leaves[following] = Leave(-1, following, stack, must, may)
                 else:
                     old.must &= must
                     old.may |= may
         for number, target in enumerate(sorted(leaves, key=lambda t: (t != again, t))):
             leaves[target].id = number if again in leaves else number + 1
         return leaves
+
+    def by_id(self) -> list[Leave]:
+        """The exits in order."""
+        return sorted(self.leaves.values(), key=lambda leave: leave.id)
 
     def _liveness(self) -> int:
         """Slots that the body needs at its entry: used before they are set, or possibly set and wanted at some exit. Fills in what each
@@ -246,23 +239,8 @@ class _Plan:
         return found
 
 
-def _push_or_unbound(emit: Callable[..., Instruction], slot: int, depth: int, handler: Handler | None, late: list[Callable[[], None]]) -> None:
-    """Push a local, or UNBOUND if it is empty. `late` gets what must be emitted out of line."""
-    load = emit("LOAD_FAST_CHECK", slot=slot)
-    after = emit("NOP")
-    after.handler = handler
-
-    def out_of_line() -> None:
-        first = emit("POP_TOP")
-        emit("LOAD_CONST", UNBOUND)
-        back = emit("JUMP")
-        back.target = after
-        load.handler = Handler(first, depth, False)
-
-    late.append(out_of_line)
-
-
-def _make_region(plan: _Plan, code: CodeType) -> RegionSpec:
+def make_region(plan: Plan, code: CodeType) -> RegionSpec:
+    """The function that runs one iteration."""
     bytecode, loop, flow = plan.bytecode, plan.loop, plan.flow
     entry = bytecode.instructions[loop.entry]
     params: list[Param] = [Param("local", number, _identifier(bytecode, number)) for number in slots_in(plan.needed)]
@@ -281,13 +259,7 @@ def _make_region(plan: _Plan, code: CodeType) -> RegionSpec:
     empty = plan.must_be_empty()
     uncertain = plan.needed & ~flow.must[loop.entry]
     for number in slots_in(uncertain & empty):
-        slot = splice.slot(number)
-        splice.emit("LOAD_FAST", slot=slot)
-        splice.emit("LOAD_CONST", UNBOUND)
-        splice.emit("IS_OP", False)
-        bound = splice.emit("POP_JUMP_IF_FALSE")
-        splice.emit("DELETE_FAST", slot=slot)
-        bound.target = splice.emit("NOP")
+        delete_if_unbound(splice.emit, splice.slot(number))
     splice.restore_stack(plan.entry_kinds, {depth: len(params) - len(plan.entry_kinds) + depth for depth in range(len(plan.entry_kinds))})
     in_slot = uncertain & ~empty
     for number in slots_in(_sometimes_set(plan) & ~plan.needed & ~empty):
@@ -295,12 +267,12 @@ def _make_region(plan: _Plan, code: CodeType) -> RegionSpec:
         splice.emit("STORE_FAST", slot=splice.slot(number))
         in_slot |= 1 << number
     _copy_body(plan, splice, in_slot)
-    exits = tuple(Exit(leave.id, leave.target, leave.slots, len(leave.kinds)) for leave in sorted(plan.leaves.values(), key=lambda x: x.id))
+    exits = tuple(Exit(leave.id, leave.target, leave.slots, len(leave.kinds)) for leave in plan.by_id())
     made = splice.finish(qualname=f"{bytecode.qualname}.<loop at line {loop.line}>")
     return RegionSpec(made, code, loop, tuple(params), closure, exits)
 
 
-def _sometimes_set(plan: _Plan) -> int:
+def _sometimes_set(plan: Plan) -> int:
     """Slots given back at an exit where they may be unbound."""
     found = 0
     for leave in plan.leaves.values():
@@ -313,7 +285,7 @@ def _identifier(bytecode: Bytecode, number: int) -> str:
     return name if name.isidentifier() else f"__local_{number}"
 
 
-def _copy_body(plan: _Plan, splice: Splice, sentinel_in_slot: int) -> None:
+def _copy_body(plan: Plan, splice: Splice, sentinel_in_slot: int) -> None:
     """The body's instructions, and a way out for each edge that leaves it."""
     jump = splice.emit("JUMP")
     start = len(splice.code)
@@ -362,7 +334,7 @@ def _copy_body(plan: _Plan, splice: Splice, sentinel_in_slot: int) -> None:
             elif not leave.may >> number & 1:
                 splice.emit("LOAD_CONST", UNBOUND)
             else:
-                _push_or_unbound(splice.emit, slot, pushed, None, late)
+                push_or_unbound(splice.emit, slot, pushed, None, late)
             pushed += 1
         for depth in reversed(range(len(leave.kinds))):
             splice.emit("LOAD_FAST", slot=saved[depth])
@@ -372,28 +344,11 @@ def _copy_body(plan: _Plan, splice: Splice, sentinel_in_slot: int) -> None:
         out_of_line()
 
 
-def _make_host(plan: _Plan, region: RegionSpec, dispatch: Callable[..., Any]) -> CodeType:
-    host = plan.bytecode.copy()
+def emit_region_call(plan: Plan, region: RegionSpec, dispatch: Callable[..., Any], emit: Callable[..., Instruction], handler: Handler | None,
+                     slot_of: Callable[[int], int], landing: Callable[[Leave], Instruction]) -> None:
+    """The call of the region in place of the body: the loop's value is on the stack if there is one; afterwards the locals are up to date and
+    control is at landing(leave). `emit` appends instructions covered by `handler`; slot_of renumbers the original's slots."""
     loop, flow = plan.loop, plan.flow
-    entry = host.instructions[loop.entry]
-    outer = plan.outer_handler(plan.bytecode.instructions[loop.entry])
-    handler = None if outer is None else Handler(host.instructions[outer.target.index], outer.depth, outer.lasti)
-    position: Position = entry.positions
-    stub: list[Instruction] = []
-
-    def emit(op: str, arg: Any = None, **fields: Any) -> Instruction:
-        ins = Instruction(op, arg, positions=position, handler=handler, **fields)
-        stub.append(ins)
-        return ins
-
-    def call(function: Any) -> None:
-        if NULL_FIRST:
-            emit("PUSH_NULL")
-        emit("LOAD_CONST", function)
-        if not NULL_FIRST:
-            emit("PUSH_NULL")
-
-    start = emit("NOP")
     late: list[Callable[[], None]] = []
     carries = len(plan.entry_kinds)              # 1 if the loop's value is on the stack: it is kept on top, to be the last argument
     pushed = 0
@@ -404,15 +359,18 @@ def _make_host(plan: _Plan, region: RegionSpec, dispatch: Callable[..., Any]) ->
         if carries:
             emit("SWAP", 2)
 
-    for op, arg in ((("PUSH_NULL", None), ("LOAD_CONST", dispatch)) if NULL_FIRST else (("LOAD_CONST", dispatch), ("PUSH_NULL", None))):
-        emit(op, arg)
-        under()
+    def constant_call(function: Any, after: Callable[[], None]) -> None:
+        for op in ("PUSH_NULL", "LOAD_CONST") if NULL_FIRST else ("LOAD_CONST", "PUSH_NULL"):
+            emit(op, function if op == "LOAD_CONST" else None)
+            after()
+
+    constant_call(dispatch, under)
     if region.closure:
         for number in region.closure:
             if flow.must[loop.entry] >> number & 1:
-                emit("LOAD_CLOSURE", slot=number)
+                emit("LOAD_CLOSURE", slot=slot_of(number))
             else:
-                call(CellType)
+                constant_call(CellType, lambda: None)
                 emit("CALL", 0)
         emit("BUILD_TUPLE", len(region.closure))
     emit("LOAD_CONST", region.code)
@@ -421,15 +379,15 @@ def _make_host(plan: _Plan, region: RegionSpec, dispatch: Callable[..., Any]) ->
     for param in region.params:
         if param.kind == "local":
             if flow.must[loop.entry] >> param.number & 1:
-                emit("LOAD_FAST", slot=param.number)
+                emit("LOAD_FAST", slot=slot_of(param.number))
             else:
-                _push_or_unbound(emit, param.number, plan.base + pushed + carries, handler, late)
+                push_or_unbound(emit, slot_of(param.number), plan.base + pushed + carries, handler, late)
             under()
     emit("CALL", 1 + len(region.params))
-    leaves = sorted(plan.leaves.values(), key=lambda leave: leave.id)
-    for number, leave in enumerate(leaves):
+    leaves = plan.by_id()
+    for leave in leaves:
         following: Instruction | None = None
-        if number < len(leaves) - 1:
+        if leave is not leaves[-1]:
             emit("COPY", 1)
             emit("LOAD_CONST", 0)
             emit("BINARY_SUBSCR")
@@ -438,25 +396,39 @@ def _make_host(plan: _Plan, region: RegionSpec, dispatch: Callable[..., Any]) ->
             following = emit("POP_JUMP_IF_FALSE")
         emit("UNPACK_SEQUENCE", 1 + len(leave.slots) + len(leave.kinds))
         emit("POP_TOP")
-        for slot in leave.slots:
+        for number in leave.slots:
+            slot = slot_of(number)
             emit("STORE_FAST", slot=slot)
-            if not leave.must >> slot & 1:
-                emit("LOAD_FAST", slot=slot)
-                emit("LOAD_CONST", UNBOUND)
-                emit("IS_OP", False)
-                bound = emit("POP_JUMP_IF_FALSE")
-                emit("DELETE_FAST", slot=slot)
-                bound.target = emit("NOP")
-        target = host.instructions[leave.target]
-        emit("JUMP").target = start if target is entry else target
+            if not leave.must >> number & 1:
+                delete_if_unbound(emit, slot)
+        emit("JUMP").target = landing(leave)
         if following is not None:
             following.target = emit("NOP")
     for out_of_line in late:
         out_of_line()
+
+
+def _make_host(plan: Plan, region: RegionSpec, dispatch: Callable[..., Any]) -> CodeType:
+    host = plan.bytecode.copy()
+    entry = host.instructions[plan.loop.entry]
+    outer = plan.outer_handler(plan.bytecode.instructions[plan.loop.entry])
+    handler = None if outer is None else Handler(host.instructions[outer.target.index], outer.depth, outer.lasti)
+    stub: list[Instruction] = []
+
+    def emit(op: str, arg: Any = None, **fields: Any) -> Instruction:
+        stub.append(Instruction(op, arg, positions=entry.positions, handler=handler, **fields))
+        return stub[-1]
+
+    def landing(leave: Leave) -> Instruction:
+        target = host.instructions[leave.target]
+        return start if target is entry else target
+
+    start = emit("NOP")
+    emit_region_call(plan, region, dispatch, emit, handler, lambda slot: slot, landing)
     for ins in host.instructions:
         if ins.target is entry:
             ins.target = start
-    host.instructions[loop.entry:loop.entry] = stub
+    host.instructions[plan.loop.entry:plan.loop.entry] = stub
     return assemble(host)
 
 
@@ -468,8 +440,8 @@ def outline_loop(code: CodeType, loop: Loop, dispatch: Callable[..., Any], *, lo
     bytecode = decode(code)
     check_supported(bytecode, locals_are_globals)
     check_first_cell(bytecode)
-    plan = _Plan(bytecode, loop)
-    region = _make_region(plan, code)
+    plan = Plan(bytecode, loop)
+    region = make_region(plan, code)
     return Outlined(region, _make_host(plan, region, dispatch))
 
 

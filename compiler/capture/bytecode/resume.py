@@ -26,7 +26,7 @@ from typing import Any, Callable, Collection, Iterable, Sequence
 
 from .flow import EXC, MAYBE, NULL, PREV_EXC, VALUE, Kinds, analyse, reachable, slots_in, transfer
 from .instructions import Bytecode, Handler, Instruction, decode
-from .splice import CannotResume, Param, Splice, cells_used, check_first_cell, check_supported
+from .splice import CannotResume, Param, Splice, cells_used, check_first_cell, check_supported, delete_if_unbound, push_or_unbound
 from .version import NULL_FIRST
 
 __all__ = ["CannotResume", "Param", "ResumeSpec", "BreakSpec", "make_resume", "make_break", "live_locals", "stack_kinds"]
@@ -42,6 +42,7 @@ class ResumeSpec:
     closure: tuple[int, ...]         # slots of the original
     kinds: Kinds                     # the operand stack, bottom first (flow.VALUE, NULL, PREV_EXC, LASTI)
     bound: int                       # mask of slots bound on entry
+    maybe: int = 0                   # mask of slots that may be unbound: their argument is UNBOUND then
 
     def arguments(self, local_values: Any, stack: Sequence[Any], handled: dict[int, Any] | None = None) -> list[Any]:
         """The positional arguments: `local_values[slot]`, `stack[depth]`, `handled[depth]`."""
@@ -67,7 +68,7 @@ class BreakSpec(ResumeSpec):
 def live_locals(code: CodeType, index: int) -> list[int]:
     """Local slots (not cells) whose values may be used from instruction `index` on, bound or not."""
     bytecode = decode(code)
-    return [i for i in slots_in(_live(bytecode, index)) if not (bytecode.slots[i].cell or bytecode.slots[i].free)]
+    return [i for i in slots_in(live_mask(bytecode, index)) if not (bytecode.slots[i].cell or bytecode.slots[i].free)]
 
 
 def stack_kinds(code: CodeType, index: int) -> Kinds:
@@ -78,7 +79,8 @@ def stack_kinds(code: CodeType, index: int) -> Kinds:
     return kinds
 
 
-def _live(bytecode: Bytecode, index: int) -> int:
+def live_mask(bytecode: Bytecode, index: int) -> int:
+    """Slots whose content may be used from `index` on."""
     live = analyse(bytecode).live[index]
     first = bytecode.slots[0] if bytecode.slots else None
     if first is not None and first.param and not live & 1 and any(slot.name == "__class__" and slot.free for slot in bytecode.slots):
@@ -90,7 +92,7 @@ def _mask(slots: Iterable[int] | int) -> int:
     return slots if isinstance(slots, int) else sum(1 << slot for slot in set(slots))
 
 
-def _resolve(bytecode: Bytecode, index: int, nulls: Collection[int], bound: Iterable[int] | int | None) -> tuple[Kinds, int]:
+def resolve(bytecode: Bytecode, index: int, nulls: Collection[int], bound: Iterable[int] | int | None) -> tuple[Kinds, int]:
     """The state at `index`, checked against what the code says."""
     flow = analyse(bytecode)
     known = flow.kinds[index]
@@ -104,18 +106,19 @@ def _resolve(bytecode: Bytecode, index: int, nulls: Collection[int], bound: Iter
     must, may = flow.must[index], flow.may[index]
     if bound is None:
         undecided = must ^ may
-        if undecided & _live(bytecode, index):
+        if undecided & live_mask(bytecode, index):
             names = [bytecode.slots[i].name for i in slots_in(undecided)]
             raise ValueError(f"say which slots are bound: the code does not decide {names}")
         return kinds, must
     mask = _mask(bound) | sum(1 << i for i, slot in enumerate(bytecode.slots) if slot.free)
-    missing = must & _live(bytecode, index) & ~mask
+    missing = must & live_mask(bytecode, index) & ~mask
     if missing:
         raise ValueError(f"slots {[bytecode.slots[i].name for i in slots_in(missing)]} are bound here, the caller says they are not")
     return kinds, mask
 
 
-def _params(bytecode: Bytecode, kinds: Kinds, passed: int) -> tuple[Param, ...]:
+def params_for(bytecode: Bytecode, kinds: Kinds, passed: int) -> tuple[Param, ...]:
+    """The parameters: the locals of the mask `passed`, then the stack."""
     taken = {slot.name for slot in bytecode.slots}
     found = []
 
@@ -136,11 +139,13 @@ def _params(bytecode: Bytecode, kinds: Kinds, passed: int) -> tuple[Param, ...]:
     return tuple(found)
 
 
-def _plain_slots(bytecode: Bytecode) -> int:
+def plain_slots(bytecode: Bytecode) -> int:
+    """Mask of the slots that hold values, not cells."""
     return sum(1 << i for i, slot in enumerate(bytecode.slots) if not (slot.cell or slot.free))
 
 
-def _restore(splice: Splice, bytecode: Bytecode, kinds: Kinds, params: Sequence[Param], closure: Sequence[int], bound: int) -> None:
+def restore(splice: Splice, kinds: Kinds, params: Sequence[Param], closure: Sequence[int], bound: int) -> None:
+    """Emit what makes the frame's state out of the parameters."""
     for number in closure:
         if not bound >> number & 1:
             splice.emit("DELETE_FAST", slot=splice.slot(number))       # an empty slot, in the middle of an inlined comprehension
@@ -159,44 +164,49 @@ def _remember(cache: dict, key: tuple, value: Any) -> None:
 
 
 def make_resume(code: CodeType, index: int, nulls: Collection[int] = (), bound: Iterable[int] | int | None = None, *,
-                locals_are_globals: bool = False) -> ResumeSpec:
+                maybe: Iterable[int] | int = 0, locals_are_globals: bool = False) -> ResumeSpec:
     """A function that goes on at instruction `index` of `code`.
 
     nulls: depths of the operand stack (0 is the bottom) that hold NULL; bound: slots that are bound (cell slots: hold a cell), a mask or
-    numbers; None if the code decides it. The same state gives the same spec, hence the same code object.
+    numbers; None if the code decides it; maybe: slots whose arguments are UNBOUND where they are not bound. The same state gives the same spec, hence the same code object.
     Raises CannotResume; ValueError if the state contradicts the code.
     """
     bytecode = decode(code)
     check_supported(bytecode, locals_are_globals)
-    kinds, mask = _resolve(bytecode, index, nulls, bound)
-    return _make_resume(code, bytecode, index, kinds, mask)
+    kinds, mask = resolve(bytecode, index, nulls, bound)
+    return resume_at(code, bytecode, index, kinds, mask, _mask(maybe))
 
 
-def _start(bytecode: Bytecode, index: int) -> None:
+def check_started(bytecode: Bytecode, index: int) -> None:
+    """Raises CannotResume in the function's prologue."""
     first = next(i for i, ins in enumerate(bytecode.instructions) if ins.op == "RESUME")
     if index <= first:
         raise CannotResume("the function has not started yet")
 
 
-def _make_resume(code: CodeType, bytecode: Bytecode, index: int, kinds: Kinds, bound: int) -> ResumeSpec:
-    _start(bytecode, index)
-    live = _live(bytecode, index)
-    plain = _plain_slots(bytecode)
-    key = (id(code), index, kinds, bound & live, bound & ~plain)
+def resume_at(code: CodeType, bytecode: Bytecode, index: int, kinds: Kinds, bound: int, maybe: int = 0) -> ResumeSpec:
+    """make_resume for a state that is known to be right."""
+    check_started(bytecode, index)
+    maybe &= ~bound & live_mask(bytecode, index) & plain_slots(bytecode)
+    live = live_mask(bytecode, index)
+    plain = plain_slots(bytecode)
+    key = (id(code), index, kinds, bound & live, bound & ~plain, maybe)
     known = _resumes.get(key)
     if known is not None and known.original is code:
         return known
     check_first_cell(bytecode)
-    params = _params(bytecode, kinds, bound & live & plain)
+    params = params_for(bytecode, kinds, bound & live & plain | maybe)
     wanted = reachable(bytecode, index)
     closure = cells_used(bytecode, wanted)
     splice = Splice(bytecode, params, closure, bytecode.instructions[index].positions)
-    _restore(splice, bytecode, kinds, params, closure, bound)
+    for number in slots_in(maybe):
+        delete_if_unbound(splice.emit, splice.slot(number))
+    restore(splice, kinds, params, closure, bound)
     jump = splice.emit("JUMP")
     entry = splice.copy(wanted)[index]
     lead = jump.target = Instruction("NOP", positions=splice.position, handler=entry.handler)       # see _emit_body
     splice.code.insert(splice.code.index(entry), lead)
-    spec = ResumeSpec(splice.finish(), code, index, params, closure, kinds, bound)
+    spec = ResumeSpec(splice.finish(), code, index, params, closure, kinds, bound, maybe)
     _remember(_resumes, key, spec)
     return spec
 
@@ -230,7 +240,7 @@ def _emit_native(splice: Splice, ins: Instruction) -> Instruction:
     return native
 
 
-def _emit_tail(splice: Splice, resume: ResumeSpec, dispatch: Callable[..., Any] | None) -> Instruction:
+def emit_tail(splice: Splice, resume: ResumeSpec, dispatch: Callable[..., Any] | None) -> Instruction:
     """Pack the state and call the resume function. Returns the first instruction."""
     first = len(splice.code)
     splice.emit("NOP")
@@ -244,10 +254,18 @@ def _emit_tail(splice: Splice, resume: ResumeSpec, dispatch: Callable[..., Any] 
     else:
         splice.push_call(dispatch)
         splice.push_function(resume.code, resume.closure, resume.bound)
-    for param in resume.params:
-        splice.load_and_forget(splice.slot(param.number) if param.kind == "local" else saved[param.number])
+    late: list[Callable[[], None]] = []
+    for at, param in enumerate(resume.params):
+        if param.kind == "local" and resume.maybe >> param.number & 1:
+            push_or_unbound(splice.emit, splice.slot(param.number), at + (2 if dispatch is None else 3), None, late)
+            splice.emit("LOAD_CONST", None)
+            splice.emit("STORE_FAST", slot=splice.slot(param.number))
+        else:
+            splice.load_and_forget(splice.slot(param.number) if param.kind == "local" else saved[param.number])
     splice.emit("CALL", len(resume.params) + (dispatch is not None))
     splice.emit("RETURN_VALUE")
+    for out_of_line in late:
+        out_of_line()
     return splice.code[first]
 
 
@@ -255,7 +273,7 @@ _HARMLESS = frozenset(["NOP", "POP_TOP", "LOAD_CONST", "LOAD_FAST", "STORE_FAST"
 _SHORT = 12
 
 
-def _short_ending(bytecode: Bytecode, index: int, kinds: Kinds, bound: int) -> list[int] | None:
+def short_ending(bytecode: Bytecode, index: int, kinds: Kinds, bound: int) -> list[int] | None:
     """The instructions from `index` to the return, if they are few and can neither raise nor call: not worth a resume function."""
     path: list[int] = []
     while len(path) < _SHORT:
@@ -282,24 +300,24 @@ def make_break(code: CodeType, index: int, nulls: Collection[int] = (), bound: I
     """
     bytecode = decode(code)
     check_supported(bytecode, locals_are_globals)
-    kinds, mask = _resolve(bytecode, index, nulls, bound)
-    _start(bytecode, index)
-    live, plain = _live(bytecode, index), _plain_slots(bytecode)
+    kinds, mask = resolve(bytecode, index, nulls, bound)
+    check_started(bytecode, index)
+    live, plain = live_mask(bytecode, index), plain_slots(bytecode)
     key = (id(code), index, kinds, mask & live, mask & ~plain, id(dispatch), finish_short)
     known = _breaks.get(key)
     if known is not None and known[0].original is code:
         return known[0]
     check_first_cell(bytecode)
     ins = bytecode.instructions[index]
-    params = _params(bytecode, kinds, mask & live & plain)
+    params = params_for(bytecode, kinds, mask & live & plain)
     handled = reachable(bytecode, ins.handler.target.index) if ins.handler is not None else set()
     nexts: list[tuple[bool, ResumeSpec | None, list[int] | None]] = []
     if ins.op not in ("RETURN_VALUE", "RAISE_VARARGS", "RERAISE"):
         for jump in ((False, True) if ins.is_conditional else (True,) if ins.is_jump else (False,)):
             following = ins.target.index if jump else index + 1
             after, after_bound = _step(ins, kinds, mask, jump)
-            ending = _short_ending(bytecode, following, after, after_bound) if finish_short else None
-            resume = None if ending is not None else _make_resume(code, bytecode, following, after, after_bound)
+            ending = short_ending(bytecode, following, after, after_bound) if finish_short else None
+            resume = None if ending is not None else resume_at(code, bytecode, following, after, after_bound)
             nexts.append((jump, resume, ending))
     used = set(handled) | {index}
     for _, _, ending in nexts:
@@ -308,7 +326,7 @@ def make_break(code: CodeType, index: int, nulls: Collection[int] = (), bound: I
     for _, resume, _ in nexts:
         closure |= set(resume.closure if resume is not None else ())
     splice = Splice(bytecode, params, sorted(closure), ins.positions)
-    _restore(splice, bytecode, kinds, params, splice.closure, mask)
+    restore(splice, kinds, params, splice.closure, mask)
     _emit_body(splice, bytecode, ins, handled, nexts, dispatch)
     spec = BreakSpec(splice.finish(), code, index, params, splice.closure, kinds, mask, tuple(r for _, r, _ in nexts if r is not None))
     _remember(_breaks, key, (spec, dispatch))
@@ -323,10 +341,10 @@ def _emit_body(splice: Splice, bytecode: Bytecode, ins: Instruction, handled: se
         if ending is not None:
             first = len(splice.code)
             splice.emit("NOP")
-            _copy_ending(splice, bytecode, ending)
+            copy_ending(splice, bytecode, ending)
             entry = splice.code[first]
         else:
-            entry = _emit_tail(splice, resume, dispatch)
+            entry = emit_tail(splice, resume, dispatch)
         if jump:
             native.target = entry
     if ins.handler is not None:
@@ -334,7 +352,8 @@ def _emit_body(splice: Splice, bytecode: Bytecode, ins: Instruction, handled: se
         native.handler = lead.handler = Handler(copies[ins.handler.target.index], ins.handler.depth, ins.handler.lasti)
 
 
-def _copy_ending(splice: Splice, bytecode: Bytecode, path: list[int]) -> None:
+def copy_ending(splice: Splice, bytecode: Bytecode, path: list[int]) -> None:
+    """Emit a short ending."""
     for index in path:
         ins = bytecode.instructions[index]
         if ins.op != "JUMP":

@@ -10,18 +10,29 @@ import inspect
 import sys
 from dataclasses import dataclass
 from types import CellType, CodeType
-from typing import Any, Iterable, Sequence
+from typing import Any, Callable, Iterable, Sequence
 
 from .assemble import assemble
 from .flow import LASTI, NULL, PREV_EXC, Kinds, looks_at_frame
-from .instructions import Bytecode, Instruction, Position, Slot, copy_instructions
+from .instructions import Bytecode, Handler, Instruction, Position, Slot, copy_instructions
 from .version import NULL_FIRST
 
-__all__ = ["CannotResume", "Param", "Splice", "as_globals", "check_supported", "check_first_cell", "cells_used"]
+__all__ = ["CannotResume", "Param", "UNBOUND", "Splice", "push_or_unbound", "delete_if_unbound", "as_globals", "check_supported", "check_first_cell", "cells_used"]
 
 
 class CannotResume(Exception):
     """The frame's state at this instruction cannot be carried into another function. str() says why, for the report."""
+
+
+class _Unbound:
+    """Stands for a local that has no value, in a region's arguments and results."""
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "<unbound>"
+
+
+UNBOUND = _Unbound()
 
 
 @dataclass(frozen=True)
@@ -76,6 +87,32 @@ def cells_used(bytecode: Bytecode, indices: Iterable[int]) -> tuple[int, ...]:
 
 def _no_positions(position: Position) -> Position:
     return position if position.line is not None else Position()
+
+
+def push_or_unbound(emit: Callable[..., Instruction], slot: int, depth: int, handler: Handler | None, late: list[Callable[[], None]]) -> None:
+    """Push a local, or UNBOUND if it is empty. `late` gets what must be emitted out of line."""
+    load = emit("LOAD_FAST_CHECK", slot=slot)
+    after = emit("NOP")
+    after.handler = handler
+
+    def out_of_line() -> None:
+        first = emit("POP_TOP")
+        emit("LOAD_CONST", UNBOUND)
+        back = emit("JUMP")
+        back.target = after
+        load.handler = Handler(first, depth, False)
+
+    late.append(out_of_line)
+
+
+def delete_if_unbound(emit: Callable[..., Instruction], slot: int) -> None:
+    """Empty a local that holds UNBOUND."""
+    emit("LOAD_FAST", slot=slot)
+    emit("LOAD_CONST", UNBOUND)
+    emit("IS_OP", False)
+    bound = emit("POP_JUMP_IF_FALSE")
+    emit("DELETE_FAST", slot=slot)
+    bound.target = emit("NOP")
 
 
 class Splice:

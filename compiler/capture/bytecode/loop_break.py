@@ -1,0 +1,141 @@
+"""A graph break at a loop: the loop runs natively, its body and what follows it do not have to.
+
+`make_loop_break` is make_break (resume.py) for a whole loop. The function it makes restores the frame's state where the loop starts, and then
+iterates natively, calling `dispatch(region_function, ...)` for each iteration's body (regions.py) and, when the loop is left, by
+exhaustion or by any other way out, `dispatch(resume_function, ...)` for the code that follows.
+"""
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import CodeType
+from typing import Any, Callable, Collection, Iterable
+
+from .flow import Kinds, bind, reachable, transfer
+from .instructions import Handler, Instruction, decode
+from .loops import Loop
+from .regions import Plan, RegionSpec, emit_region_call, make_region
+from .resume import (ResumeSpec, check_started, copy_ending, emit_tail, live_mask, params_for, plain_slots, resolve, restore, resume_at,
+                     short_ending)
+from .splice import Splice, cells_used, check_first_cell, check_supported
+
+__all__ = ["LoopBreakSpec", "make_loop_break"]
+
+
+@dataclass(frozen=True, eq=False)
+class LoopBreakSpec(ResumeSpec):
+    """A function that runs a loop and goes on in one of `successors`. `index` is loop.head; params and closure as for any break."""
+    region: RegionSpec | None = None
+    successors: tuple[ResumeSpec, ...] = ()
+
+
+@dataclass
+class _Way:
+    """A way out of the loop, and what happens there."""
+    target: int
+    kinds: Kinds
+    must: int
+    may: int
+    resume: ResumeSpec | None = None
+    ending: list[int] | None = None
+
+
+_CACHE_SIZE = 1024
+_cache: dict[tuple, tuple[LoopBreakSpec, Any]] = {}
+
+
+def make_loop_break(code: CodeType, loop: Loop, nulls: Collection[int] = (), bound: Iterable[int] | int | None = None, *,
+                    dispatch: Callable[..., Any], locals_are_globals: bool = False) -> LoopBreakSpec:
+    """A function that runs `loop` (of find_loops(code)) from the state before instruction loop.head: for a `for` loop the iterator is on top of
+    the stack, for a `while` loop the first test has been passed. Arguments and calling convention as for make_break.
+
+    Raises CannotResume, CannotOutline.
+    """
+    bytecode = decode(code)
+    check_supported(bytecode, locals_are_globals)
+    check_first_cell(bytecode)
+    check_started(bytecode, loop.head)
+    kinds, mask = resolve(bytecode, loop.head, nulls, bound)
+    live, plain = live_mask(bytecode, loop.head), plain_slots(bytecode)
+    key = (id(code), loop.kind, loop.head, kinds, mask & live, mask & ~plain, id(dispatch))
+    known = _cache.get(key)
+    if known is not None and known[0].original is code:
+        return known[0]
+    plan = Plan(bytecode, loop)
+    region = make_region(plan, code)
+    ways = _ways(plan, kinds, mask)
+    for way in ways.values():
+        way.ending = short_ending(bytecode, way.target, way.kinds, way.must)
+        if way.ending is None:
+            way.resume = resume_at(code, bytecode, way.target, way.kinds, way.must, way.may & ~way.must)
+    outer = plan.outer_handler(bytecode.instructions[loop.head])
+    handled = reachable(bytecode, outer.target.index) if outer is not None else set()
+    used = set(handled).union(*(way.ending or () for way in ways.values()))
+    closure = set(cells_used(bytecode, used)) | set(region.closure)
+    for way in ways.values():
+        closure |= set(way.resume.closure if way.resume is not None else ())
+    params = params_for(bytecode, kinds, mask & live & plain)
+    splice = Splice(bytecode, params, sorted(closure), bytecode.instructions[loop.head].positions)
+    restore(splice, kinds, params, splice.closure, mask)
+    _emit(splice, plan, region, ways, outer, handled, dispatch)
+    spec = LoopBreakSpec(splice.finish(), code, loop.head, params, splice.closure, kinds, mask, 0, region,
+                         tuple(way.resume for way in ways.values() if way.resume is not None))
+    if len(_cache) >= _CACHE_SIZE:
+        del _cache[next(iter(_cache))]
+    _cache[key] = (spec, dispatch)
+    return spec
+
+
+def _ways(plan: Plan, kinds: Kinds, bound: int) -> dict[int, _Way]:
+    """Where the loop goes on, by index; what the body does not touch is bound or not as it was before."""
+    bytecode, loop, flow = plan.bytecode, plan.loop, plan.flow
+    touched = 0
+    for index in plan.members:
+        ins = bytecode.instructions[index]
+        if ins.op in ("STORE_FAST", "DELETE_FAST", "LOAD_FAST_AND_CLEAR", "MAKE_CELL"):
+            touched |= 1 << ins.slot
+    base = kinds[:plan.base]
+    ways: dict[int, _Way] = {}
+
+    def add(target: int, stack: Kinds, must: int, may: int) -> None:
+        must, may = bound & ~touched | must & touched, bound & ~touched | may & touched
+        old = ways.get(target)
+        if old is not None:
+            must, may = must & old.must, may | old.may
+        ways[target] = _Way(target, stack, must, may)
+
+    if loop.kind == "for":
+        head = bytecode.instructions[loop.head]
+        assert head.target is not None
+        must, may = bind(head, kinds, flow.must[loop.head], flow.may[loop.head])
+        add(head.target.index, transfer(head, kinds, True), must, may)
+    for leave in plan.by_id():
+        if leave.id != 0:
+            add(leave.target, base + leave.kinds, leave.must, leave.may)
+    return ways
+
+
+def _emit(splice: Splice, plan: Plan, region: RegionSpec, ways: dict[int, _Way], outer: Handler | None, handled: set[int],
+          dispatch: Callable[..., Any]) -> None:
+    bytecode, loop = plan.bytecode, plan.loop
+    handler = None if outer is None else Handler(bytecode.instructions[loop.head], outer.depth, outer.lasti)     # target set below
+    landings = {target: Instruction("NOP", positions=splice.position) for target in ways}
+
+    def emit(op: str, arg: Any = None, **fields: Any) -> Instruction:
+        return splice.emit(op, arg, handler=handler, **fields)
+
+    start = emit("NOP")
+    if loop.kind == "for":
+        head = bytecode.instructions[loop.head]
+        step = emit("FOR_ITER")
+        step.positions, step.target = head.positions, landings[head.target.index]
+    emit_region_call(plan, region, dispatch, emit, handler, splice.slot, lambda leave: start if leave.id == 0 else landings[leave.target])
+    for target, landing in landings.items():
+        way = ways[target]
+        splice.code.append(landing)
+        if way.ending is not None:
+            copy_ending(splice, bytecode, way.ending)
+        else:
+            assert way.resume is not None
+            emit_tail(splice, way.resume, dispatch)
+    if handler is not None:
+        handler.target = splice.copy(handled)[outer.target.index]
