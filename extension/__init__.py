@@ -59,10 +59,14 @@ def _let_reports_draw_themselves() -> None:
     from .compiler.report import report
 
     def draw(r: Any) -> dict[str, Any]:
-        from .kernel_magics.render import bundle         # puts itself in this function's place
+        from .kernel_magics.render import bundle         # importing it puts it in the place of these two
         return bundle(r)
+
+    def view(r: Any, name: str) -> Any:
+        from .kernel_magics.render import view
+        return view(r, name)
     if report._renderer is None:
-        report.set_renderer(draw)
+        report.set_renderer(draw, view)
 
 
 def load_ipython_extension(ipython: Any) -> None:

@@ -47,7 +47,7 @@ def _cache(clear: bool) -> int:
 
 
 def _doctor() -> int:
-    from .kernel_magics.doctor import checks
+    from .doctor import checks
     bad = 0
     for name, ok, text, remedy in checks():
         print(f"{'ok ' if ok else 'BAD' if ok is False else '-- '} {name}: {text}")

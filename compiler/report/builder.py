@@ -124,9 +124,9 @@ class ReportBuilder:
         if result is None or i is None:
             return
         self._results[i] = result
+        self._tell("capture", i, None, self.r.frames[i].name, self._now() - self._began)
         for b in getattr(result, "breaks", None) or ():
             self._add_break(b, i)
-        self._tell("capture", i, None, self.r.frames[i].name, self._now() - self._began)
 
     def _close(self, frame: int | None) -> None:
         """A frame's compilation is over: so is that of every frame opened after it."""
@@ -325,25 +325,21 @@ class ReportBuilder:
         return r
 
     def _guard_rows(self) -> list[s.GuardRow]:
-        rows: dict[tuple, s.GuardRow] = {}
+        """One row per guard; many guards of one kind below one object (a model's parameters) become one row with a count."""
+        groups: dict[tuple, list[s.GuardRow]] = {}
         for n, (entry, g) in enumerate(self._guards):
             name = g.source.name() if g.source is not None else ""
-            failed = self._failed.get((entry, id(g)), 0)
-            text, cls, expected = guard_text(g), guard_class(g), expected_text(g)
-            group = _module_path(name)
-            key: tuple = (n,)
-            if group and not failed and cls == "watched" or g.kind == "TENSOR" and group and not failed:
-                key = (entry, group, g.kind, cls)
-            if key in rows:
-                rows[key].count += 1
-            else:
-                rows[key] = s.GuardRow(entry, name, g.kind, text, expected, label(g.file), g.line, g.why, cls, failed)
-        out = []
-        for key, row in rows.items():
-            if len(key) > 1 and row.count > 1:
-                row.source = f"{key[1]}…"
-                row.text = f"{row.count} guards of kind {row.kind} below `{key[1]}`, such as: {row.text}"
-            out.append(row)
+            row = s.GuardRow(entry, name, g.kind, guard_text(g), expected_text(g), label(g.file), g.line, g.why, guard_class(g),
+                             self._failed.get((entry, id(g)), 0))
+            root = g.source.root.name() if g.source is not None and g.source.base is not None and not row.failed else ""
+            groups.setdefault((entry, root, g.kind, row.cls) if root else (n,), []).append(row)
+        out: list[s.GuardRow] = []
+        for key, rows in groups.items():
+            if len(rows) < _GROUP_FROM:
+                out += rows
+                continue
+            text = f"{len(rows)} guards of kind {key[2]} below `{key[1]}`, such as: {rows[0].text}"
+            out.append(s.GuardRow(key[0], f"{key[1]}…", key[2], text, rows[0].expected, rows[0].file, rows[0].line, rows[0].why, key[3], 0, len(rows)))
         out.sort(key=lambda row: (-row.failed, row.entry))
         return out
 
@@ -379,14 +375,6 @@ class ReportBuilder:
 def subject(r: s.Recompile) -> str:
     """`x.shape[0]`: the thing that changed."""
     return f"{r.source}.{r.detail}" if r.source and r.detail else r.source or r.detail or r.kind
-
-
-def _module_path(name: str) -> str:
-    """Guards below a module's parameters or submodules group under the part before: `self.layers[0].weight` -> `self`."""
-    for mark in ("._parameters", "._modules", ".weight", ".bias", ".layers", "._buffers"):
-        if mark in name:
-            return name[:name.index(mark)] or name
-    return ""
 
 
 def trial(t: Any) -> s.Trial:

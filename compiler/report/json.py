@@ -139,6 +139,8 @@ def _cuts(body: dict[str, Any]):
     for name in ("entries", "frames", "kernels", "graphs", "externs", "cache", "marks", "recompiles", "graph_breaks", "autotune",
                  "numerics", "fallbacks"):
         yield name, *_spread(tail_cut(name, 40), why)
+    yield "kernel sources", *_spread(field_cut(body["kernels"], "source", ""), why)
+    yield "autotune trials", *_spread(field_cut([*body["kernels"], *body["autotune"]], "trials", []), why)
     yield "the cell's code", lambda: int(len(body["source"]["text"]) > 10_000), why, lambda: body["source"].update(text="")
 
 

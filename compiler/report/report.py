@@ -12,12 +12,15 @@ __all__ = ["CompileReport", "set_renderer"]
 
 # kernel_magics registers how a report is drawn; without it (no Jupyter) a report is text.
 _renderer: Callable[["CompileReport"], dict[str, Any]] | None = None
+_views: Callable[["CompileReport", str], Any] | None = None
 
 
-def set_renderer(render: Callable[["CompileReport"], dict[str, Any]] | None) -> None:
-    """Install the function that gives a report's MIME bundle. The notebook package does this when it is loaded."""
-    global _renderer
-    _renderer = render
+def set_renderer(render: Callable[["CompileReport"], dict[str, Any]] | None,
+                 views: Callable[["CompileReport", str], Any] | None = None) -> None:
+    """Install the function that gives a report's MIME bundle, and the one that makes its widgets and plots by name. The
+    notebook package does this."""
+    global _renderer, _views
+    _renderer, _views = render, views
 
 
 @dataclass(repr=False)
@@ -97,6 +100,35 @@ class CompileReport:
         if _renderer is not None:
             return _renderer(self)
         return {"text/plain": str(self)}
+
+    def _view(self, name: str) -> Any:
+        if _views is None:
+            raise RuntimeError(f"{name}: views are drawn by the notebook package; `import tcompile` before the compiler to have it at hand")
+        return _views(self, name)
+
+    def widget(self) -> Any:
+        """The whole report as an ipywidgets widget, with the controls that need a kernel."""
+        return self._view("widget")
+
+    def graph_widget(self) -> Any:
+        """The graphs as a widget: choose, switch between captured and lowered, search."""
+        return self._view("graph_widget")
+
+    def guards_widget(self) -> Any:
+        """The guards as a widget, with search."""
+        return self._view("guards_widget")
+
+    def speedup_widget(self) -> Any:
+        """The timings as a widget, with a button that takes them again."""
+        return self._view("speedup_widget")
+
+    def speedup_plot(self) -> Any:
+        """A plotly figure of seconds per call, with intervals and samples. Raises ValueError where nothing was timed."""
+        return self._view("speedup_plot")
+
+    def break_even_plot(self) -> Any:
+        """A plotly figure of total time over the number of calls: the lines cross where compiling has paid off."""
+        return self._view("break_even_plot")
 
     def __str__(self) -> str:
         from .text import render

@@ -7,9 +7,9 @@ from __future__ import annotations
 from typing import Any, Iterable
 
 from ...compiler.report import MIME, set_renderer
-from ...compiler.report.text import render, render_short
+from ...compiler.report.text import render_short
 
-__all__ = ["bundle", "MIME"]
+__all__ = ["bundle", "view", "MIME"]
 
 # Together what a report adds to a saved notebook stays below 200 KB.
 JSON_LIMIT = 110_000
@@ -23,8 +23,13 @@ def bundle(report: Any, only: Iterable[str] | None = None) -> dict[str, Any]:
     return {mime: make() for mime, make in makers.items() if only is None or mime in only}
 
 
-def full_text(report: Any) -> str:
-    return render(report)
+def view(report: Any, name: str) -> Any:
+    """A widget or a plot of a report, by name."""
+    if name in ("speedup_plot", "break_even_plot"):
+        from . import plot
+        return plot.speedup_figure(report) if name == "speedup_plot" else plot.break_even_figure(report)
+    from ..widgets import VIEWS
+    return VIEWS[name](report)
 
 
-set_renderer(bundle)
+set_renderer(bundle, view)

@@ -6,14 +6,14 @@ say. Every text of the user's is escaped: sections build on `esc` and on `table`
 from __future__ import annotations
 
 from html import escape
-from typing import Any, Sequence
+from typing import Any, Collection, Sequence
 
 from ...compiler.report import schema as s
 from ...compiler.report.finish import SYMBOLS
 from ...compiler.report.numbers import count, interval, plural, seconds, seconds_range, size
 from . import svg
 
-__all__ = ["render_html"]
+__all__ = ["render_html", "line_html", "overview_html", "speed_html", "graph_html", "guards_html", "kernels_html", "more_html", "STYLE", "esc"]
 
 _SOURCE_BUDGET = 20_000           # characters of kernel and entry sources in all
 _NODE_BUDGET = 160                # rows of graph tables in all
@@ -89,6 +89,40 @@ def render_html(r: Any) -> str:
                 fold("Environment", table([[k, v] for k, v in {**r.environment, **{f"option {k}": v for k, v in r.options.items()}}.items()])),
                 "".join(f"<div>{dim(f'left out: {o.what} ({o.count}), {o.why}')}</div>" for o in r.omitted)]
     return f'<style>{STYLE}</style><div class="tcr"><details><summary>{_line(r)}</summary>{"".join(sections)}</details></div>'
+
+
+def line_html(r: Any) -> str:
+    return f"<div>{_line(r)}</div>"
+
+
+def overview_html(r: Any) -> str:
+    return _findings(r) + _code(r) + _stages(r) + _breaks(r) + _recompiles(r)
+
+
+def speed_html(r: Any) -> str:
+    return _speed(r.speedups)
+
+
+def kernels_html(r: Any) -> str:
+    return _kernels(r) or "<p>no kernel was generated</p>"
+
+
+def more_html(r: Any) -> str:
+    return (fold("Functions", _frames(r), open_=True) + fold("Library calls", _externs(r)) + fold("Memory", _memory(r), open_=True) + fold("Timeline", _timeline(r))
+            + fold("Cache", _cache(r), _cache_note(r)) + fold("Ran eager", _fallbacks(r), open_=True) + fold("Environment", table([[k, v] for k, v in r.environment.items()])))
+
+
+def guards_html(r: Any, find: str = "") -> str:
+    """The guards that have `find` in their source or words."""
+    rows = [g for g in r.guards if find.lower() in f"{g.source} {g.text} {g.why}".lower()]
+    return _guard_table(rows, 200) or f"<p>no guard{f' with {esc(find)!s}' if find else ''}</p>"
+
+
+def graph_html(r: Any, which: int, form: str = "captured", find: str = "") -> str:
+    """One graph as a table: `form` is "captured" or "lowered"; nodes that have `find` in name, operation, module or kernel."""
+    g = r.graphs[which]
+    rows = [row for row in _node_rows(r, (getattr(g, form) or g.captured or g.lowered).nodes()) if find.lower() in " ".join(map(str, row)).lower()]
+    return table(rows, _NODE_HEAD, limit=500) if rows else "<p>no operation matches</p>"
 
 
 def _line(r: Any) -> str:
@@ -213,9 +247,13 @@ def _recompiles(r: Any) -> str:
 
 
 def _guards(r: Any) -> str:
+    return _guard_table(r.guards, _ROWS)
+
+
+def _guard_table(guards: Sequence[s.GuardRow], limit: int) -> str:
     rows = [[colour(f"failed {g.failed}×", svg.MARK_COLOURS["break"]) if g.failed else "", g.entry, g.cls, g.text + (f" (× {g.count})" if g.count > 1 and "guards of kind" not in g.text else ""),
-             _where(g.file, g.line) if g.line else "", dim(g.why)] for g in r.guards]
-    return table(rows, ["", "entry", "checked", "what has to hold", "line", "why"]) if rows else ""
+             _where(g.file, g.line) if g.line else "", dim(g.why)] for g in guards]
+    return table(rows, ["", "entry", "checked", "what has to hold", "line", "why"], limit=limit) if rows else ""
 
 
 def _frames(r: Any) -> str:
@@ -224,33 +262,42 @@ def _frames(r: Any) -> str:
     return table(rows, ["function", "where", "status", "entries", "calls served"], (3,)) if rows else ""
 
 
+_NODE_HEAD = ["value", "operation", "type", "line", "module", "kernel"]
+
+
+def _node_rows(r: Any, nodes: Sequence[s.Node], hidden: Collection[int] = ()) -> list[list[Any]]:
+    names = [n.name for n in nodes]
+    rows = []
+    for n in nodes:
+        if n.index in hidden or n.op in ("parameter", "output"):
+            continue
+        args = n.args
+        for k in reversed(range(len(n.inputs))):
+            args = args.replace(f"%{k}", names[n.inputs[k]])
+        shape = f"{n.dtype}[{', '.join(map(str, n.shape))}]" if n.shape is not None and not any(isinstance(d, list) for d in n.shape) else n.dtype
+        rows.append([code(n.name), code(f"{n.op.removeprefix('aten.')}({args})"), shape, _where(n.file, n.line) if n.line else "", n.module,
+                     r.kernels[n.kernel].name if n.kernel is not None and n.kernel < len(r.kernels) else ""])
+    return rows
+
+
 def _graphs(r: Any) -> str:
     budget, out = _NODE_BUDGET, []
     for g in r.graphs:
         data = g.lowered or g.captured
         nodes, repeats = data.nodes(), data.repeats
-        rows, hidden = [], set()
+        hidden: set[int] = set()
         at = 0
         for rep in repeats:                       # later copies of a repeated layer are not listed again
             start = rep["start"] + at
             hidden |= set(range(start + rep["length"], start + rep["length"] * rep["times"]))
             at += rep["length"] * (rep["times"] - 1)
-        names = [n.name for n in nodes]
-        for n in nodes:
-            if n.index in hidden or n.op in ("parameter", "output"):
-                continue
-            args = n.args
-            for k in reversed(range(len(n.inputs))):
-                args = args.replace(f"%{k}", names[n.inputs[k]])
-            shape = f"{n.dtype}[{', '.join(map(str, n.shape))}]" if n.shape is not None and not any(isinstance(d, list) for d in n.shape) else n.dtype
-            rows.append([code(n.name), code(f"{n.op.removeprefix('aten.')}({args})"), shape, _where(n.file, n.line) if n.line else "", n.module,
-                         r.kernels[n.kernel].name if n.kernel is not None and n.kernel < len(r.kernels) else ""])
+        rows = _node_rows(r, nodes, hidden)
         take = max(0, min(len(rows), budget))
         budget -= take
         note = [plural(g.ops, "operation"), plural(len(g.kernels), "kernel")]
         note += [f"{' and '.join(rep['modules'][:1])} repeats {rep['times']} times" for rep in repeats]
         note += [f"{y.name} = {y.hint} at first, from {y.source or 'a size'}" for y in g.symbols]
-        body = table(rows, ["value", "operation", "type", "line", "module", "kernel"], limit=take) if take else dim(f"{len(rows)} operations, in the report object")
+        body = table(rows, _NODE_HEAD, limit=take) if take else dim(f"{len(rows)} operations, in the report object")
         unfused = table([[code(a), code(b), why] for a, b, why in (u[:3] for u in g.unfused if len(u) >= 3)], ["not fused", "with", "because"], limit=12) if g.unfused else ""
         out.append(fold(g.name, body + unfused, " · ".join(note)))
     return "".join(out)

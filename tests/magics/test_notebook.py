@@ -1,0 +1,85 @@
+"""Notebooks run by nbclient in a real kernel, saved, and exported by nbconvert."""
+import os
+
+import nbformat
+import pytest
+
+nbclient = pytest.importorskip("nbclient")
+from tcompile.compiler.report import MIME, CompileReport  # noqa: E402
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+SETUP = f"""import sys; sys.path.insert(0, {HERE!r})
+import standin
+from tcompile.kernel_magics import magics
+magics.load(get_ipython(), standin.StandIn()); None"""
+CELL = """%%tcompile -o r time=20ms
+import torch
+BREAK = True
+text = "<script>alert(1)</script> & <b>bold</b>"
+def f(x):
+    return torch.sin(x) * x + 2
+x = torch.ones(8)
+compile_now = (f, x)
+f(x).shape"""
+
+
+def execute(*cells, allow_errors=False):
+    nb = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(c) for c in (SETUP, *cells)])
+    nb.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}
+    nbclient.NotebookClient(nb, timeout=60, allow_errors=allow_errors, store_widget_state=False, kernel_name="python3").execute()
+    return nb
+
+
+def outputs(cell, kind):
+    return [o for o in cell.outputs if o.output_type == kind]
+
+
+@pytest.fixture(scope="module")
+def notebook():
+    return execute(CELL, "%tcompile on time=off", "1 + 1", "import asyncio\nawait asyncio.sleep(0)\ncompile_now = (f, x)\n7", "%tcompile last", "r.widget()")
+
+
+def test_report_under_the_cell(notebook):
+    cell = notebook.cells[1]
+    shown = outputs(cell, "display_data")
+    assert len(shown) == 1 and set(shown[0].data) == {"text/plain", "text/html", MIME}
+    data = shown[0].data[MIME]
+    r = CompileReport.from_json(data)
+    assert r.summary.status == "partly" and r.speedups.status == "measured" and r.source.cell == 2
+    assert r.graph_breaks[0].file == "In[2]" and r.graph_breaks[0].line == 6
+    assert [m.line for m in r.marks] == [6] and r.marks[0].kind == "break" and r.marks[0].cell == 2
+    assert outputs(cell, "execute_result")[0].data["text/plain"] == "torch.Size([8])"
+    assert len(nbformat.writes(notebook)) < 200_000
+
+
+def test_all_user_text_is_escaped(notebook):
+    html = outputs(notebook.cells[1], "display_data")[0].data["text/html"]
+    assert "<script" not in html and "&lt;script&gt;alert(1)" in html and "&lt;b&gt;&amp;" in html and "http://" not in html and "https://" not in html
+
+
+def test_on_shows_reports_only_where_something_was_compiled(notebook):
+    assert not outputs(notebook.cells[3], "display_data")
+    assert outputs(notebook.cells[4], "display_data") and outputs(notebook.cells[4], "execute_result")[0].data["text/plain"] == "7"
+    assert MIME in outputs(notebook.cells[5], "execute_result")[0].data
+
+
+def test_widget_has_a_fallback(notebook):
+    o = [o for o in notebook.cells[6].outputs if "data" in o]
+    assert o and "application/vnd.jupyter.widget-view+json" in o[0].data
+
+
+def test_exported_page_reads_without_network_or_scripts_of_ours(notebook):
+    nbconvert = pytest.importorskip("nbconvert")
+    exporter = nbconvert.HTMLExporter(embed_images=True)
+    body, _ = exporter.from_notebook_node(notebook)
+    assert "1 break (line 6" in body and "use torch.where" in body and "data:image/svg+xml;base64" in body
+
+
+def test_errors_stop_run_all():
+    for bad in ("%%tcompile\n1 / 0", "%%tcompile\nfor in x:\n    pass", "%%tcompile mod=1\n1", "%%tcompile\nawait __import__('asyncio').sleep(0)\nboom"):
+        nb = None
+        with pytest.raises(nbclient.exceptions.CellExecutionError):
+            execute(bad, "after = 1")
+        nb = execute(bad, "1 + 1", allow_errors=True)
+        assert outputs(nb.cells[1], "error") or "UsageError" in str(nb.cells[1].outputs)
+        assert outputs(nb.cells[2], "execute_result")[0].data["text/plain"] == "2"
