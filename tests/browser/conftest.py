@@ -22,7 +22,8 @@ LABEXTENSION = ROOT / "extension" / "labextension"
 ARTIFACTS = Path(__file__).parent / "artifacts"
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
          "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage"]
-QUIET = {"@jupyterlab/apputils-extension/notification.jupyterlab-settings": {"fetchNews": "false", "checkForUpdates": False}}
+NEWS = "@jupyterlab/apputils-extension/notification.jupyterlab-settings"
+QUIET = {NEWS: {"fetchNews": "false", "checkForUpdates": False}}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -65,8 +66,8 @@ class Server:
             port = probe.getsockname()[1]
         self.url = f"http://127.0.0.1:{port}"
         folders = {"JUPYTER_CONFIG_DIR": "config", "JUPYTER_DATA_DIR": "data", "JUPYTER_RUNTIME_DIR": "runtime",
-                   "IPYTHONDIR": "ipython", "JUPYTERLAB_SETTINGS_DIR": "settings", "JUPYTERLAB_WORKSPACES_DIR": "workspaces",
-                   "TCOMPILE_CACHE_DIR": "tcompile-cache"}
+                   "IPYTHONDIR": "ipython", "JUPYTERLAB_SETTINGS_DIR": "settings",
+                   "JUPYTERLAB_WORKSPACES_DIR": "workspaces", "TCOMPILE_CACHE_DIR": "tcompile-cache"}
         env = {**os.environ, **{name: str(home / folder) for name, folder in folders.items()}}
         self.log = (home / "server.log").open("w+")
         self.process = subprocess.Popen(

@@ -32,7 +32,8 @@ def tab(lab: Lab, name: str) -> Any:
 def test_closed_line_answers_first(lab: Lab, sample: str) -> None:
     lab.open(sample)
     line = lab.page.wait_for_selector(".tc-head").inner_text()
-    for words in ("partly", "2 graphs", "1 break", "(line 7)", "3 kernels", "2.9×", "[2.8–3.0]", "vs eager", "to compile"):
+    for words in ("partly", "2 graphs", "1 break", "(line 7)", "3 kernels", "2.9×", "[2.8–3.0]", "vs eager",
+                  "to compile"):
         assert words in line, (words, line)
     assert lab.page.locator(".tc-head").get_attribute("aria-expanded") == "false"
     assert not lab.page.locator(".tc-body").is_visible()
@@ -199,8 +200,9 @@ def test_empty_report_explains_itself(lab: Lab) -> None:
         keep = {"schema", "version", "title", "created", "source"}
         for name in [n for n in report if n not in keep]:
             del report[name]
-        report.update(id="bare", summary={"status": "nothing", "symbol": "·", "graphs": 0, "breaks": 0, "kernels": 0, "externs": 0,
-                                          "recompiles": 0, "compile_seconds": 0.0, "note": "no tensor code ran", "line": ""})
+        figures = dict.fromkeys(("graphs", "breaks", "kernels", "externs", "recompiles", "compile_seconds"), 0)
+        report.update(id="bare", summary={"status": "nothing", "symbol": "·", "note": "no tensor code ran", "line": "",
+                                          **figures})
 
     opened(lab, lab.server.add("bare.ipynb", notebooks.with_sample(bare)))
     for name in TABS:

@@ -1,8 +1,9 @@
-"""Imports go one way: kernel_magics -> compiler -> torch; stock's internals only in the two adapters. Read from the sources."""
+"""Imports go one way: kernel_magics -> compiler -> torch; stock's internals only in the two adapters."""
 
 from __future__ import annotations
 
 import ast
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -18,7 +19,7 @@ NOTEBOOK = ("IPython", "ipywidgets", "ipykernel", "jupyter", "jupyter_client", "
             "nbclient", "nbconvert", "plotly", "anywidget", "traitlets", "notebook")
 # folder of the compiler -> folders that it must not import: what comes after it in the pipeline
 LATER = {
-    "symbolic": {"capture", "guards", "graph", "autograd", "lowering", "fusion", "codegen", "runtime", "report", "backends"},
+    "symbolic": {"capture", "guards", "graph", "autograd", "lowering", "fusion", "codegen", "runtime", "report"},
     "guards": {"capture", "graph", "autograd", "lowering", "fusion", "codegen", "runtime", "report"},
     "graph": {"autograd", "lowering", "fusion", "codegen", "runtime", "report"},
     "lowering": {"capture", "guards", "fusion", "codegen", "runtime", "report"},
@@ -77,10 +78,12 @@ def test_the_readers_see_what_they_should(tmp_path: Path, monkeypatch: pytest.Mo
     source = tmp_path / "compiler" / "capture" / "sample.py"
     source.parent.mkdir(parents=True)
     source.write_text("import torch._dynamo.config\nfrom torch import _inductor\nfrom ..guards import guard\n"
-                      "import importlib\nimportlib.import_module('torch._functorch.aot_autograd')\ntorch._dynamo.reset()\n")
+                      "import importlib\nimportlib.import_module('torch._functorch.aot_autograd')\n"
+                      "torch._dynamo.reset()\n")
     monkeypatch.setattr(sys.modules[__name__], "ROOT", tmp_path)
     names = {name for name, _ in imported(source)}
-    assert {"torch._dynamo.config", "torch._inductor", "tcompile.compiler.guards.guard", "torch._functorch.aot_autograd"} <= names
+    assert {"torch._dynamo.config", "torch._inductor", "tcompile.compiler.guards.guard",
+            "torch._functorch.aot_autograd"} <= names
     assert ("torch._dynamo.reset", 6) in set(attribute_chains(source))
 
 
@@ -103,10 +106,8 @@ def test_compiler_knows_no_notebook() -> None:
 
 def test_absolute_names_only_through_tcompile() -> None:
     """`import compiler` from the repository's root would make a second copy of a module."""
-    found = [f"{path.relative_to(ROOT)}:{line}: {name}" for path in sources("compiler", "kernel_magics", "extension", "tests")
-             if path.parent != Path(__file__).parent
-             for name, line in (imported(path) if path.relative_to(ROOT).parts[0] in PACKAGES else plain_imports(path))
-             if name.split(".")[0] in ("compiler", "kernel_magics", "extension")]
+    found = [f"{path.relative_to(ROOT)}:{line}: {name}" for path in sources(*PACKAGES, "tests")
+             for name, line in plain_imports(path) if name.split(".")[0] in PACKAGES]
     assert not found, "\n".join(found)
 
 
@@ -120,16 +121,16 @@ def plain_imports(path: Path) -> Iterator[tuple[str, int]]:
 
 @pytest.mark.parametrize("folder", sorted(LATER))
 def test_no_stage_imports_a_later_one(folder: str) -> None:
-    found = [f"{path.relative_to(ROOT)}:{line}: {name}" for path in sources(f"compiler/{folder}") for name, line in imported(path)
+    found = [f"{path.relative_to(ROOT)}:{line}: {name}"
+             for path in sources(f"compiler/{folder}") for name, line in imported(path)
              if any(under(name, f"tcompile.compiler.{later}") for later in LATER[folder])]
     assert not found, "\n".join(found)
 
 
 def run(code: str, tmp_path: Path) -> str:
-    import os
-
     env = {**os.environ, "TCOMPILE_CACHE_DIR": str(tmp_path / "cache")}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, env=env, cwd=tmp_path)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, env=env,
+                          cwd=tmp_path)
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout
 

@@ -17,7 +17,8 @@ BUILT = (ROOT / "extension" / "labextension" / "static" / "style.js").exists()
 
 
 def python(*args: str, cwd: Path, **env: str) -> str:
-    done = subprocess.run([sys.executable, *args], cwd=cwd, env={**os.environ, **env}, capture_output=True, text=True, timeout=600)
+    done = subprocess.run([sys.executable, *args], cwd=cwd, env={**os.environ, **env}, capture_output=True, text=True,
+                          timeout=600)
     assert done.returncode == 0, (done.stdout + done.stderr)[-4000:]
     return done.stdout
 
@@ -55,8 +56,8 @@ def test_sdist_holds_sources_and_no_binaries(sdist: Path) -> None:
         names = {name.partition("/")[2] for name in archive.getnames()}
     assert {"pyproject.toml", "hatch_build.py", "LICENSE", "extension/__init__.py", "compiler/native/build.py",
             "compiler/native/module.c", "labextension/src/mime.ts", "labextension/yarn.lock"} <= names
-    unwanted = [n for n in names if n.endswith(".so") or n.startswith(("build/", "bench/", ".venv")) or "node_modules" in n
-                or n.startswith("tests/browser/artifacts")]
+    unwanted = [n for n in names if n.endswith(".so") or "node_modules" in n
+                or n.startswith(("build/", "bench/", ".venv", "tests/browser/artifacts"))]
     assert not unwanted, unwanted[:10]
 
 
@@ -96,7 +97,8 @@ def test_wheel_compiles_a_function(site: Path, tmp_path: Path) -> None:
 
 
 def test_the_installed_command_and_paths(site: Path, tmp_path: Path) -> None:
-    printed = python("-c", "import tcompile; print(tcompile._jupyter_labextension_paths())", cwd=tmp_path, PYTHONPATH=str(site))
+    code = "import tcompile; print(tcompile._jupyter_labextension_paths())"
+    printed = python("-c", code, cwd=tmp_path, PYTHONPATH=str(site))
     assert "tcompile-lab" in printed
 
 
