@@ -124,8 +124,7 @@ class _Grouping:
                 self.join(g, nest, loads)
                 return
             except Refusal as e:
-                if g in producers or g is earlier:
-                    self.refuse(g, nest, str(e))
+                self.refuse(g, nest, str(e))
         self.start(nest, loads)
 
     def candidates(self, nest: LoopNest, loads: list, producers: set[Group], floor: int) -> list[Group]:

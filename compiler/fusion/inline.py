@@ -77,6 +77,12 @@ def inline(steps: Sequence[LoweredStep], needed: Sequence[Buffer], hints: dict[s
     nothing: only that."""
     if nothing:
         return _without_dead(list(steps), needed)
+    # What is inlined into a reader changes how the reader reads: a second round sees it. More rounds gain nothing worth their time.
+    first = _round(steps, needed, hints, drop_rounding)
+    return first if len(first) == len(steps) else _round(first, needed, hints, drop_rounding)
+
+
+def _round(steps: Sequence[LoweredStep], needed: Sequence[Buffer], hints: dict[str, int], drop_rounding: bool) -> list[LoweredStep]:
     uses = find_uses(steps, needed)
     writers: dict[Buffer, int] = {}
     for s in steps:

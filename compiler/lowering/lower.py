@@ -15,7 +15,7 @@ import torch.fx
 from ..symbolic.expr import Expr, as_expr
 from .ir import Axis, Buffer, LoopNest, Value, cast, const, load, param, walk
 from .lowered import Extern, LoweredGraph, LoweredStep, OutputSpec, Param, View
-from .ref import (Ref, Scalar, contiguous_strides, dim_symbol, flat_index, is_one, ref_of_buffer, same, shape_of, strided)
+from .ref import (Ref, Scalar, contiguous_strides, dim_symbol, flat_index, is_one, numel, ref_of_buffer, same, shape_of, strided)
 
 __all__ = ["lower", "Lowering", "NoRule", "rule", "view_rule", "RULES"]
 
@@ -100,6 +100,7 @@ class Lowering:
         self._views: dict[tuple, Buffer] = {}
         self._realised: dict[tuple, Buffer] = {}
         self._results: dict[torch.fx.Node, Buffer] = {}
+        self._result_memory: set[Buffer] = set()
 
     # ---- the walk
     def run(self) -> LoweredGraph:
@@ -246,7 +247,7 @@ class Lowering:
     # ---- memory
     def realise(self, ref: Ref, stride: Sequence[Any] | None = None, fresh: bool = False) -> Buffer:
         """A buffer that holds the tensor: the buffer it is a view of (as a View step), or a copy where no strided view of a buffer
-        gives these elements (or not with the strides asked for). fresh: memory of its own that is no graph input."""
+        gives these elements (or not with the strides asked for). fresh: all of some memory that is no graph input."""
         v = strided(ref)
         if v is not None:
             base, strides, offset = v
@@ -257,7 +258,7 @@ class Lowering:
                 if same(offset, 0) and len(base.shape) == ref.ndim and all(map(same, base.shape, ref.shape)) \
                         and _same_strides(ref.shape, base.stride, strides):
                     return base
-                if not fresh:
+                if not fresh or (same(offset, 0) and same(numel(base.shape), numel(ref.shape))):
                     return self.view(base, ref.shape, strides, offset)
         if fresh:
             return self.copy(ref, stride)
@@ -358,8 +359,10 @@ class Lowering:
             self.node = node
             ref = self.refs[node]
             b = self.realise(ref, strides_of(node.meta["val"]), fresh=True)
-            if b in self._results.values():              # two results are never one tensor
-                b = self.copy(ref, strides_of(node.meta["val"]))
+            memory = next((s.base for s in self.steps if isinstance(s, View) and s.buffer is b), b)
+            if memory in self._result_memory:            # two results are never one tensor
+                b = memory = self.copy(ref, strides_of(node.meta["val"]))
+            self._result_memory.add(memory)
             self._results[node] = b
             self.node = None
         return b

@@ -12,6 +12,7 @@ from tcompile.compiler.fusion.interpret import run_schedule
 from tcompile.compiler.fusion.schedule import Launch, Schedule
 from tcompile.compiler.fusion.verify import verify_schedule
 from tcompile.compiler.lowering.lower import lower
+from tcompile.compiler.lowering.ref import contiguous_strides
 from tcompile.compiler.lowering.verify import verify_lowered
 
 
@@ -93,3 +94,45 @@ def check(fn: Callable, *inputs: Any, atol: float | None = None, rtol: float | N
     if n_externs is not None:
         assert len(externs(s)) == n_externs, f"{externs(s)}"
     return s
+
+
+class Builder:
+    """An AtenGraph stand-in made by hand, for sizes that are symbols."""
+
+    def __init__(self, **hints: int):
+        self.graph = torch.fx.Graph()
+        self.hints, self.outs, self.mutations, self.n = hints, [], [], 0
+
+    def input(self, shape: Any, dtype: torch.dtype = torch.float32, stride: Any = None) -> torch.fx.Node:
+        n = self.graph.placeholder(f"x{self.n}")
+        self.n += 1
+        n.meta = {"val": symbolic_meta(shape, dtype, stride)}
+        return n
+
+    def scalar(self, e: Any) -> torch.fx.Node:
+        n = self.graph.placeholder(f"x{self.n}")
+        self.n += 1
+        n.meta = {"val": e}
+        return n
+
+    def call(self, op: Any, *args: Any, shape: Any, dtype: torch.dtype = torch.float32, stride: Any = None, **kwargs: Any) -> torch.fx.Node:
+        n = self.graph.call_function(op, args, kwargs)
+        n.meta = {"val": symbolic_meta(shape, dtype, stride)}
+        return n
+
+    def aten(self, *outs: torch.fx.Node) -> Any:
+        self.graph.output(tuple(outs))
+        return SimpleNamespace(graph=self.graph, inputs=None, outputs=[SimpleNamespace(kind="node", value=n) for n in outs],
+                               mutations=self.mutations, env=SimpleNamespace(hints=self.hints), constants={})
+
+    def schedule(self, *outs: torch.fx.Node, **opts: Any) -> Schedule:
+        lowered = lower(self.aten(*outs), opts)
+        verify_lowered(lowered)
+        s = schedule(lowered, opts)
+        verify_schedule(s)
+        return s
+
+
+def symbolic_meta(shape: Any, dtype: torch.dtype, stride: Any = None) -> Any:
+    return SimpleNamespace(shape=tuple(shape), stride=tuple(stride) if stride is not None else contiguous_strides(tuple(shape)), dtype=dtype,
+                           device=torch.device("cpu"), storage_offset=0, requires_grad=False)

@@ -1,0 +1,134 @@
+"""The memory plan: reuse, in place, mutation, outputs that stay."""
+from types import SimpleNamespace
+
+import torch
+
+from tcompile.compiler.fusion.interpret import run_schedule
+from tcompile.compiler.fusion.schedule import Alloc, Free, Launch
+
+from ..lowering.helper import Builder, aten_graph, check, lower, schedule, verify_schedule
+
+aten = torch.ops.aten
+
+
+def allocs(s):
+    return [x for x in s.steps if isinstance(x, Alloc)]
+
+
+def test_dead_memory_is_reused():
+    def f(x, w):
+        for _ in range(6):
+            x = torch.relu(x @ w) + 1
+        return x
+    x, w = torch.randn(16, 16), torch.randn(16, 16)
+    s = check(f, x, w)
+    assert len([a for a in allocs(s) if a.reuse is None]) <= 3
+    assert s.peak_bytes <= 3 * 16 * 16 * 4
+
+
+def test_epilogue_writes_in_place():
+    s = check(lambda x, w: torch.relu(x @ w).sum(0) + torch.relu(x @ w)[0], torch.randn(40, 5), torch.randn(5, 4))
+    s = check(lambda x, w: torch.relu(x @ w) @ w.t(), torch.randn(6, 5), torch.randn(5, 4))
+    relu = next(a for a in allocs(s) if a.buffer.name.startswith("relu"))
+    assert relu.reuse is not None and relu.reuse.name.startswith("mm")
+
+
+def test_outputs_get_memory_of_their_own():
+    def f(x, w):
+        a = x @ w
+        b = torch.relu(a)
+        return b, torch.relu(b @ w) + 1
+    s = check(f, torch.randn(4, 4), torch.randn(4, 4))
+    outs = {o.value for o in s.outputs}
+    assert all(a.reuse is None for a in allocs(s) if a.buffer in outs)
+    assert not any(isinstance(x, Free) and x.buffer in outs for x in s.steps)
+    assert not any(a.reuse in outs for a in allocs(s))
+
+
+def mutated(fn, *inputs):
+    """fn returns (new value of input 0, *outputs)."""
+    g = aten_graph(fn, *inputs)
+    g.mutations = [(0, g.outputs[0].value)]
+    g.outputs = [SimpleNamespace(kind="input", value=0)] + g.outputs[1:]
+    s = schedule(lower(g, {}), {})
+    verify_schedule(s)
+    return s
+
+
+def test_a_mutated_input_is_written_in_place_where_nothing_reads_it_later():
+    x, y = torch.randn(5, 4), torch.randn(5, 4)
+    s = mutated(lambda x, y: (x + y, (x + y).sin()), x, y)
+    assert s.mutations == [] and s.written == [0]
+    want = x + y
+    got = run_schedule(s, [x, y])
+    assert got[0] is x
+    torch.testing.assert_close(x, want)
+    torch.testing.assert_close(got[1], want.sin())
+
+
+def test_a_mutated_input_that_is_read_elsewhere_is_copied_at_the_end():
+    x, y = torch.randn(4, 4), torch.randn(4, 4)
+    s = mutated(lambda x, y: (x.t() + y, x * 2), x, y)   # read at another index
+    assert [i for i, _ in s.mutations] == [0] and s.written == []
+    want, other = x.t() + y, x * 2
+    got = run_schedule(s, [x, y])
+    torch.testing.assert_close(x, want)
+    torch.testing.assert_close(got[1], other)
+
+
+def test_mutated_inputs_that_swap():
+    x, y = torch.randn(6), torch.randn(6)
+    g = aten_graph(lambda x, y: (x + 0, y + 0), x, y)
+    a, b = (n for n in g.graph.nodes if n.op == "placeholder")
+    g.outputs, g.mutations = [], [(0, b), (1, a)]
+    s = schedule(lower(g, {}), {})
+    verify_schedule(s)
+    wx, wy = y.clone(), x.clone()
+    run_schedule(s, [x, y])
+    torch.testing.assert_close((x, y), (wx, wy))
+
+
+def test_a_result_never_shares_memory_with_an_input_or_another_result():
+    x = torch.randn(3, 4)
+    g = aten_graph(lambda x: (x + 1, x + 1), x)
+    p = next(n for n in g.graph.nodes if n.op == "placeholder")
+    add = g.outputs[0].value
+    g.outputs = [SimpleNamespace(kind="node", value=p), SimpleNamespace(kind="node", value=add), SimpleNamespace(kind="node", value=add)]
+    s = schedule(lower(g, {}), {})
+    verify_schedule(s)
+    a, b, c = run_schedule(s, [x])
+    assert a is not x and a.data_ptr() != x.data_ptr() and b is c
+    torch.testing.assert_close((a, b), (x, x + 1))
+
+
+def test_view_outputs():
+    x = torch.randn(3, 4)
+    g = aten_graph(lambda x: (x + 1,), x)
+    g.results = (g.outputs[0].value,)
+    m = SimpleNamespace(shape=(4, 3), stride=(1, 4), storage_offset=0)
+    g.outputs = [SimpleNamespace(kind="view", value=("node", 0), meta=m), SimpleNamespace(kind="view", value=("input", 0), meta=m),
+                 SimpleNamespace(kind="node", value=0), SimpleNamespace(kind="const", value=None), SimpleNamespace(kind="int", value=3)]
+    s = schedule(lower(g, {}), {})
+    verify_schedule(s)
+    a, b, c, n, k = run_schedule(s, [x])
+    assert a.data_ptr() == c.data_ptr() and b.data_ptr() == x.data_ptr() and n is None and k == 3
+    torch.testing.assert_close((a, b), ((x + 1).t(), x.t()))
+
+
+def test_symbolic_sizes_reuse_equal_expressions():
+    from tcompile.compiler.symbolic.expr import symbol
+    n = symbol("s0")
+    b = Builder(s0=12)
+    x, w = b.input((n, 8)), b.input((8, 8))
+    h = x
+    for _ in range(5):
+        h = b.call(aten.mm.default, h, w, shape=(n, 8))
+        h = b.call(aten.relu.default, h, shape=(n, 8))
+    s = b.schedule(h)
+    assert len([a for a in allocs(s) if a.reuse is None]) <= 3
+    xs = torch.randn(12, 8), torch.randn(8, 8)
+    want = xs[0]
+    for _ in range(5):
+        want = torch.relu(want @ xs[1])
+    torch.testing.assert_close(run_schedule(s, xs)[0], want)
+    assert sum(isinstance(x, Launch) for x in s.steps) == 5
