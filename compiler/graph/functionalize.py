@@ -167,7 +167,7 @@ class Functionalizer:
         outer, state.recorder = state.recorder, None
         try:
             kind = info.kind
-            if kind == "view":
+            if kind == "view" or kind == "metadata":
                 self._record_view(info, args, kwargs, out)
             elif kind == "pure":
                 self._record_pure(info.op, args, kwargs, out)
@@ -212,7 +212,11 @@ class Functionalizer:
         self._value(parent)
         rest = tuple([self._arg(a) for a in args[1:]])
         nkw = {k: self._arg(v) for k, v in kwargs.items() if args or k != info.arg_names[0]}
-        op = info.op
+        op = info.functional
+        if info.kind == "metadata":
+            if parent.memory.input is not None and parent.tensor is source:
+                raise NotImplementedError(f"{info.op} changes the shape of an input")
+            out = source
         if op in _ALIASES:                               # the same elements in the same shape
             self._bind(out, parent)
             return

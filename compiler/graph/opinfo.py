@@ -9,7 +9,7 @@ from . import meta
 
 __all__ = ["OpInfo", "op_info"]
 
-_IRREGULAR = {"copy_": "copy", "normal_": "normal_functional", "bernoulli_": "bernoulli"}
+_IRREGULAR = {"normal_": "normal_functional"}
 
 
 class OpInfo:
@@ -18,8 +18,8 @@ class OpInfo:
                 them), "out" (writes the out= arguments), "metadata" (changes shape, strides or memory of an argument)
     writes      schema positions of the arguments written to
     aliases     for each result: the position of the argument whose memory it is or shares, or None
-    functional  the operator that computes the written values as fresh results; itself for "pure" and "view"; None
-                where torch has none
+    functional  the operator that computes the written values as fresh results; itself for "pure" and "view"; the view operator for
+                "metadata" (squeeze for squeeze_); None where torch has none
     rule        metadata rule of `functional`, or None
     """
 
@@ -40,6 +40,7 @@ class OpInfo:
         self.random = torch.Tag.nondeterministic_seeded in op.tags
         if torch.Tag.inplace_view in op.tags or name in ("set_", "resize_", "resize_as_"):
             self.kind = "metadata"
+            self.aliases = (0,)
         elif self.writes:
             self.kind = "out" if any(schema.arguments[i].kwarg_only or schema.arguments[i].is_out for i in self.writes) else "inplace"
         elif any(a is not None for a in self.aliases):
@@ -55,7 +56,10 @@ class OpInfo:
             return None
         names = ret.alias_info.before_set
         for i, a in enumerate(schema.arguments):
-            if a.alias_info is not None and a.alias_info.before_set & names:
+            if a.alias_info is None:
+                continue
+            # a list of views (split, unbind) is declared as Tensor(a -> *) self with a result without names
+            if a.alias_info.before_set & names or (not names and "*" in a.alias_info.after_set):
                 return i
         return None
 
@@ -70,7 +74,8 @@ class OpInfo:
                 continue
             for o in packet.overloads():
                 f = getattr(packet, o)
-                if any(a.alias_info is not None for a in f._schema.arguments):
+                if any(a.alias_info is not None and (a.alias_info.is_write or self.kind != "metadata")
+                       for a in f._schema.arguments):
                     continue
                 if [(a.name, str(a.type)) for a in f._schema.arguments] == inputs:
                     return f

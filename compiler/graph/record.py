@@ -1,20 +1,20 @@
 """The graph stage's first half: run a captured graph once more on TraceTensors, recording aten operators."""
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Callable, Iterable, Mapping, Sequence
 
 import torch
 import torch.fx
 from torch.fx.node import map_arg
 
-from ..capture.result import CapturedGraph
+from ..capture.result import CapturedGraph, GraphInput
 from ..symbolic.env import ShapeEnv
 from .aten import AtenGraph
 from .calls import trace_call
 from .functionalize import Functionalizer
 from .tensor import TraceTensor, from_meta, recording, tensor_meta, trace_tensor_like
 
-__all__ = ["record"]
+__all__ = ["record", "record_function"]
 
 
 def record(captured: CapturedGraph, keep_grad: bool = False) -> AtenGraph:
@@ -43,6 +43,34 @@ def record(captured: CapturedGraph, keep_grad: bool = False) -> AtenGraph:
     if not isinstance(result, (tuple, list)):
         result = (result,)
     return f.finish(tuple(result), captured.inputs, captured.name)
+
+
+def record_function(fn: Callable[..., Any], tensors: Sequence[torch.Tensor], env: ShapeEnv | None = None,
+                    dynamic: Mapping[int, Iterable[int]] | None = None, keep_grad: bool = False) -> AtenGraph:
+    """The aten graph of `fn(*tensors)`, a Python function run on TraceTensors like the given real tensors. It returns a tensor or
+    a (nested) list or tuple of tensors and other values, flattened in order. `dynamic` names symbolic dimensions by input.
+    For tests and for code that has a function rather than a captured graph."""
+    f = Functionalizer(env)
+    traced = []
+    inputs = []
+    for i, real in enumerate(tensors):
+        t = trace_tensor_like(real if keep_grad else real.detach(), env, (dynamic or {}).get(i, ()))
+        f.add_input(f"arg{i}", t, i)
+        traced.append(t)
+        inputs.append(GraphInput(f"arg{i}", None, "tensor"))
+    with recording(f):
+        out = fn(*traced)
+    flat: list[Any] = []
+    _flatten(out, flat)
+    return f.finish(tuple(f.lift(v) if isinstance(v, torch.Tensor) and not isinstance(v, TraceTensor) else v for v in flat), inputs)
+
+
+def _flatten(x: Any, into: list) -> None:
+    if isinstance(x, (tuple, list)):
+        for y in x:
+            _flatten(y, into)
+    else:
+        into.append(x)
 
 
 def _input(f: Functionalizer, node: torch.fx.Node, index: int, spec: Any, captured: CapturedGraph, keep_grad: bool) -> Any:

@@ -170,7 +170,7 @@ def _dispatch(op: torch._ops.OpOverload, args: tuple, kwargs: dict) -> Any:
                 result = meta_by_running(op, tuple(margs), mkwargs)
             out = _wrap_results(info, result, args, kwargs, env)
         elif kind == "metadata":
-            raise NotImplementedError(f"{op} changes the tensor's own shape or memory, which is not traced")
+            out = _reshaped_in_place(info, args, kwargs)
         else:
             out = _written(info, op, args, kwargs)
         if state.recorder is not None:
@@ -233,6 +233,18 @@ def _written(info: OpInfo, op: torch._ops.OpOverload, args: tuple, kwargs: dict)
         return None
     outs = tuple(_argument(info, j, args, kwargs) for j in info.aliases if j is not None)
     return outs[0] if info.n_results == 1 else outs
+
+
+def _reshaped_in_place(info: OpInfo, args: tuple, kwargs: dict) -> TraceTensor:
+    """squeeze_, t_, ...: the tensor object becomes another view of its memory."""
+    t = args[0]
+    if info.rule is None or not isinstance(t, TraceTensor) or t._is_view() and torch.is_grad_enabled():
+        raise NotImplementedError(f"{info.op} changes the tensor's own shape or memory, which is not traced")
+    meta = info.rule(*map(_plain, args), **{k: _plain(v) for k, v in kwargs.items()})
+    with torch._C._DisableTorchDispatch():
+        info.op(*args, **kwargs)                        # C++ changes the wrapper's own sizes and strides
+    t.tt_meta = meta
+    return t
 
 
 def _check_written(op: Any, target: TensorMeta, value: TensorMeta) -> None:

@@ -9,13 +9,17 @@ from .decompose import decompose
 from .passes import run_passes
 from .record import record
 
-__all__ = ["to_aten"]
+__all__ = ["to_aten", "finish"]
 
 
 def to_aten(captured: CapturedGraph, opts: Any = None) -> AtenGraph:
     """Record, run passes, decompose, run passes. `opts` is the compile call's Options (None: defaults)."""
+    return finish(record(captured), opts)
+
+
+def finish(a: AtenGraph, opts: Any = None) -> AtenGraph:
+    """The part behind recording: passes and decomposition."""
     disabled = _disabled(opts)
-    a = record(captured)
     a = run_passes(a, "recorded", disabled)
     a = decompose(a)
     return run_passes(a, "decomposed", disabled)

@@ -1,0 +1,151 @@
+"""The op_db oracle: any way of compiling a function, against eager, on torch's own sample inputs.
+
+`check(info, dtype, compile)` runs every sample of an OpInfo: `compile(fn, tensors)` gives a callable of the tensors that must
+return what `fn` returns: values, dtypes, shapes, strides, aliasing of inputs, and the same effect on its inputs.
+"""
+from __future__ import annotations
+
+import copy
+import functools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+__all__ = ["COMMON", "op_infos", "Sample", "samples", "check", "Outcome", "compare"]
+
+# The operators that most programs are made of; test files add to them as they grow.
+COMMON = """add sub mul div pow neg abs exp log sqrt rsqrt sin cos tanh sigmoid erf maximum minimum where clamp eq lt
+    logical_and sum mean var std amax amin argmax prod cumsum softmax log_softmax nn.functional.relu nn.functional.gelu
+    nn.functional.silu nn.functional.layer_norm nn.functional.group_norm nn.functional.batch_norm nn.functional.linear
+    nn.functional.embedding nn.functional.cross_entropy nn.functional.mse_loss nn.functional.pad matmul mm bmm addmm cat
+    stack view reshape permute transpose expand squeeze unsqueeze split chunk gather index_select masked_fill tril flip
+    roll topk""".split()
+
+
+@functools.cache
+def op_infos() -> dict[str, Any]:
+    """name or name.variant -> OpInfo."""
+    from torch.testing._internal.common_methods_invocations import op_db
+    return {i.name + (f".{i.variant_test_name}" if i.variant_test_name else ""): i for i in op_db}
+
+
+@dataclass
+class Sample:
+    """One call: `fn(*tensors)` is the operator on the sample's tensors, everything else being fixed."""
+    fn: Callable[..., Any]
+    tensors: list[torch.Tensor]
+    text: str
+
+
+def samples(info: Any, dtype: torch.dtype, device: str = "cpu", limit: int | None = None) -> Iterator[Sample]:
+    for n, s in enumerate(info.sample_inputs(device, dtype, requires_grad=False)):
+        if limit is not None and n >= limit:
+            return
+        leaves, spec = pytree.tree_flatten((s.input, s.args, s.kwargs))
+        where = [i for i, x in enumerate(leaves) if isinstance(x, torch.Tensor)]
+
+        def fn(*ts: torch.Tensor, leaves: list = leaves, spec: Any = spec, where: list = where) -> Any:
+            full = list(leaves)
+            for i, t in zip(where, ts):
+                full[i] = t
+            x, args, kwargs = pytree.tree_unflatten(full, spec)
+            return info.op(x, *args, **kwargs)
+        shapes = [tuple(leaves[i].shape) for i in where]
+        others = [x for i, x in enumerate(leaves) if i not in where]
+        yield Sample(fn, [leaves[i] for i in where], f"{shapes} {others}")
+
+
+@dataclass
+class Outcome:
+    """What came of one OpInfo: numbers of samples that agreed, were refused (NotImplementedError, DataDependentError), failed."""
+    agreed: int = 0
+    refused: list[str] = field(default_factory=list)
+    failed: list[str] = field(default_factory=list)
+
+    @property
+    def ok(self) -> bool:
+        return not self.failed
+
+
+def check(info: Any, dtype: torch.dtype, compile: Callable[[Callable, list], Callable], *, refusals: tuple = (NotImplementedError,),
+          limit: int | None = None, strides: bool = True, tolerance: dict | None = None) -> Outcome:
+    """Every sample of `info` in `dtype` through `compile`, against eager. Eager errors must come back as errors."""
+    out = Outcome()
+    for s in samples(info, dtype, limit=limit):
+        eager_in = [t.detach().clone(memory_format=torch.preserve_format) if _dense(t) else copy.deepcopy(t) for t in s.tensors]
+        ours_in = [t.detach().clone(memory_format=torch.preserve_format) if _dense(t) else copy.deepcopy(t) for t in s.tensors]
+        try:
+            with torch.no_grad():
+                want = s.fn(*eager_in)
+        except Exception as e:  # noqa: BLE001 - whatever eager raises, we must raise too
+            want = e
+        try:
+            with torch.no_grad():
+                got = compile(s.fn, ours_in)(*ours_in)
+        except refusals as e:
+            out.refused.append(f"{s.text}: {type(e).__name__}: {e}")
+            continue
+        except Exception as e:  # noqa: BLE001
+            if isinstance(want, Exception):
+                out.agreed += 1
+            else:
+                out.failed.append(f"{s.text}: {type(e).__name__}: {e}")
+            continue
+        if isinstance(want, Exception):
+            out.failed.append(f"{s.text}: eager raises {type(want).__name__}: {want}; no error here")
+            continue
+        problem = compare(want, got, eager_in, ours_in, strides=strides, tolerance=tolerance)
+        if problem:
+            out.failed.append(f"{s.text}: {problem}")
+        else:
+            out.agreed += 1
+    return out
+
+
+def _dense(t: torch.Tensor) -> bool:
+    return t.layout is torch.strided
+
+
+def _flat(x: Any) -> list:
+    return [y for z in x for y in _flat(z)] if isinstance(x, (tuple, list)) else [x]
+
+
+def compare(want: Any, got: Any, eager_in: list, ours_in: list, *, strides: bool = True, tolerance: dict | None = None) -> str:
+    """What differs, in words; empty where all agrees."""
+    ws, gs = _flat(want), _flat(got)
+    if len(ws) != len(gs):
+        return f"{len(gs)} results, eager gives {len(ws)}"
+    for i, (w, g) in enumerate([*zip(ws, gs), *zip(eager_in, ours_in)]):
+        what = f"result {i}" if i < len(ws) else f"input {i - len(ws)} afterwards"
+        if not isinstance(w, torch.Tensor):
+            if w != g and not (w != w and g != g):
+                return f"{what}: {g!r}, eager gives {w!r}"
+            continue
+        if not isinstance(g, torch.Tensor):
+            return f"{what}: {type(g).__name__}, eager gives a tensor"
+        if w.dtype != g.dtype or w.shape != g.shape:
+            return f"{what}: {g.dtype} {tuple(g.shape)}, eager gives {w.dtype} {tuple(w.shape)}"
+        if strides and i < len(ws) and w.layout is torch.strided and w.numel() and _strides_differ(w, g):
+            return f"{what}: strides {g.stride()}, eager gives {w.stride()} for shape {tuple(w.shape)}"
+        if i < len(ws):
+            for k, (a, b) in enumerate(zip(eager_in, ours_in)):
+                if _shares(w, a) != _shares(g, b):
+                    return f"{what}: {'shares' if _shares(g, b) else 'does not share'} memory with input {k}, eager is other"
+        try:
+            torch.testing.assert_close(g, w, equal_nan=True, **(tolerance or {}))
+        except AssertionError as e:
+            return f"{what}: {str(e).strip().splitlines()[0]} {str(e)[-300:]}".replace("\n", " ")
+    return ""
+
+
+def _strides_differ(w: torch.Tensor, g: torch.Tensor) -> bool:
+    return any(a != b for n, a, b in zip(w.shape, w.stride(), g.stride()) if n > 1)
+
+
+def _shares(a: torch.Tensor, b: torch.Tensor) -> bool:
+    if a.layout is not torch.strided or b.layout is not torch.strided or not a.numel() or not b.numel():
+        return False
+    return a.untyped_storage().data_ptr() == b.untyped_storage().data_ptr()
