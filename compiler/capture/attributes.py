@@ -252,7 +252,7 @@ def _generic(m: Machine, obj: Any, t: type, name: str, fallback: bool) -> Any:
         if value is not MISSING:
             if source is None:
                 return value
-            return world.load(value, S.attr(source, name), "attribute")
+            return world.load(value, _member_source(source, t, name), "attribute")
     if raw is not MISSING:
         return _bind(m, obj, t, name, raw, source)
     if fallback:
@@ -260,21 +260,43 @@ def _generic(m: Machine, obj: Any, t: type, name: str, fallback: bool) -> Any:
     raise Raised(_missing(m, obj, t, name))
 
 
+def _reads_own_code(t: type, name: str) -> bool:
+    """Whether a guard cannot read attributes of such objects by getattr without running the class's own code."""
+    return isinstance(_lookup(t, "__getattribute__"), types.FunctionType)
+
+
+def _member_source(source: Any, t: type, name: str) -> Any:
+    """The Source of an attribute that lies in the instance's __dict__."""
+    if _reads_own_code(t, name):
+        return S.dict_value(S.attr(source, "__dict__"), name)
+    return S.attr(source, name)
+
+
+def _guard_absent(m: Machine, obj: Any, t: type, source: Any, name: str) -> None:
+    """Rely on an attribute's absence: from the instance only, where the class has it."""
+    d = _instance_dict(obj)
+    custom = _lookup(t, "__getattr__")
+    if _reads_own_code(t, name) or (isinstance(custom, types.FunctionType) and custom is not _module_getattr):
+        if d is not None:
+            m.world.guard(S.attr(source, "__dict__"), "DICT_KEYS", tuple(d), "missing attribute")
+        if _lookup(t, name) is MISSING:
+            m.world.guard(m.world.anchor(t), "HASATTR", (name, False), "missing attribute")
+    else:
+        m.world.guard(source, "HASATTR", (name, False), "missing attribute")
+
+
 def _missing(m: Machine, obj: Any, t: type, name: str) -> AttributeError:
     source = m.world.source_of(obj)
     if source is not None and not (m.world.pending.get(id(obj)) or {}).get(name) is MISSING:
-        m.world.guard(source, "HASATTR", (name, False), "missing attribute")
+        _guard_absent(m, obj, t, source, name)
     return AttributeError(f"'{t.__name__}' object has no attribute '{name}'", name=name, obj=None)
 
 
 def _call_property(m: Machine, obj: Any, t: type, name: str, raw: property) -> Any:
     if isinstance(raw.fget, types.FunctionType):
         if not is_trusted_module(raw.fget.__module__ or "") and id(t) not in m.world.made:
-            owner = _owner(t, name)
-            source = S.attr(S.attr(m.world.anchor(owner), name), "fget")
-            m.world.guard(source, "CODE", raw.fget.__code__, "property")
-            if m.world.source_of(raw.fget) is None:
-                m.world.register(raw.fget, source)
+            m.world.guard(S.attr(m.world.anchor(_owner(t, name)), name), "ID", raw, "property")
+            m.world.anchor(raw.fget)
     return m.call(raw.fget, [obj])
 
 
@@ -304,7 +326,9 @@ def _bind(m: Machine, obj: Any, t: type, name: str, raw: Any, source: Any) -> An
                 (source is not None and name == "forward"):
             # also sees a function put into the instance's own __dict__ later
             _guarded_function(m, t, name, raw)
-            if not name.startswith("__"):
+            if _reads_own_code(t, name):
+                _guard_absent(m, obj, t, source, name)
+            elif not name.startswith("__"):
                 world.guard(S.attr(S.attr(source, name), "__func__"), "CODE", raw.__code__, "method")
         else:
             _guarded_function(m, t, name, raw)
@@ -328,7 +352,9 @@ def _bind(m: Machine, obj: Any, t: type, name: str, raw: Any, source: Any) -> An
     if getter is not MISSING and not isinstance(raw, (type, types.BuiltinFunctionType)):
         return m.native(lambda: raw.__get__(obj, t))
     if source is not None:
-        return world.load(raw, S.attr(source, name), "class attribute")
+        if not _reads_own_code(t, name):
+            return world.load(raw, S.attr(source, name), "class attribute")
+        _guard_absent(m, obj, t, source, name)
     if id(t) in world.made or type(raw) in ATOMS and is_trusted_module(t.__module__ or ""):
         return raw
     return world.load(raw, S.attr(world.anchor(t), name), "class attribute")
@@ -341,6 +367,9 @@ def _fallback(m: Machine, obj: Any, t: type, name: str) -> Any:
         return _module_member(m, obj, t, name)
     if isinstance(custom, types.FunctionType):
         _guarded_function(m, t, "__getattr__", custom)
+        source = m.world.source_of(obj)
+        if source is not None and name not in (m.world.pending.get(id(obj)) or {}):
+            _guard_absent(m, obj, t, source, name)
         return m.call(custom, [obj, name])
     raise Raised(_missing(m, obj, t, name))
 

@@ -2,15 +2,14 @@
 from __future__ import annotations
 
 import functools
-import logging
 import types
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from ..guards import source as S
-from . import attributes, builtin_calls, classes, containers, modules, tensor_calls
-from .generators import InlineGenerator, PythonIterator
+from . import attributes, builtin_calls, classes, modules, operators, tensor_calls
+from .generators import InlineGenerator
 from .inline_policy import CONSTANT_BY_NAME, is_disabled, is_leaf_function, is_trusted_module, known_constant_functions
 from .signals import Break, Raised
 from .world import ATOMS, MISSING, TraceTensor
@@ -222,4 +221,4 @@ def bind(m: Machine, fn: types.FunctionType, args: list, kwargs: dict) -> dict[i
     return slots
 
 
-_ = (logging, containers, PythonIterator)
+builtin_calls.FUNCTIONS.update(operators.OPERATOR_FUNCTIONS)

@@ -12,18 +12,19 @@ from .. import events
 from ..guards.guard import Guard
 from ..guards.source import Source
 from ..guards.state import DEFAULT_FIELDS, read_state
+from ..guards.tensors import memory_range
 from . import handlers_control, handlers_data  # noqa: F401  (they fill HANDLERS)
 from .breaks import make_graph_break
-from .bytecode.instructions import decode
-from .bytecode.resume import make_break
+from .bytecode.resume import live_locals, make_break, stack_kinds
 from .bytecode.splice import CannotResume
 from .entry_source import EntryWriter
 from .frame import Frame
 from .generators import InlineGenerator, PythonIterator
+from .loops import CannotOutline, Loop, LoopDriver, enclosing_loop
 from .machine import RETURN, Machine, StopAt, Unread, root_frame
 from .result import CapturedGraph, CaptureResult, GraphBreak, SkipFrame
 from .signals import Break, CaptureBug, Raised, Unrebuildable
-from .world import MISSING, NULL, TraceTensor
+from .world import MISSING, NULL
 
 __all__ = ["CaptureOptions", "capture_frame"]
 
@@ -67,9 +68,10 @@ def capture_frame(code: types.CodeType, func: Any, args: tuple, *, globals: dict
     events.emit("capture_begin", frame=name, file=code.co_filename, line=code.co_firstlineno)
     start = time.perf_counter()
     stops: dict[int, GraphBreak] = {}
+    loops: dict[int, Loop] = {}
     instructions = 0
     for _attempt in range(opts.max_breaks):
-        attempt = _Attempt(code, func, args, namespace, opts, stops)
+        attempt = _Attempt(code, func, args, namespace, opts, stops, loops)
         try:
             with _torch_state():
                 result = attempt.run()
@@ -95,6 +97,10 @@ def _learn(stops: dict[int, GraphBreak], attempt: "_Attempt", signal: Break) -> 
     """Force a break at the root frame's instruction that the signal came from."""
     index = attempt.frame.pc - 1
     brk = make_graph_break(signal, signal.where or [attempt.frame.position()])
+    loop = enclosing_loop(attempt.code, index)
+    if loop is not None:
+        index = loop.head if loop.kind == "for" else loop.entry
+        attempt.loops[index] = loop
     if index in stops:
         raise SkipFrame(brk.reason, breaks=[brk])
     stops[index] = brk
@@ -125,8 +131,9 @@ class _torch_state:
 class _Attempt:
     """One run over the frame with the breaks known so far."""
 
-    def __init__(self, code: types.CodeType, func: Any, args: tuple, namespace: dict, opts: CaptureOptions, stops: dict[int, GraphBreak]):
-        self.code, self.func, self.args, self.opts, self.stops = code, func, args, opts, stops
+    def __init__(self, code: types.CodeType, func: Any, args: tuple, namespace: dict, opts: CaptureOptions, stops: dict[int, GraphBreak],
+                 loops: dict[int, Loop]):
+        self.code, self.func, self.args, self.opts, self.stops, self.loops = code, func, args, opts, stops, loops
         self.namespace = namespace
         self.machine = Machine(opts, namespace)
         self.machine.stops = stops
@@ -174,10 +181,13 @@ class _Attempt:
         writer = EntryWriter(machine, self._params())
         try:
             self._write_effects(writer)
-            self._write_break(writer, index)
+            if index in self.loops:
+                self._write_loop(writer, index)
+            else:
+                self._write_break(writer, index)
         except Unrebuildable as problem:
-            self._break_at_origin(problem)
-        except CannotResume as problem:
+            self._break_at_origin(problem, brk)
+        except (CannotResume, CannotOutline) as problem:
             raise SkipFrame(f"{brk.reason} The frame cannot go on after it: {problem}", breaks=[brk]) from None
         return self._result(writer, [brk], needs_hook=True)
 
@@ -225,15 +235,38 @@ class _Attempt:
             writer.namespace["break_0"] = spec.function(self.namespace)
             writer.line(f"return break_0({', '.join(arguments)})")
 
-    def _break_at_origin(self, problem: Unrebuildable) -> None:
-        """The value cannot be made by the entry: break where it was made, so that it is made natively."""
+    def _write_loop(self, writer: EntryWriter, index: int) -> None:
+        """Hand the frame over to a LoopDriver at the beginning of a loop."""
+        frame = self.frame
+        slots = frame.bytecode.slots
+        nulls = [depth for depth, v in enumerate(frame.stack) if v is NULL]
+        if any(kind in ("prev_exc", "lasti") for kind in stack_kinds(self.code, index)):
+            raise CannotOutline("the loop is inside an exception handler")
+        live = set(live_locals(self.code, index))
+        bound = [i for i, v in enumerate(frame.slots) if v is not MISSING and not (slots[i].cell or slots[i].free) and i in live]
+        cells = [i for i, v in enumerate(frame.slots) if (slots[i].cell or slots[i].free) and v is not MISSING]
+        driver = LoopDriver(self.code, self.loops[index], self.opts.dispatch, self.namespace, nulls, len(frame.stack), bound, cells)
+        writer.namespace["loop_0"] = driver.run
+
+        def value(v: Any) -> str:
+            return writer.load(v.source) if isinstance(v, Unread) else writer.value(v)
+
+        parts = []
+        for group in ([frame.slots[i] for i in cells], [v for v in frame.stack if v is not NULL], [frame.slots[i] for i in bound]):
+            parts.append("(" + "".join(value(v) + ", " for v in group) + ")")
+        writer.line(f"return loop_0({', '.join(parts)})")
+
+    def _break_at_origin(self, problem: Unrebuildable, brk: GraphBreak | None = None) -> None:
+        """The value cannot be made by the entry: break where it was made, so that it is made natively. `brk` is the break that
+        would have had to carry it, and stays the one to report."""
         value = problem.value
         origin = value.origin if isinstance(value, (InlineGenerator, PythonIterator)) else self.machine.origins.get(id(value))
         if origin is None or origin in self.stops:
             raise SkipFrame(f"{problem.what} leaves the captured part", breaks=list(self.stops.values())) from None
         self.frame.pc = origin + 1
-        signal = Break("generator" if isinstance(value, InlineGenerator) else "rebuild", f"{problem.what} leaves the captured part")
-        brk = make_graph_break(signal, [self.frame.position()])
+        if brk is None:
+            signal = Break("generator" if isinstance(value, InlineGenerator) else "rebuild", f"{problem.what} leaves the captured part")
+            brk = make_graph_break(signal, [self.frame.position()])
         self.stops[origin] = brk
         raise _Restart from None
 
@@ -253,15 +286,21 @@ class _Attempt:
         guards += world.guards.values()
         for expr, file, line, why in machine.env.guards:
             guards.append(Guard(None, "PREDICATE", expr, file, line, why or "size"))
-        if machine.graph.mutates and graph is not None:
-            sources = tuple(i.source for i in graph.inputs if i.kind == "tensor" and not i.static and i.source is not None)
-            if len(sources) > 1:
-                from ..guards.python_program import _no_overlap
-                reals = [e for e, i in zip(graph.example_inputs, graph.inputs) if i.kind == "tensor" and not i.static]
-                if not _no_overlap(reals):
+        written = machine.graph.written
+        if written and graph is not None:
+            tensors = [(i, e, id(world.tensors[id(e)].tt_storage) in written)
+                       for i, e in zip(graph.inputs, graph.example_inputs) if i.kind == "tensor" and i.source is not None]
+            changed = any(w for _, _, w in tensors)
+            together = [(i, e) for i, e, w in tensors if w or not i.static]
+            if changed and len(together) > 1:
+                sources = tuple(i.source for i, _ in together)
+                if _overlap([e for _, e in together]):
                     raise SkipFrame("tensors that share memory are changed in place")
                 guards.append(Guard(None, "NO_OVERLAP", sources, None, None, "a tensor is changed in place"))
         return guards
 
 
-_ = (decode, TraceTensor)
+def _overlap(tensors: list[torch.Tensor]) -> bool:
+    """Whether the memory of two of them meets."""
+    spans = sorted(span for span in map(memory_range, tensors) if span[0] != span[1])
+    return any(a[1] > b[0] for a, b in zip(spans, spans[1:]))

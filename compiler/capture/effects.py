@@ -5,6 +5,9 @@ import types
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from ..guards.source import attr
+from .world import ATOMS, MISSING
+
 if TYPE_CHECKING:
     from .frame import GlobalScope
     from .machine import Machine
@@ -56,7 +59,17 @@ class EffectLog:
         return any(e is not None for e in self.entries)
 
     def __iter__(self) -> Any:
-        return (e for e in self.entries if e is not None)
+        return (e for e in self.entries if e is not None and not self._changes_nothing(e))
+
+    def _changes_nothing(self, effect: Effect) -> bool:
+        """A plain attribute set back to the constant that guards say it had at first."""
+        if effect.kind != "setattr" or type(effect.value) not in ATOMS or type(effect.target).__setattr__ is not object.__setattr__:
+            return False
+        source = self.machine.world.source_of(effect.target)
+        if source is None:
+            return False
+        before = self.machine.world.loaded.get(attr(source, effect.name), MISSING)
+        return type(before) is type(effect.value) and before == effect.value and effect.name in getattr(effect.target, "__dict__", ())
 
     def _write(self, key: tuple, effect: Effect) -> None:
         before = self._last.get(key)

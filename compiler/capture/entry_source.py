@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Sequence
 import torch
 
 from ..guards.source import Source
+from .bytecode.regions import UNBOUND
 from .effects import Effect
 from .generators import InlineGenerator, PythonIterator
 from .signals import Unrebuildable
@@ -195,6 +196,8 @@ class EntryWriter:
             return self.assign(v, "{" + self.sequence(v) + "}" if v else "set()")
         if t is frozenset:
             return self.assign(v, f"frozenset([{self.sequence(v)}])")
+        if v is UNBOUND:
+            return self.constant(v, "unbound")
         if t is slice:
             return f"slice({self.value(v.start)}, {self.value(v.stop)}, {self.value(v.step)})"
         if isinstance(v, torch.Size):

@@ -30,7 +30,7 @@ class GraphBuilder:
         self.examples: list[Any] = []
         self.expr_nodes: dict[Any, torch.fx.Node] = {}
         self.calls = 0                                  # nodes that compute something
-        self.mutates = False                            # some call may write into a tensor that exists already
+        self.written: set[int] = set()                  # ids of the storages that some call writes into
         self._names: set[str] = set()
         self._last_input: torch.fx.Node | None = None
 
@@ -63,7 +63,7 @@ class GraphBuilder:
 
     def symbol_node(self, name: str) -> torch.fx.Node:
         """The placeholder that carries a size symbol."""
-        source = self.machine.world.symbols[name]
+        source = self.machine.env.sources[name]
         node = self._placeholder(name)
         hint = int(self.machine.env.hints[name])
         node.meta.update(val=None, stack=[], module="")
@@ -77,7 +77,7 @@ class GraphBuilder:
             return expr.value
         node = self.expr_nodes.get(expr)
         if node is None:
-            if expr.op in ("sym", "symbol"):
+            if expr.op == "sym":
                 node = self.symbol_node(next(iter(expr.symbol_names())))
             else:
                 fn = _EXPR_FUNCTIONS.get(expr.op)
@@ -139,6 +139,13 @@ class GraphBuilder:
         self._attach(node, result, stack, module)
         return result
 
+    def writes_to(self, value: Any) -> None:
+        """A call changes `value` in place."""
+        for t in value if isinstance(value, (list, tuple)) else (value,):
+            if isinstance(t, TraceTensor):
+                self.written.add(id(t.tt_storage))
+                self.keep.append(t.tt_storage)
+
     def record_state(self, target: Callable, args: tuple) -> None:
         """A change of torch's state (grad mode, autocast) that holds for the nodes after it."""
         node = self.graph.call_function(target, args)
@@ -164,29 +171,27 @@ class GraphBuilder:
         out_nodes = [self.arg(o) for o in outputs]
         if not self.calls:
             return None
-        self._drop_unused()
         self.graph.output(tuple(out_nodes))
+        self._drop_unused()
         module = torch.fx.GraphModule(torch.nn.Module(), self.graph, class_name=name)
         return CapturedGraph(module, self.inputs, self.machine.env, name, self.examples)
 
     def _drop_unused(self) -> None:
-        """Parts of tuples that nobody reads, and inputs that only guards needed."""
+        """Parts of tuples that nobody reads, and inputs of which only the metadata was used."""
         for node in reversed(list(self.graph.nodes)):
             if not node.users and node.op == "call_function" and node.target is operator.getitem and isinstance(node.args[0], torch.fx.Node) \
                     and isinstance(node.args[0].meta.get("val"), (tuple, list)):
                 self.graph.erase_node(node)
+        unused = {n.name for n in self.graph.nodes if n.op == "placeholder" and not n.users}
+        for node in [n for n in self.graph.nodes if n.name in unused]:
+            self.graph.erase_node(node)
+        kept = [(i, e) for i, e in zip(self.inputs, self.examples) if i.name not in unused]
+        self.inputs, self.examples = [i for i, _ in kept], [e for _, e in kept]
 
 
 def _holds_tensor(value: Any) -> bool:
     return isinstance(value, TraceTensor) or (isinstance(value, (tuple, list)) and any(_holds_tensor(v) for v in value))
 
 
-def _sym_min(a: int, b: int) -> int:
-    return a if a < b else b
-
-
-_EXPR_FUNCTIONS: dict[str, Callable] = {
-    "+": operator.add, "add": operator.add, "-": operator.sub, "sub": operator.sub, "*": operator.mul, "mul": operator.mul,
-    "//": operator.floordiv, "floordiv": operator.floordiv, "%": operator.mod, "mod": operator.mod, "neg": operator.neg,
-    "min": torch.sym_min, "max": torch.sym_max,
-}
+_EXPR_FUNCTIONS: dict[str, Callable] = {"add": operator.add, "mul": operator.mul, "floordiv": operator.floordiv, "mod": operator.mod,
+                                        "min": torch.sym_min, "max": torch.sym_max}

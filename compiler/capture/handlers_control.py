@@ -154,8 +154,11 @@ def get_iter(m: Machine, f: Frame, ins: Any) -> None:
 
 @handler("FOR_ITER")
 def for_iter(m: Machine, f: Frame, ins: Any) -> None:
+    iterator = f.stack[-1]
+    if id(iterator) in m.world.sources:
+        raise Break("unknown_object", f"a {type(iterator).__name__} that came from outside is iterated over")
     try:
-        v = next(f.stack[-1])
+        v = next(iterator)
     except StopIteration:
         f.stack.pop()
         f.pc = ins.target.index

@@ -117,6 +117,8 @@ def binary(m: Machine, text: str, a: Any, b: Any) -> Any:
         other = b if ta is TraceTensor else a
         method = python_method(type(other), f"__r{name}__" if ta is TraceTensor else f"__{name}__")
         if method is None or type(other) is TraceTensor:
+            if inplace and ta is not TraceTensor:
+                fn = _BINARY[text[:-1]][0]
             return tensor_calls.call_operator(m, fn, [a, b])
     if ta in ATOMS and tb in ATOMS:
         return m.native(_BINARY[text[:-1]][0] if inplace else fn, a, b)
@@ -272,7 +274,7 @@ def get_item(m: Machine, obj: Any, key: Any) -> Any:
         method = python_method(type(obj), "__getitem__")
         if method is not None:
             if type(method) is types.FunctionType and method.__module__ == "enum":
-                return m.world.register(m.native(operator.getitem, obj, key), m.world.anchor(obj)) if False else m.getattr(obj, key)
+                return m.getattr(obj, key)
             return m.call(method, [obj, key])
         return m.native(operator.getitem, obj, key)
     method = python_method(t, "__getitem__")

@@ -92,7 +92,7 @@ def call_operator(m: Machine, fn: Callable, args: list) -> Any:
     """An operator of Python, at least one operand being a tensor."""
     args = [a if type(a) is TraceTensor or type(a) is int or type(a) is float else m.deep_plain(a) for a in args]
     if fn in _INPLACE_OPERATORS:
-        m.graph.mutates = True
+        m.graph.writes_to(args[0])
     env = m.env
     if env.hints:
         env.location = m.user_line()
@@ -119,8 +119,10 @@ def call_function(m: Machine, fn: Callable, args: list, kwargs: dict) -> Any:
     if fn is torch.where and len(args) + len(kwargs) == 1:
         raise Break("data_dependent_shape")
     name = getattr(fn, "__name__", "")
-    if kwargs.get("out") is not None or kwargs.get("inplace") is True or name.endswith("_") and not name.endswith("__"):
-        m.graph.mutates = True
+    if kwargs.get("out") is not None:
+        m.graph.writes_to(kwargs["out"])
+    if kwargs.get("inplace") is True or name.endswith("_") and not name.endswith("__") or True in args[1:]:
+        m.graph.writes_to(args[0] if args else kwargs.get("input"))
     if kwargs.get("generator") is not None:
         raise Break("rng_state", "a random generator object is used")
     result = _run(m, fn, args, kwargs)
@@ -144,7 +146,7 @@ def call_method(m: Machine, obj: TraceTensor, name: str, args: list, kwargs: dic
     if name == "__iter__":
         return m.iterate(obj)
     if name.endswith("_") and (not name.endswith("__") or name.startswith("__i")) or name == "__setitem__":
-        m.graph.mutates = True
+        m.graph.writes_to(obj)
     if kwargs.get("generator") is not None:
         raise Break("rng_state", "a random generator object is used")
     result = _run(m, getattr(obj, name), args, kwargs)

@@ -20,6 +20,7 @@ from ..guards import source as S
 from ..guards.guard import Guard, TensorSpec
 from ..guards.source import Source
 from ..graph.tensor import TraceTensor, trace_tensor_like
+from .bytecode.regions import UNBOUND
 from .result import SkipFrame
 
 __all__ = ["World", "ATOMS", "CONTAINERS", "NULL", "Missing", "MISSING", "TraceTensor"]
@@ -61,7 +62,6 @@ class World:
         self.made: dict[int, Any] = {}              # instances of classes made inside
         self.tensors: dict[int, TraceTensor] = {}   # id of a real tensor -> its stand-in
         self.reals: dict[int, torch.Tensor] = {}    # id of a stand-in -> the real tensor of this call
-        self.symbols: dict[Any, Source] = {}        # size symbol name -> source that gives its value
         self.shadows: dict[int, Any] = {}           # outside containers read whole or written: id -> containers.Shadow
         self.cell_contents: dict[int, Source] = {}  # id of an outside cell -> source of its content
         self.state_relied: dict[str, Any] = {}
@@ -137,6 +137,9 @@ class World:
         if isinstance(value, torch.Size):
             self.guard(source, "EQUALS", value, why)
             return value
+        if value is UNBOUND:
+            self.guard(source, "ID", value, why)
+            return value
         self.register(value, source)
         if isinstance(value, types.FunctionType) and source.root.kind in ("local", "closure") and source.base is None:
             self.guard(source, "TYPE", t, why)          # its code is guarded when it is called
@@ -155,7 +158,6 @@ class World:
         symint = self.env.create_symbol(value, source)
         expr = self.env.to_expr(symint)
         self.guard(source, "INT_SYMBOL", expr, why)
-        self.symbols[next(iter(expr.symbol_names()))] = source
         return symint
 
     def load_tensor(self, real: torch.Tensor, source: Source) -> Any:
@@ -168,8 +170,10 @@ class World:
             return known
         check_supported(real, source)
         static = isinstance(real, torch.nn.Parameter) or source.root.kind == "const" or self._module_state(source)
-        dims = () if static else self._dynamic_dims(real, source)
-        trace = trace_tensor_like(real, self.env, dims)
+        dims = {} if static else {d: S.size(source, d) for d in self._dynamic_dims(real, source)}
+        trace = trace_tensor_like(real, self.env if dims else None, dims)
+        if real.requires_grad and not real.is_leaf:
+            trace = _as_result(trace)
         spec = self._spec(real, trace, source)
         self.guard(source, "TENSOR", spec)
         self.register(real, source)
@@ -194,10 +198,6 @@ class World:
         to_expr = self.env.to_expr
         shape = tuple(to_expr(d) if isinstance(d, torch.SymInt) else int(d) for d in trace.shape)
         stride = tuple(to_expr(d) if isinstance(d, torch.SymInt) else int(d) for d in trace.stride())
-        for i, d in enumerate(shape):
-            if not isinstance(d, int):
-                for name in d.symbol_names():
-                    self.symbols.setdefault(name, S.size(source, i))
         return TensorSpec(type(real), real.dtype, real.device, real.requires_grad, shape, stride, is_conj=real.is_conj(), is_neg=real.is_neg())
 
     # --- classes as the program sees them
@@ -226,6 +226,13 @@ class World:
         if isinstance(value, torch.SymFloat):
             return isinstance(1.5, classes)
         return isinstance(value, classes)
+
+
+def _as_result(trace: TraceTensor) -> TraceTensor:
+    """The same metadata as the result of an operator: it requires a gradient and is no leaf."""
+    with torch.enable_grad():
+        result = trace.requires_grad_(True).clone()
+    return result if result.stride() == trace.stride() else trace
 
 
 def check_supported(real: torch.Tensor, source: Source) -> None:

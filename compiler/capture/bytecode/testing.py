@@ -11,13 +11,15 @@ from types import CodeType, FunctionType
 from typing import Any, Callable
 
 from .assemble import assemble
-from .flow import NULL, Kinds, analyse
+from .flow import NULL, analyse
 from .instructions import Bytecode, Instruction, Slot, decode
-from .resume import BreakSpec, make_break
+from .loop_break import LoopBreakSpec, make_loop_break
+from .loops import Loop
+from .resume import BreakSpec, ResumeSpec, make_break, stack_kinds
 from .splice import as_globals
 from .version import NULL_FIRST
 
-__all__ = ["without_method_loads", "variant_that_breaks", "states", "rebuilt"]
+__all__ = ["without_method_loads", "variant_that_breaks", "variant_that_loops", "states", "rebuilt"]
 
 
 def rebuilt(function: FunctionType, code: CodeType) -> FunctionType:
@@ -81,14 +83,22 @@ def states(function: Callable, args: tuple) -> dict[int, list[int]]:
 def variant_that_breaks(code: CodeType, index: int, bound: int | None, due: Callable[[], bool], dispatch: Callable[..., Any], *,
                         locals_are_globals: bool = False, finish_short: bool = False) -> tuple[CodeType, BreakSpec]:
     """`code` (as without_method_loads makes it) that leaves through a break function at `index` whenever due() is true."""
-    original = decode(code)
-    kinds: Kinds | None = analyse(original).kinds[index]
-    nulls = {depth for depth, kind in enumerate(kinds or ()) if kind == NULL}
-    spec = make_break(code, index, nulls, bound, dispatch=dispatch, locals_are_globals=locals_are_globals, finish_short=finish_short)
-    return assemble(_with_exit(original.copy(), index, spec, due)), spec
+    spec = make_break(code, index, _nulls(code, index), bound, dispatch=dispatch, locals_are_globals=locals_are_globals, finish_short=finish_short)
+    return assemble(_with_exit(decode(code).copy(), index, spec, due)), spec
 
 
-def _with_exit(bytecode: Bytecode, index: int, spec: BreakSpec, due: Callable[[], bool]) -> Bytecode:
+def variant_that_loops(code: CodeType, loop: Loop, bound: int | None, due: Callable[[], bool], dispatch: Callable[..., Any], *,
+                       locals_are_globals: bool = False) -> tuple[CodeType, LoopBreakSpec]:
+    """The same with make_loop_break: leaves where `loop` starts."""
+    spec = make_loop_break(code, loop, _nulls(code, loop.head), bound, dispatch=dispatch, locals_are_globals=locals_are_globals)
+    return assemble(_with_exit(decode(code).copy(), loop.head, spec, due)), spec
+
+
+def _nulls(code: CodeType, index: int) -> set[int]:
+    return {depth for depth, kind in enumerate(stack_kinds(code, index)) if kind == NULL}
+
+
+def _with_exit(bytecode: Bytecode, index: int, spec: ResumeSpec, due: Callable[[], bool]) -> Bytecode:
     entry = bytecode.instructions[index]
     stays = entry.copy()
     made: list[Instruction] = []
