@@ -23,10 +23,12 @@ __all__ = ["get_attribute", "set_attribute", "delete_attribute", "has_attribute"
 
 _NATIVE_DATA = (types.GetSetDescriptorType, types.MemberDescriptorType)
 _CALLABLE_NATIVE = (types.WrapperDescriptorType, types.MethodDescriptorType, types.ClassMethodDescriptorType, types.BuiltinFunctionType)
-_GETATTRIBUTES = (object.__getattribute__, types.ModuleType.__getattribute__, type.__getattribute__)
+_GETATTRIBUTES = (object.__getattribute__, types.ModuleType.__getattribute__, types.MethodType.__getattribute__,
+                  types.FunctionType.__getattribute__, torch.Tensor.__getattribute__)
 _module_getattr = torch.nn.Module.__getattr__
 _module_setattr = torch.nn.Module.__setattr__
 _module_tables = ("_parameters", "_buffers", "_modules")
+_MADE_TYPES = (types.FunctionType, BaseException, types.SimpleNamespace, functools.partial)
 _property_types = (property, functools.cached_property)
 
 
@@ -262,7 +264,7 @@ def _generic(m: Machine, obj: Any, t: type, name: str, fallback: bool) -> Any:
 
 def _reads_own_code(t: type, name: str) -> bool:
     """Whether a guard cannot read attributes of such objects by getattr without running the class's own code."""
-    return isinstance(_lookup(t, "__getattribute__"), types.FunctionType)
+    return _lookup(t, "__getattribute__") not in _GETATTRIBUTES
 
 
 def _member_source(source: Any, t: type, name: str) -> Any:
@@ -390,6 +392,8 @@ def _module_member(m: Machine, module: torch.nn.Module, t: type, name: str) -> A
 def _store(m: Machine, obj: Any, name: str, value: Any) -> None:
     """Into the instance itself: at once where it was made inside, else into the effect log."""
     if not m.world.is_outside(obj):
+        if not isinstance(obj, _MADE_TYPES) and id(obj) not in m.world.created:
+            raise Break("mutation", f"an attribute of a {type(obj).__name__} of unknown origin is set")
         m.native(object.__setattr__, obj, name, value)
         return
     m.world.pending.setdefault(id(obj), {})[name] = value

@@ -167,8 +167,7 @@ def _class_function(m: Machine, fn: Any, owner: type, args: list, kwargs: dict) 
             return new_object(m, *args)
         if issubclass(owner, (tuple, str, int, float, frozenset, list, dict, set)):
             obj = m.native(owner.__new__, args[0], *[m.plain(a) if not isinstance(a, InlineGenerator) else a for a in args[1:]], **kwargs)
-            m.world.keep.append(obj)
-            return obj
+            return m.world.create(obj)
         raise Break("c_call", f"{owner.__name__}.__new__ is called")
     if name == "fromkeys" and issubclass(owner, dict):
         return m.native(owner.fromkeys, list(m.iterate(args[0])), *args[1:])
@@ -262,6 +261,8 @@ def call_native_method(m: Machine, fn: Any, owner: Any, args: list, kwargs: dict
     name = fn.__name__
     world = m.world
     t = type(owner)
+    if world.is_outside(fn) and not world.is_outside(owner) and t not in ATOMS:
+        raise Break("unknown_object", f"a bound method {t.__name__}.{name} that came from outside is called", f"pass the {t.__name__} itself")
     if world.is_outside(owner) and containers.base_of(owner) is not None and not isinstance(owner, torch.Size) and name not in (
             "__setattr__", "__getattribute__", "__init__"):
         return containers.call_method(m, owner, name, args, kwargs)
@@ -916,8 +917,7 @@ def copy_(m: Machine, value: Any) -> Any:
     cls_ = type(value)
     if not cls_.__flags__ & (1 << 9) or not hasattr(value, "__dict__"):
         raise Break("unsupported", f"copy.copy of a {cls_.__name__}")
-    made = m.native(object.__new__, cls_)
-    m.world.keep.append(made)
+    made = m.world.create(m.native(object.__new__, cls_))
     for name in list(m.iterate(m.getattr(value, "__dict__"))):
         object.__setattr__(made, name, m.getattr(value, name))
     return made

@@ -30,8 +30,11 @@ def call(m: Machine, fn: Any, args: list, kwargs: dict) -> Any:
     if t is types.FunctionType:
         return _call_function(m, fn, args, kwargs)
     if t is types.MethodType:
+        if m.world.is_outside(fn):
+            owner, function = m.getattr(fn, "__self__"), m.getattr(fn, "__func__")
+            return call(m, function, [owner, *args], kwargs)
         owner = fn.__self__
-        if type(owner) is TraceTensor and not _overridden(fn.__func__):
+        if type(owner) is TraceTensor and getattr(TraceTensor, fn.__name__, None) is fn.__func__:
             return tensor_calls.call_method(m, owner, fn.__name__, args, kwargs)
         return call(m, fn.__func__, [owner, *args], kwargs)
     if t is types.BuiltinFunctionType or t is types.MethodWrapperType:
@@ -65,10 +68,6 @@ def call(m: Machine, fn: Any, args: list, kwargs: dict) -> Any:
     return builtin_calls.call_native(m, fn, None, args, kwargs)
 
 
-def _overridden(fn: Any) -> bool:
-    return (getattr(fn, "__module__", "") or "") not in ("torch._tensor", "torch._C", "torch")
-
-
 def _call_descriptor(m: Machine, fn: Any, args: list, kwargs: dict) -> Any:
     """An unbound method of a C class: torch.Tensor.add(x, y), list.append(l, v), object.__setattr__(o, n, v)."""
     if not args:
@@ -80,13 +79,12 @@ def _call_descriptor(m: Machine, fn: Any, args: list, kwargs: dict) -> Any:
 
 
 def _call_partial(m: Machine, fn: functools.partial, args: list, kwargs: dict) -> Any:
+    first, named = list(fn.args), dict(fn.keywords)
     if m.world.is_outside(fn):
-        inner = m.getattr(fn, "func")
-        first = list(m.iterate(m.getattr(fn, "args")))
-        named = dict(m.plain(m.getattr(fn, "keywords")))
-    else:
-        inner, first, named = fn.func, list(fn.args), dict(fn.keywords)
-    return call(m, inner, [*first, *args], {**named, **kwargs})
+        world = m.world
+        first = [world.load_tensor(v, world.anchor(v)) if isinstance(v, torch.Tensor) else v for v in first]
+        named = {k: world.load_tensor(v, world.anchor(v)) if isinstance(v, torch.Tensor) else v for k, v in named.items()}
+    return call(m, fn.func, [*first, *args], {**named, **kwargs})
 
 
 def _call_cached(m: Machine, fn: Any, args: list, kwargs: dict) -> Any:

@@ -220,9 +220,11 @@ class _Attempt:
         for at, depth in enumerate(depths):
             handled[depth] = stack[depths[at + 1]] if at + 1 < len(depths) else machine.handled
         arguments = []
-        for value in spec.arguments(frame.slots, stack, handled):
+        for param, value in zip(spec.params, spec.arguments(frame.slots, stack, handled)):
             if isinstance(value, Unread):
                 arguments.append(writer.load(value.source))
+            elif param.kind == "stack":
+                arguments.append(writer.stack_value(value))
             else:
                 arguments.append(writer.value(value))
         if spec.closure:

@@ -97,8 +97,7 @@ def _native_new(m: Machine, cls: type, args: list, kwargs: dict, init: Any) -> A
         raise Break("unsupported", "a dispatch or function mode is made")
     else:
         raise Break("c_call", f"an instance of {cls.__module__}.{cls.__name__} is made by native code")
-    m.world.keep.append(obj)
-    return obj
+    return m.world.create(obj)
 
 
 _PLAIN_CLASSES = frozenset((object, collections.OrderedDict, types.SimpleNamespace))
@@ -122,8 +121,7 @@ def new_object(m: Machine, cls: type, *args: Any, **kwargs: Any) -> Any:
     if issubclass(cls, (torch.nn.Module, torch.Tensor)):
         raise Break("module_construction")
     obj = m.native(object.__new__, cls)
-    m.world.keep.append(obj)
-    return obj
+    return m.world.create(obj)
 
 
 def build_class(m: Machine, body: Any, name: str, *bases: Any, metaclass: Any = None, **kwargs: Any) -> Any:
@@ -151,6 +149,7 @@ def build_class(m: Machine, body: Any, name: str, *bases: Any, metaclass: Any = 
     if classcell is not None:
         classcell.cell_contents = cls
     m.world.made[id(cls)] = cls
+    m.origins[id(cls)] = m.root_index
     m.world.keep.append(cls)
     del cell, bytecode
     return cls

@@ -182,6 +182,16 @@ class EntryWriter:
             text = re.sub(r"[A-Za-z_]\w*", lambda w: names.get(w.group(), w.group()), text)
         return f"({text})"
 
+    def stack_value(self, v: Any) -> str:
+        """As `value`, for the operand stack at a break: there a bound native method is only going to be called, and guards of the
+        resume function can look into a MethodType."""
+        t = type(v)
+        if t in (types.BuiltinFunctionType, types.MethodWrapperType) and self._has_owner(v) and type(v.__self__) is not TraceTensor:
+            descriptor = getattr(type(v.__self__), v.__name__, None)
+            if type(descriptor) in (types.MethodDescriptorType, types.WrapperDescriptorType):
+                return f"{self.constant(types.MethodType)}({self.constant(descriptor)}, {self.value(v.__self__)})"
+        return self.value(v)
+
     def sequence(self, items: Any) -> str:
         return ", ".join(self.value(v) for v in items)
 
@@ -210,6 +220,8 @@ class EntryWriter:
             return self.constant(v)
         if t is types.FunctionType:
             return self._function(v)
+        if t in (types.MethodType, types.BuiltinFunctionType, types.MethodWrapperType) and type(v.__self__) is TraceTensor:
+            return self.assign(v, f"{self.value(v.__self__)}.{v.__name__}")
         if t is types.MethodType:
             return self.assign(v, f"{self.constant(types.MethodType)}({self.value(v.__func__)}, {self.value(v.__self__)})")
         if t in (types.BuiltinFunctionType, types.MethodWrapperType):

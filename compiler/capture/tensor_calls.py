@@ -121,7 +121,7 @@ def call_function(m: Machine, fn: Callable, args: list, kwargs: dict) -> Any:
     name = getattr(fn, "__name__", "")
     if kwargs.get("out") is not None:
         m.graph.writes_to(kwargs["out"])
-    if kwargs.get("inplace") is True or name.endswith("_") and not name.endswith("__") or True in args[1:]:
+    if kwargs.get("inplace") is True or name.endswith("_") and not name.endswith("__") or any(a is True for a in args[1:]):
         m.graph.writes_to(args[0] if args else kwargs.get("input"))
     if kwargs.get("generator") is not None:
         raise Break("rng_state", "a random generator object is used")

@@ -11,6 +11,7 @@ Values on the interpreted stack are plain Python objects. Three kinds matter:
 from __future__ import annotations
 
 import enum
+import functools
 import types
 from typing import Any
 
@@ -45,6 +46,7 @@ SINGLETONS = (type(None), bool, type(...), type(NotImplemented))
 ATOMS = frozenset((*SINGLETONS, int, float, complex, str, bytes, range, torch.dtype, torch.device, torch.layout,
                    torch.memory_format))
 CONTAINERS = frozenset((list, tuple, dict, set, frozenset))
+_BOUND_NATIVE = (types.BuiltinFunctionType, types.MethodWrapperType)
 _CODE_TYPES = (types.FunctionType, types.BuiltinFunctionType, type, types.ModuleType)
 
 
@@ -60,6 +62,7 @@ class World:
         self.loaded: dict[Source, Any] = {}         # what each source gave, as a stack value
         self.pending: dict[int, dict[str, Any]] = {}    # attribute writes not yet done: id(object) -> name -> value
         self.made: dict[int, Any] = {}              # instances of classes made inside
+        self.created: set[int] = set()              # ids of instances made inside, of any class (kept in `keep`)
         self.tensors: dict[int, TraceTensor] = {}   # id of a real tensor -> its stand-in
         self.reals: dict[int, torch.Tensor] = {}    # id of a stand-in -> the real tensor of this call
         self.shadows: dict[int, Any] = {}           # outside containers read whole or written: id -> containers.Shadow
@@ -104,6 +107,12 @@ class World:
             self.register(obj, s)
         return s
 
+    def create(self, obj: Any) -> Any:
+        """An instance was made by the program."""
+        self.created.add(id(obj))
+        self.keep.append(obj)
+        return obj
+
     # --- loading
     def load(self, value: Any, source: Source, why: str = "") -> Any:
         """The stack value for what `source` gives now, guarded as far as its own nature needs: constants by value, tensors by
@@ -141,13 +150,23 @@ class World:
             self.guard(source, "ID", value, why)
             return value
         self.register(value, source)
-        if isinstance(value, types.FunctionType) and source.root.kind in ("local", "closure") and source.base is None:
+        if t is functools.partial:
+            self.guard(source, "ID", value, why)            # guards cannot look inside; what it holds is fixed with it
+            self._anchor_partial(value)
+        elif t in _BOUND_NATIVE and not isinstance(value.__self__, (types.ModuleType, type, type(None))):
+            self.guard(source, "TYPE", t, why)              # using it breaks: its owner has no source
+        elif isinstance(value, types.FunctionType) and source.root.kind in ("local", "closure") and source.base is None:
             self.guard(source, "TYPE", t, why)          # its code is guarded when it is called
         elif isinstance(value, _CODE_TYPES) or isinstance(value, enum.Enum) or t is property:
             self.guard(source, "ID", value, why)
         else:
             self.guard(source, "TYPE", t, why)
         return value
+
+    def _anchor_partial(self, value: functools.partial) -> None:
+        for part in (value.func, *value.args, *value.keywords.values()):
+            if type(part) not in ATOMS and not isinstance(part, torch.Tensor):
+                self.anchor(part)
 
     def _load_int(self, value: int, source: Source, why: str) -> Any:
         dynamic = source in self.opts.dynamic_ints or (self.opts.dynamic is True and value > 1 and source.root.kind == "local"
