@@ -38,7 +38,7 @@ class Stage:
 
 
 STAGES: tuple[Stage, ...] = (
-    Stage("capture", "capture.frame:capture_frame", "code, function, arguments", "CaptureResult", "",
+    Stage("capture", "capture.capture:capture_frame", "code, function, arguments", "CaptureResult", "",
           "bytecode -> torch-level fx graph, guards, effects, breaks"),
     Stage("graph", "graph.to_aten:to_aten", "CapturedGraph", "AtenGraph", "graph.verify:verify",
           "functionalize, decompose to the closed operator set, CSE, DCE, folding, patterns"),
@@ -46,7 +46,7 @@ STAGES: tuple[Stage, ...] = (
           "only where a gradient is asked for: one trace of forward and backward, then the partition"),
     Stage("lowering", "lowering.lower:lower", "AtenGraph", "LoweredGraph", "lowering.verify:verify_lowered",
           "loop nests over named buffers, symbolic sizes"),
-    Stage("fusion", "fusion.fuse:schedule", "LoweredGraph", "Schedule", "lowering.verify:verify_schedule",
+    Stage("fusion", "fusion.fuse:schedule", "LoweredGraph", "Schedule", "fusion.verify:verify_schedule",
           "kernel groups, their order, the memory plan"),
     Stage("codegen", "codegen.generate:generate", "Schedule", "Generated", "",
           "C++ source per kernel, and the host plan that calls it"),
@@ -70,12 +70,13 @@ def _load(path: str) -> Callable:
     return f
 
 
-def run(name: str, *args: Any, opts: Options, **kwargs: Any) -> Any:
-    """Run one stage by name: its replacement if there is one, timed, verified, dumped."""
+def run(name: str, *args: Any, opts: Options, stage_opts: Any = None) -> Any:
+    """Run one stage by name: its replacement if there is one, timed, verified, dumped. `stage_opts` is what the stage gets as
+    `opts` where that is not the Options themselves."""
     s = _by_name[name]
     f = _replaced.get(name) or _load(s.function)
     with events.stage(name):
-        out = f(*args, opts=opts, **kwargs)
+        out = f(*args, opts=stage_opts or opts)
     if opts.get("verify") and s.verifier:
         with events.stage("verify"):
             try:

@@ -10,6 +10,7 @@ import torch
 from ..capture.result import CapturedGraph
 from ..config import Options
 from ..errors import BackendError, OptionError
+from ..runtime.dispatch import disabled
 
 __all__ = ["BACKENDS", "compile_graph", "list_backends", "register_backend", "resolve"]
 
@@ -80,6 +81,7 @@ def _call_backend(fn: Backend, captured: CapturedGraph, options: dict[str, Any])
         raise BackendError(f"backend {name!r} returned {type(compiled).__name__}; it should return a callable, for example gm.forward")
 
     def run(*inputs: Any) -> tuple:
-        out = compiled(*inputs)
+        with disabled():               # what a backend runs is not captured again
+            out = compiled(*inputs)
         return tuple(out) if isinstance(out, (tuple, list)) else (out,)
     return run

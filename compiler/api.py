@@ -1,0 +1,143 @@
+"""What users call: compile, explain, disable, enable, run_code, reset. Names and meanings follow torch.compile."""
+from __future__ import annotations
+
+import functools
+import inspect
+import types
+from contextlib import contextmanager
+from typing import Any, Callable, Iterator
+
+import torch
+import torch.nn as nn
+
+from . import events, stages
+from .backends import list_backends, register_backend, resolve
+from .config import OPTIONS, Options
+from .engine import Engine, call_original
+from .errors import OptionError
+from .hook import enable, run_code
+from .marks import disable, is_compiling
+from .modules import original_module, wrap_module
+from .report.builder import record
+from .runtime.dispatch import Dispatcher
+
+__all__ = ["compile", "explain", "disable", "enable", "run_code", "record", "reset", "is_compiling", "register_backend",
+           "list_backends", "compile_fx", "stages", "call_original"]
+
+_engines: list[Any] = []        # weak references to every engine, for reset()
+
+
+def compile(fn: Any = None, *, mode: str | None = None, backend: Any = "tcompile", fullgraph: bool = False,
+            dynamic: bool | None = None, options: dict[str, Any] | None = None, **backend_options: Any) -> Any:
+    """Compile a function or an nn.Module; usable as a decorator, with or without arguments.
+
+    mode       "default", "reduce-overhead", "max-autotune" or "max-autotune-no-cudagraphs"
+    backend    "tcompile", "eager", a function backend(gm, example_inputs) -> callable, or a backend's name known to torch
+    fullgraph  True: one graph, or a FullGraphError that names line, reason and remedy
+    dynamic    None: static first, a size that changes becomes a symbol; True: symbols from the start; False: never
+    options    a dict of the options in tcompile.config; not together with mode
+    further keywords go to a callable backend
+
+    Returns a callable like `fn`: same results, same side effects, compiled on first call. For a module, an object that shares the
+    module's state (state_dict, parameters, train/eval) and pickles as the module.
+    """
+    opts = Options.make(mode, resolve(backend), fullgraph, dynamic, options)
+    if backend_options and not callable(opts.backend):
+        first = next(iter(backend_options))
+        hint = f" Write options={{{first!r}: ...}}." if first in OPTIONS else ""
+        raise OptionError(f"compile() got an unexpected keyword {first!r}; keywords beside mode, backend, fullgraph, dynamic "
+                          f"and options go to a callable backend.{hint}")
+    if fn is None:
+        return lambda f: _wrap(f, opts, backend_options)
+    return _wrap(fn, opts, backend_options)
+
+
+def _wrap(fn: Any, opts: Options, backend_options: dict[str, Any]) -> Any:
+    engine = _engine(opts, backend_options)
+    if isinstance(fn, nn.Module):
+        return wrap_module(fn, engine)
+    return _wrap_callable(fn, engine)
+
+
+def _wrap_callable(fn: Any, engine: Engine) -> Any:
+    if isinstance(fn, Dispatcher):
+        fn = fn.__wrapped__
+    if isinstance(fn, types.FunctionType):
+        if fn.__code__.co_flags & (inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR):
+            return _suspending(fn, engine.opts)
+        return engine.dispatcher(fn)
+    if isinstance(fn, types.MethodType):
+        if isinstance(fn.__self__, nn.Module):
+            fn = types.MethodType(fn.__func__, original_module(fn.__self__))
+        return types.MethodType(_wrap_callable(fn.__func__, engine), fn.__self__)
+    if isinstance(fn, functools.partial):
+        return functools.partial(_wrap_callable(fn.func, engine), *fn.args, **fn.keywords)
+    if isinstance(fn, (staticmethod, classmethod)):
+        return type(fn)(_wrap_callable(fn.__func__, engine))
+    if isinstance(fn, type) or not callable(fn):
+        what = f"the class {fn.__name__}: compile an instance or a method" if isinstance(fn, type) else type(fn).__name__
+        raise TypeError(f"tcompile.compile takes a function or nn.Module, got {what}")
+
+    @functools.wraps(fn, updated=())
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return fn(*args, **kwargs)
+    return engine.dispatcher(call)
+
+
+def _suspending(fn: Callable, opts: Options) -> Callable:
+    """Generators and coroutines run as they are; the frames that they call are compiled."""
+    @functools.wraps(fn)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        events.emit("skip", frame=fn.__qualname__, reason="a generator or coroutine runs as it is; what it calls is compiled")
+        with enable(opts):
+            return fn(*args, **kwargs)
+    return call
+
+
+def _engine(opts: Options, backend_options: dict[str, Any]) -> Engine:
+    import weakref
+    e = Engine(opts, backend_options)
+    _engines[:] = [r for r in _engines if r() is not None]
+    _engines.append(weakref.ref(e))
+    return e
+
+
+def explain(fn: Any, **kwargs: Any) -> Callable[..., Any]:
+    """`explain(fn)(*args)` compiles `fn` anew for these arguments, calls it, and returns a CompileReport of what happened.
+    Keywords are those of `compile`. The call's own value is `report.result`."""
+    fn = original_module(fn) if isinstance(fn, nn.Module) else getattr(fn, "__wrapped__", fn) if isinstance(fn, Dispatcher) else fn
+    compiled = compile(fn, **kwargs)
+
+    def run(*args: Any, **kw: Any) -> Any:
+        name = getattr(fn, "__qualname__", type(fn).__name__)
+        with record(title=name) as builder:
+            value = compiled(*args, **kw)
+        report = builder.report()
+        report.result = value
+        return report
+    return run
+
+
+def reset() -> None:
+    """Forget every compiled entry of this process. The disk cache stays: `tcompile.cache.clear()` empties it."""
+    from . import hook
+    for r in _engines:
+        e = r()
+        if e is not None:
+            e.reset()
+    hook.reset()
+
+
+def compile_fx(gm: Any, example_inputs: list, **options: Any) -> Callable:
+    """Take an fx graph that somebody else captured (torch.compile's capture, torch.fx.symbolic_trace) through the stages
+    from `graph` on: a callable of the same inputs. Sizes are those of each call; a new set of sizes is compiled anew."""
+    if not isinstance(gm, torch.fx.GraphModule):
+        raise TypeError(f"compile_fx takes a torch.fx.GraphModule, got {type(gm).__name__}")
+    return compile(_flat_caller(gm), options=options or None)
+
+
+def _flat_caller(gm: Any) -> Callable:
+    names = [n.name for n in gm.graph.nodes if n.op == "placeholder"]
+    ns: dict[str, Any] = {"gm": gm}
+    exec(f"def graph({', '.join(names)}):\n    return gm.forward({', '.join(names)})", ns)
+    return ns["graph"]

@@ -1,0 +1,260 @@
+"""Part a joint graph into forward and backward: what forward keeps is the cheapest cut, in bytes, between the two.
+
+Values that are cheap to compute again (element-wise operators, views, casts, expansions) may be recomputed in backward; products,
+reductions, convolutions, random numbers and calls of eager kernels may not. Keeping an input of the graph costs nothing: it is alive
+anyway. Chains of recomputation end at what is kept, so backward never runs a forward operator that is not in the cut's shadow.
+"""
+from __future__ import annotations
+
+import operator
+from dataclasses import dataclass
+from typing import Any, Iterable
+
+import torch
+import torch.fx
+
+from ..capture.result import GraphInput
+from ..graph.aten import AtenGraph, GraphOutput
+from ..graph.meta.core import TensorMeta
+from ..symbolic.expr import Expr, as_expr, symbol
+from .mincut import INF, min_node_cut
+
+__all__ = ["Partition", "partition"]
+
+_FREE = 0            # weight of a value that lives anyway
+
+
+@dataclass
+class Partition:
+    """forward: AtenGraph returning outputs + saved; backward: AtenGraph of saved + symbols + tangents.
+
+    saved_inputs   forward input index for each saved value that is an input itself (kept as it is, not returned)
+    saved_nodes    names of the values that forward returns for backward
+    symbols        names of the size symbols that backward takes as ints
+    saved_bytes    at the hints, without inputs; recomputed: names of forward values that backward computes again
+    """
+    forward: AtenGraph
+    backward: AtenGraph
+    saved_inputs: list[int]
+    saved_nodes: list[str]
+    symbols: list[str]
+    saved_bytes: int
+    recomputed: list[str]
+
+
+def partition(joint: AtenGraph, n_inputs: int, n_outputs: int) -> Partition:
+    """Part `joint`, whose first `n_inputs` placeholders are forward's inputs and the rest tangents."""
+    places = joint.placeholders
+    primals, tangents = places[:n_inputs], places[n_inputs:]
+    results = joint.results
+    needs_tangent = _reach(tangents)
+    grad_slots = sorted({o.value for o in joint.outputs[n_outputs:] if o.kind == "node"})
+    backward_nodes = {n for n in joint.graph.nodes if n in needs_tangent and n.op == "call_function"}
+    forward_slots = [s for s in range(len(results)) if s not in grad_slots]
+    needed = _ancestors([results[s] for s in grad_slots])
+    readers = (backward_nodes & needed) | {results[s] for s in grad_slots if results[s] not in needs_tangent}
+
+    saved = _cut(joint, primals, readers, needs_tangent, needed)
+    recomputed = _recomputed(readers, saved, needs_tangent)
+    sizes = sorted({name for n in (*recomputed, *readers, *saved) for name in _symbols(n)})
+
+    forward = _forward(joint, n_inputs, n_outputs, forward_slots, [n for n in saved if n.op != "placeholder"])
+    backward = _backward(joint, saved, tangents, sizes, readers, recomputed, n_outputs)
+    hints = joint.env.hints if joint.env is not None else {}
+    index = {n: i for i, n in enumerate(primals)}
+    return Partition(forward, backward, [index[n] for n in saved if n.op == "placeholder"], [n.name for n in saved if n.op != "placeholder"],
+                     sizes, sum(_bytes(n, hints) for n in saved if n.op != "placeholder"), [n.name for n in recomputed])
+
+
+def _reach(starts: Iterable[torch.fx.Node]) -> set[torch.fx.Node]:
+    seen = set(starts)
+    todo = list(seen)
+    while todo:
+        for u in todo.pop().users:
+            if u not in seen:
+                seen.add(u)
+                todo.append(u)
+    return seen
+
+
+def _ancestors(ends: Iterable[torch.fx.Node]) -> set[torch.fx.Node]:
+    seen = set(ends)
+    todo = list(seen)
+    while todo:
+        for u in todo.pop().all_input_nodes:
+            if u not in seen:
+                seen.add(u)
+                todo.append(u)
+    return seen
+
+
+def _bytes(n: torch.fx.Node, hints: dict[str, int]) -> int:
+    m = n.meta.get("val")
+    if not isinstance(m, TensorMeta):
+        return 0
+    total = m.dtype.itemsize
+    for s in m.shape:
+        total *= s if isinstance(s, int) else s.eval(hints)
+    return total
+
+
+def _recomputable(n: torch.fx.Node) -> bool:
+    """Cheap and free of side effects, on the fused path: element-wise operators, views, casts, creation of constants."""
+    if n.op != "call_function":
+        return False
+    t = n.target
+    if t is operator.getitem or not isinstance(t, torch._ops.OpOverload) or not isinstance(n.meta.get("val"), TensorMeta):
+        return False
+    return torch.Tag.pointwise in t.tags and torch.Tag.nondeterministic_seeded not in t.tags or t.namespace == "prims" or _is_view(t) \
+        or t._schema.name in ("aten::_to_copy", "aten::clone", "aten::full", "aten::expand", "aten::where", "aten::scalar_tensor")
+
+
+def _is_view(t: Any) -> bool:
+    return isinstance(t, torch._ops.OpOverload) and any(r.alias_info is not None for r in t._schema.returns)
+
+
+def _cut(joint: AtenGraph, primals: list, readers: set, needs_tangent: set, needed: set) -> list[torch.fx.Node]:
+    """The forward values to keep, in graph order."""
+    hints = joint.env.hints if joint.env is not None else {}
+    forward = [n for n in joint.graph.nodes if n in needed and n not in needs_tangent and n.op in ("call_function", "placeholder", "get_attr")]
+    inside = set(forward)
+    weights, edges, sources, sinks = {}, [], [], []
+    mutated = {i for i, _ in joint.mutation_slots}
+    positions = {n: i for i, n in enumerate(primals)}
+    for n in forward:
+        if n.op == "get_attr":
+            continue                                                   # constants are in both graphs
+        tensor = isinstance(n.meta.get("val"), TensorMeta)
+        if n.op == "placeholder":
+            if not tensor:
+                continue                                               # sizes and scalars are passed apart
+            weights[n] = INF if positions[n] in mutated else _FREE
+            sources.append(n)
+        else:
+            weights[n] = INF if not tensor or _is_view(n.target) else _bytes(n, hints) + 64
+            if not _recomputable(n):
+                sources.append(n)
+        if any(u in readers or u in needs_tangent for u in n.users) or n in readers:
+            sinks.append(n)
+    for n in forward:
+        if n in weights:
+            edges += [(n, u) for u in n.users if u in weights and u in inside]
+    cut = min_node_cut(weights, edges, sources, sinks)
+    return [n for n in forward if n in cut]
+
+
+def _recomputed(readers: set, saved: list, needs_tangent: set) -> list[torch.fx.Node]:
+    """Forward values that backward computes again from what is saved, in graph order."""
+    keep = set(saved)
+    seen: set[torch.fx.Node] = set()
+    todo = [i for r in readers for i in (r.all_input_nodes if r in needs_tangent else [r])]
+    while todo:
+        n = todo.pop()
+        if n in keep or n in seen or n in needs_tangent or n.op != "call_function":
+            continue
+        seen.add(n)
+        todo += n.all_input_nodes
+    return [n for n in (next(iter(seen)).graph.nodes if seen else ()) if n in seen]
+
+
+def _symbols(n: torch.fx.Node) -> set[str]:
+    names: set[str] = set()
+
+    def look(x: Any) -> None:
+        if isinstance(x, Expr):
+            names.update(x.symbol_names())
+        elif isinstance(x, TensorMeta):
+            look(x.shape), look(x.stride)
+        elif isinstance(x, (tuple, list)):
+            for y in x:
+                look(y)
+    look(n.meta.get("val")), look(tuple(n.args)), look(tuple(n.kwargs.values()))
+    return names
+
+
+def _forward(joint: AtenGraph, n_inputs: int, n_outputs: int, slots: list[int], saved: list) -> AtenGraph:
+    g = torch.fx.Graph()
+    new: dict[torch.fx.Node, torch.fx.Node] = {}
+    results = joint.results
+    wanted = _ancestors([*(results[s] for s in slots), *saved])
+    for i, n in enumerate(joint.placeholders):
+        if i < n_inputs:
+            new[n] = g.node_copy(n)
+    for n in joint.graph.nodes:
+        if n in wanted and n.op in ("call_function", "get_attr"):
+            new[n] = g.node_copy(n, new.__getitem__)
+    position = {s: k for k, s in enumerate(slots)}
+    outs = [new[results[s]] for s in slots]
+    saved_slots = []
+    for n in saved:
+        known = next((k for k, s in enumerate(slots) if results[s] is n), None)
+        if known is None:
+            outs.append(new[n])
+            known = len(outs) - 1
+        saved_slots.append(known)
+    g.output(tuple(outs))
+    outputs = [_moved(o, position) for o in joint.outputs[:n_outputs]]
+    outputs += [GraphOutput("node", k, n.meta["val"]) for k, n in zip(saved_slots, saved)]
+    constants = {n.target: joint.constants[n.target] for n in g.nodes if n.op == "get_attr"}
+    return AtenGraph(g, joint.inputs[:n_inputs], outputs, [(i, position[s]) for i, s in joint.mutation_slots], joint.env, constants,
+                     list(joint.no_overlap), f"{joint.name}_forward")
+
+
+def _moved(o: GraphOutput, position: dict[int, int]) -> GraphOutput:
+    if o.kind == "node":
+        return GraphOutput("node", position[o.value], o.meta)
+    if o.kind == "view" and o.value[0] == "node":
+        return GraphOutput("view", ("node", position[o.value[1]]), o.meta)
+    return o
+
+
+def _backward(joint: AtenGraph, saved: list, tangents: list, sizes: list[str], readers: set, recomputed: list, n_outputs: int) -> AtenGraph:
+    g = torch.fx.Graph()
+    new: dict[torch.fx.Node, torch.fx.Node] = {}
+    inputs: list[GraphInput] = []
+    for n in sorted(saved, key=lambda n: n.op != "placeholder"):       # saved inputs first, then what forward returned
+        p = g.placeholder(f"saved_{n.name}")
+        p.meta["val"] = n.meta["val"]
+        new[n] = p
+        inputs.append(GraphInput(p.name, None, "tensor"))
+    for name in sizes:
+        p = g.placeholder(f"size_{name}")
+        p.meta["val"] = symbol(name)
+        inputs.append(GraphInput(p.name, None, "int"))
+    for n in joint.placeholders:
+        if n not in new and not isinstance(n.meta.get("val"), TensorMeta) and any(u in readers or u in recomputed for u in n.users):
+            p = g.placeholder(f"scalar_{n.name}")
+            p.meta["val"] = n.meta["val"]
+            new[n] = p
+            inputs.append(GraphInput(p.name, None, "float"))
+    for n in tangents:
+        new[n] = g.node_copy(n)
+        inputs.append(GraphInput(n.name, None, "tensor"))
+    body = readers | set(recomputed)
+    grads = joint.outputs[n_outputs:]
+    for n in joint.graph.nodes:
+        if n.op == "get_attr" or n in body and n not in new:
+            new[n] = g.node_copy(n, new.__getitem__)
+    results = joint.results
+    slots: dict[int, int] = {}
+    outs: list[torch.fx.Node] = []
+    outputs = []
+    for o in grads:
+        s = o.value if o.kind == "node" else o.value[1] if o.kind == "view" and o.value[0] == "node" else None
+        if s is None:                                                  # the gradient is a tangent or an input as it is
+            kind, value = ("input", o.value) if o.kind == "input" else (o.kind, o.value)
+            i = value[1] if kind == "view" else value
+            place = joint.placeholders[i]
+            at = [k for k, p in enumerate(x for x in g.nodes if x.op == "placeholder") if p is new.get(place)]
+            outputs.append(GraphOutput("input", at[0], o.meta) if kind == "input" else GraphOutput("view", ("input", at[0]), o.meta))
+            continue
+        if s not in slots:
+            slots[s] = len(outs)
+            outs.append(new[results[s]])
+        outputs.append(GraphOutput("node", slots[s], o.meta) if o.kind == "node" else GraphOutput("view", ("node", slots[s]), o.meta))
+    for n in reversed(list(g.nodes)):
+        if n.op == "get_attr" and not n.users:
+            g.erase_node(n)
+    g.output(tuple(outs))
+    constants = {n.target: joint.constants[n.target] for n in g.nodes if n.op == "get_attr"}
+    return AtenGraph(g, inputs, outputs, [], joint.env, constants, [], f"{joint.name}_backward")

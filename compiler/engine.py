@@ -1,0 +1,274 @@
+"""The engine: what happens when a frame has no compiled entry that fits.
+
+A frame's entries live in its CodeCache. `Engine.miss` is called with the function and the tuple of its arguments: it says why
+the entries there did not fit, captures the frame, takes its graph through the backend, builds the guarded entry and runs it. The
+same happens for resume functions and loop regions, which are functions like any other.
+
+Engines are cheap: one per compile() call, one per set of options for the frame hook.
+"""
+from __future__ import annotations
+
+import inspect
+import itertools
+import linecache
+import threading
+import time
+import types
+import weakref
+from dataclasses import dataclass, field
+from typing import Any, Callable
+
+from . import events, stages
+from .backends import compile_graph
+from .capture.capture import CaptureOptions
+from .capture.result import CaptureResult, SkipFrame
+from .config import Options
+from .errors import FullGraphError, InternalError, TCompileError
+from .guards.explain import explain_failure
+from .guards.program import compile_guards
+from .report.calls import EntryCall, GraphCall
+from .runtime import hook
+from .frames import wanted
+from .runtime.dispatch import RUN_ORIGINAL, CodeCache, Dispatcher, Entry, code_cache
+
+__all__ = ["Engine", "call_original"]
+
+_lock = threading.RLock()            # one compilation at a time; calls that hit an entry never take it
+_numbers = itertools.count()
+
+
+@dataclass
+class FrameState:
+    """What an engine has learned of one code object."""
+    code: types.CodeType
+    dynamic_dims: dict[Any, set[int]] = field(default_factory=dict)     # Source of a tensor -> dimensions that are symbols
+    dynamic_ints: set[Any] = field(default_factory=set)                 # Sources of ints that are symbols
+    skips: int = 0
+    skip_reason: str = ""            # not empty: run as it is from now on
+
+
+class Engine:
+    """Makes entries for frames under one set of options."""
+
+    def __init__(self, opts: Options, backend_options: dict[str, Any] | None = None):
+        self.opts, self.backend_options = opts, backend_options or {}
+        self.states: dict[types.CodeType, FrameState] = {}
+        self.caches: dict[types.CodeType, CodeCache] = {}
+        self._resumed: dict[tuple[types.CodeType, int], Dispatcher] = {}
+
+    # ---- callables
+    def dispatcher(self, func: types.FunctionType) -> Dispatcher:
+        """A callable that stands for `func`: looks up an entry, runs it, or comes back here."""
+        return Dispatcher(func, self.cache(func.__code__), self.miss)
+
+    def cache(self, code: types.CodeType) -> CodeCache:
+        c = self.caches.get(code)
+        if c is None:
+            c = self.caches[code] = CodeCache()
+        return c
+
+    def state(self, code: types.CodeType) -> FrameState:
+        s = self.states.get(code)
+        if s is None:
+            s = self.states[code] = FrameState(code)
+        return s
+
+    def reset(self) -> None:
+        """Forget every entry and everything learned."""
+        for c in self.caches.values():
+            c.clear()
+        self.states.clear()
+
+    # ---- a call without an entry
+    def miss(self, dispatcher: Dispatcher, func: types.FunctionType, args: tuple) -> Any:
+        """A dispatcher has no entry for this call: an Entry to run, or RUN_ORIGINAL."""
+        return self.entry_for(func.__code__, dispatcher.cache, func, args)
+
+    def entry_for(self, code: types.CodeType, cache: CodeCache, func: types.FunctionType, args: tuple) -> Any:
+        """Compile the frame for this call. Gives the new Entry, or RUN_ORIGINAL where the frame is to run as it is."""
+        state = self.state(code)
+        if state.skip_reason:
+            return RUN_ORIGINAL
+        with _lock:
+            entry = cache.lookup(func, args)          # another thread may have been quicker
+            if entry is None:
+                entry = self._compile(cache, state, func, args)
+        return RUN_ORIGINAL if entry is None else entry
+
+    def resume(self, function: types.FunctionType, *args: Any) -> Any:
+        """Run a resume function or a loop region: compiled code with a cache of its own, like any function."""
+        if function.__closure__:
+            return self.dispatcher(function)(*args)
+        key = (function.__code__, id(function.__globals__))
+        d = self._resumed.get(key)
+        if d is None:
+            d = self._resumed[key] = self.dispatcher(function)
+        return d(*args)
+
+    def _compile(self, cache: CodeCache, state: FrameState, func: types.FunctionType, args: tuple) -> Entry | None:
+        name = state.code.co_qualname
+        failures = [explain_failure(e.program.guards[i], func, args) for e, i in cache.last_failures if i >= 0]
+        limit = self.opts.get("recompile_limit")
+        if len(cache.entries) >= limit:
+            state.skip_reason = f"recompile limit ({limit}) reached"
+            events.emit("limit", frame=name, limit=limit, failures=failures)
+            events.emit("fallback", what=name, reason=f"{state.skip_reason}: runs eager from now on", count=1)
+            return None
+        if failures:
+            events.emit("recompile", frame=name, failures=failures)
+            if self.opts.dynamic is None:
+                _learn_dynamic(state, failures)
+        try:
+            return self._make_entry(cache, state, func, args)
+        except SkipFrame as skip:
+            self._skip(state, skip)
+            return None
+        except FullGraphError:
+            raise
+        except TCompileError as e:
+            if not isinstance(e, InternalError) or not self.opts.get("suppress_errors"):
+                raise
+            return self._give_up(state, e)
+        except (KeyboardInterrupt, RecursionError, MemoryError):
+            raise
+        except Exception as e:
+            if not self.opts.get("suppress_errors"):
+                raise InternalError(f"compiling {name}: {type(e).__name__}: {e}") from e
+            return self._give_up(state, e)
+
+    def _make_entry(self, cache: CodeCache, state: FrameState, func: types.FunctionType, args: tuple) -> Entry:
+        name, began = state.code.co_qualname, time.perf_counter()
+        capture = CaptureOptions(dynamic=self.opts.dynamic, dynamic_dims=state.dynamic_dims, dynamic_ints=state.dynamic_ints,
+                                 fullgraph=self.opts.fullgraph, dispatch=self.resume)
+        result: CaptureResult = stages.run("capture", state.code, func, args, opts=self.opts, stage_opts=capture)
+        for b in result.breaks:
+            events.emit("break", brk=b)
+        if result.breaks and self.opts.fullgraph:
+            raise FullGraphError(_fullgraph_message(result.breaks[0]), result.breaks)
+        calls: list[GraphCall] = []
+        if result.graph is not None:
+            events.emit("graph", graph=result.graph, frame=name)
+            compiled = compile_graph(result.graph, self.opts, self.backend_options)
+            result.namespace["graph_0"] = getattr(compiled, "call", compiled)
+            calls.append(GraphCall(result.graph.name, result.graph.graph_module.forward, compiled, tuple(result.graph.example_inputs)))
+        fn = _entry_function(result, name)
+        if result.needs_hook and hook.available():
+            _pass_over(result)
+            fn = self._hooked(fn)
+        program = compile_guards(result.guards, len(args))
+        bad = program.check(func, args)
+        if bad >= 0:
+            g = result.guards[bad]
+            why = explain_failure(g, func, args)
+            raise InternalError(f"the guard {g.kind} on {g.source.name() if g.source else 'state'} does not hold for the call that it "
+                                f"was made for: expected {why.expected_text}, got {why.got_text}")
+        entry = Entry(program, fn, result)
+        cache.add(entry)
+        _drop_with_owner(cache, entry, result)
+        events.emit("entry", frame=name, entry=entry)
+        safe = not result.effects and not result.breaks
+        events.emit("call", frame=name, cached=False, call=EntryCall(
+            name, func, args, {}, state.code.co_filename, state.code.co_firstlineno, safe,
+            "" if safe else ", ".join(result.effects) or "the graph breaks", calls, time.perf_counter() - began))
+        if result.graph is not None:
+            result.graph.example_inputs = []          # tensors of this call must not live on
+        return entry
+
+    def _hooked(self, fn: Callable) -> Callable:
+        """Entries that make native calls see the frames of those calls through the hook."""
+        callback = self.on_frame
+
+        def run(*args: Any) -> Any:
+            with hook.capturing(callback):
+                return fn(*args)
+        return run
+
+    # ---- frames that the hook sees
+    def on_frame(self, code: types.CodeType, func: types.FunctionType, args: tuple) -> Any:
+        """The hook asks for a frame that no entry serves."""
+        if not wanted(code, args):
+            return RUN_ORIGINAL
+        cache = code_cache(code)
+        result = self.entry_for(code, cache, func, args)
+        if result is RUN_ORIGINAL and self.state(code).skip_reason:
+            hook.skip_code(code)
+        return result
+
+    def _skip(self, state: FrameState, skip: SkipFrame) -> None:
+        for b in skip.breaks:
+            events.emit("break", brk=b)
+        if self.opts.fullgraph and skip.breaks:
+            raise FullGraphError(_fullgraph_message(skip.breaks[0]), skip.breaks)
+        state.skips += 1
+        if state.skips >= self.opts.get("recompile_limit"):
+            state.skip_reason = skip.reason
+        if not skip.quiet:
+            events.emit("skip", frame=state.code.co_qualname, reason=skip.reason)
+
+    def _give_up(self, state: FrameState, e: BaseException) -> None:
+        state.skip_reason = f"internal error: {type(e).__name__}: {e}"
+        events.emit("error", where=state.code.co_qualname, error=e)
+        events.emit("fallback", what=state.code.co_qualname, reason=f"{state.skip_reason}; runs eager", count=1)
+
+
+def call_original(func: types.FunctionType, args: tuple) -> Any:
+    """Call `func` with the tuple of its parameters' values (co_varnames order; *args and **kwargs last)."""
+    c = func.__code__
+    n, k = c.co_argcount, c.co_kwonlyargcount
+    positional, keyword = list(args[:n]), dict(zip(c.co_varnames[n:n + k], args[n:n + k]))
+    rest = list(args[n + k:])
+    if c.co_flags & inspect.CO_VARARGS:
+        positional += rest.pop(0)
+    if c.co_flags & inspect.CO_VARKEYWORDS:
+        keyword |= rest.pop(0)
+    return func(*positional, **keyword)
+
+
+def _entry_function(result: CaptureResult, name: str) -> Callable:
+    """The entry's text as a function; its lines are known to tracebacks and debuggers."""
+    file = f"<tcompile entry {next(_numbers)} of {name}>"
+    linecache.cache[file] = (len(result.source), None, result.source.splitlines(True), file)
+    exec(compile(result.source, file, "exec"), result.namespace)
+    return result.namespace["entry"]
+
+
+def _pass_over(result: CaptureResult) -> None:
+    """Break functions hold the user's code and run natively on purpose: the hook must not take them up."""
+    for name, v in result.namespace.items():
+        code = v.__code__ if name.startswith("break_") and isinstance(v, types.FunctionType) else v
+        if isinstance(code, types.CodeType):
+            hook.skip_code(code)
+
+
+def _drop_with_owner(cache: CodeCache, entry: Entry, result: CaptureResult) -> None:
+    """An entry made for one object (a model) goes when the object goes."""
+    def gone(_: Any, cache: Any = weakref.ref(cache) if _weak(cache) else (lambda: cache), entry: Any = entry) -> None:
+        c = cache()
+        if c is not None and entry in c.entries:
+            c.remove(entry)
+    for g in result.guards:
+        if g.kind == "WEAK_ID" and g.source is not None and g.source.kind == "local":
+            owner = g.expected()
+            if owner is not None:
+                weakref.finalize(owner, gone, None).atexit = False
+
+
+def _weak(x: Any) -> bool:
+    return type(x).__weakrefoffset__ != 0
+
+
+def _learn_dynamic(state: FrameState, failures: list) -> None:
+    """A size or an int that changed becomes a symbol in the next entry."""
+    for f in failures:
+        g = f.guard
+        if g.kind == "TENSOR" and f.detail.startswith(("shape[", "size[")):
+            dim = int(f.detail[f.detail.index("[") + 1:f.detail.index("]")])
+            state.dynamic_dims.setdefault(g.source, set()).add(dim)
+        elif g.kind == "EQUALS" and type(g.expected) is int and type(f.got) is int:
+            state.dynamic_ints.add(g.source)
+
+
+def _fullgraph_message(b: Any) -> str:
+    return (f"fullgraph=True, but the graph breaks at {b.file}:{b.line}, in {b.function}:\n"
+            f"    {b.code.strip()}\n{b.reason}\n" + (f"What to do: {b.remedy}\n" if b.remedy else "")
+            + "Without fullgraph=True the code before and after the break is compiled apart.")

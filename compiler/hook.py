@@ -1,0 +1,127 @@
+"""Cells and whole programs: the compiler sees the frames that code reaches, without wrapping anything.
+
+`enable()` activates the frame hook for a with-block; `run_code(code, namespace)` runs a cell's code object through capture, with the hook
+on for what it calls. Compiled entries are kept per code object and per set of options and serve later cells.
+"""
+from __future__ import annotations
+
+import inspect
+import types
+from contextlib import contextmanager
+from typing import Any, Iterator
+
+from . import events
+from .config import Options
+from .engine import Engine
+from .runtime import hook as _hook
+from .runtime.dispatch import forget_code
+
+__all__ = ["enable", "run_code", "reset", "engine_for", "all_engines"]
+
+_engines: dict[Any, Engine] = {}
+_current: list[Any] = []             # key of the engine whose entries lie in the code objects' caches
+
+
+def engine_for(opts: Options) -> Engine:
+    """The engine of a set of options: one per set, kept for the process, so that entries serve later cells."""
+    key = (opts.mode, opts.backend if isinstance(opts.backend, str) else id(opts.backend), opts.fullgraph, opts.dynamic,
+           tuple(sorted(opts.given.items())))
+    e = _engines.get(key)
+    if e is None:
+        e = _engines[key] = HookEngine(opts)
+    return e
+
+
+def all_engines() -> list[Engine]:
+    return list(_engines.values())
+
+
+class HookEngine(Engine):
+    """An engine for frames that the hook sees. Their caches belong to the code objects, which all engines share: the entries
+    of an engine are put there when it becomes the current one."""
+
+    def __init__(self, opts: Options):
+        super().__init__(opts)
+        self.parked: dict[types.CodeType, list[Any]] = {}
+
+    def cache(self, code: types.CodeType) -> Any:
+        from .runtime.dispatch import code_cache
+        c = self.caches.get(code)
+        if c is None:
+            c = self.caches[code] = code_cache(code)
+        return c
+
+    def take_over(self) -> None:
+        """Make this engine's entries the ones that calls find."""
+        if _current and _current[0] is self:
+            return
+        if _current:
+            other = _current.pop()
+            for code, c in other.caches.items():
+                other.parked[code] = list(c.entries)
+                c.clear()
+        for code, entries in self.parked.items():
+            for e in reversed(entries):
+                self.caches[code].add(e)
+        self.parked.clear()
+        _current.append(self)
+
+    def on_frame(self, code: types.CodeType, func: types.FunctionType, args: tuple) -> Any:
+        self.cache(code)                       # so that reset() and take_over() know it
+        return super().on_frame(code, func, args)
+
+    def reset(self) -> None:
+        for code in self.caches:
+            forget_code(code)
+        self.caches.clear()
+        self.parked.clear()
+        self.states.clear()
+        self._resumed.clear()
+
+
+@contextmanager
+def enable(opts: Options | None = None, **kwargs: Any) -> Iterator[None]:
+    """Compile what runs in this thread and context for the length of a with-block: every frame that works on tensors, also inside
+    libraries. Keywords are those of `compile`. Without the C extension it says so and runs eager."""
+    if opts is None:
+        from .backends import resolve
+        opts = Options.make(kwargs.pop("mode", None), resolve(kwargs.pop("backend", "tcompile")), kwargs.pop("fullgraph", False),
+                            kwargs.pop("dynamic", None), kwargs.pop("options", None))
+        if kwargs:
+            raise TypeError(f"enable() got an unexpected keyword {next(iter(kwargs))!r}; it takes mode, backend, fullgraph, dynamic, options")
+    if not _hook.available():
+        events.emit("fallback", what="frame hook", reason=_hook.why_unavailable() or "", count=1)
+        yield
+        return
+    engine = engine_for(opts)
+    assert isinstance(engine, HookEngine)
+    engine.take_over()
+    with _hook.capturing(engine.on_frame):
+        yield
+
+
+def run_code(code: types.CodeType, namespace: dict[str, Any], opts: Options) -> Any:
+    """Run a cell's code object in `namespace`, its own top level captured like a function, with the hook on for what it calls.
+    Returns what the code object returns (None for a cell, the value for an expression)."""
+    if code.co_flags & (inspect.CO_COROUTINE | inspect.CO_GENERATOR | inspect.CO_ASYNC_GENERATOR):
+        raise ValueError("run_code: an asynchronous cell is awaited by its caller, inside enable()")
+    engine = engine_for(opts)
+    namespace.setdefault("__builtins__", __builtins__)
+    top = types.FunctionType(code, namespace, code.co_name)
+    with enable(opts):
+        if not _hook.available():
+            return eval(code, namespace)
+        cache = engine.cache(code)
+        from .runtime.dispatch import RUN_ORIGINAL, disabled
+        with disabled():
+            entry = engine.entry_for(code, cache, top, ())
+        if entry is RUN_ORIGINAL:
+            return eval(code, namespace)
+        return entry.fn(top)
+
+
+def reset() -> None:
+    """Forget the entries of all engines."""
+    for e in _engines.values():
+        e.reset()
+    _current.clear()

@@ -1,0 +1,93 @@
+"""Compiled nn.Modules: an object that shares all of the module's state and differs in its call alone.
+
+`wrap_module(m, engine)` gives an instance of a subclass of type(m) whose `__dict__` is m's own: parameters, buffers, hooks,
+train/eval and state_dict keys are the module's, whichever of the two is changed. Only `__call__` goes through the compiler. It pickles and
+copies as the original module does.
+"""
+from __future__ import annotations
+
+import copy
+import types
+from typing import Any
+
+import torch.nn as nn
+from torch.nn.modules import module as _nn
+
+from .engine import Engine
+
+__all__ = ["wrap_module", "original_module", "call_module"]
+
+_classes: dict[type, type] = {}
+# The compiled callables belong to the stand-in alone, so they can't live in the dict that it shares with the module.
+_state: dict[int, tuple["CompiledCalls", nn.Module]] = {}
+
+
+def call_module(module, /, *args, **kwargs):
+    """The function that is captured for a module with hooks, or with a forward of its own: its whole call."""
+    return module(*args, **kwargs)
+
+
+class CompiledCalls:
+    """The callables of one compiled module: its forward where nothing else would run, else its whole call."""
+
+    def __init__(self, module: nn.Module, engine: Engine):
+        self.module, self.engine = module, engine
+        self.whole = engine.dispatcher(types.FunctionType(call_module.__code__.replace(), call_module.__globals__, "call_module"))
+        forward = type(module).forward
+        self.forward_function = forward if isinstance(forward, types.FunctionType) else None
+        self.forward = engine.dispatcher(forward) if self.forward_function is not None else None
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        m = self.module
+        d = m.__dict__
+        if (self.forward is None or d["_forward_hooks"] or d["_forward_pre_hooks"] or d["_backward_hooks"] or d["_backward_pre_hooks"]
+                or "forward" in d or type(m).forward is not self.forward_function or _nn._global_forward_hooks
+                or _nn._global_forward_pre_hooks or _nn._global_backward_hooks or _nn._global_backward_pre_hooks
+                or type(m).__call__ is not nn.Module.__call__):
+            return self.whole(m, *args, **kwargs)
+        return self.forward(m, *args, **kwargs)
+
+
+def _class_for(base: type) -> type:
+    c = _classes.get(base)
+    if c is None:
+        def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
+            return calls_of(self)(*args, **kwargs)
+
+        def __reduce_ex__(self: Any, protocol: Any) -> Any:
+            return original_module(self).__reduce_ex__(protocol)
+
+        def __deepcopy__(self: Any, memo: dict) -> Any:
+            calls = calls_of(self)
+            return wrap_module(copy.deepcopy(calls.module, memo), calls.engine)
+
+        def __del__(self: Any) -> None:
+            _state.pop(id(self), None)
+
+        def __repr__(self: Any) -> str:
+            return f"tcompile.compile({original_module(self)!r})"
+
+        namespace = {"__module__": base.__module__, "__doc__": base.__doc__, "__call__": __call__, "__reduce_ex__": __reduce_ex__,
+                     "__deepcopy__": __deepcopy__, "__del__": __del__, "__repr__": __repr__}
+        c = _classes[base] = type(f"Compiled{base.__name__}", (base,), namespace)
+    return c
+
+
+def calls_of(compiled: Any) -> CompiledCalls:
+    return _state[id(compiled)][0]
+
+
+def original_module(m: Any) -> Any:
+    """The module that was compiled, or `m` itself."""
+    got = _state.get(id(m))
+    return got[1] if got is not None else m
+
+
+def wrap_module(module: nn.Module, engine: Engine) -> nn.Module:
+    """A compiled stand-in for `module` that shares its state."""
+    module = original_module(module)
+    c = _class_for(type(module))
+    new = object.__new__(c)
+    new.__dict__ = module.__dict__
+    _state[id(new)] = (CompiledCalls(module, engine), module)
+    return new
