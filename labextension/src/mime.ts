@@ -8,6 +8,7 @@ import { MIME } from './schema';
 
 class ReportRenderer extends Widget implements IRenderMime.IRenderer {
   private rendered: Rendered | null = null;
+  private turn = 0;
 
   constructor() {
     super();
@@ -16,9 +17,14 @@ class ReportRenderer extends Widget implements IRenderMime.IRenderer {
 
   async renderModel(model: IRenderMime.IMimeModel): Promise<void> {
     this.rendered?.dispose();
+    this.rendered = null;
+    const turn = ++this.turn;
     const json = model.data[MIME] as any;
     this.node.dataset.report = json?.id ?? '';
-    this.rendered = await renderReport(this.node, json);
+    const rendered = await renderReport(this.node, json, () => turn === this.turn && !this.isDisposed);
+    if (turn === this.turn) {
+      this.rendered = rendered;
+    }
   }
 
   /** The gutter's marks open their place by this. */

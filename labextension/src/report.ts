@@ -43,13 +43,20 @@ const STATUS_WORDS: { [status in Status]: string } = {
 
 let serial = 0;
 
-/** Draws a report (the JSON as saved) into `host`. Never rejects: what cannot be read is said in the element. */
-export async function renderReport(host: HTMLElement, json: any): Promise<Rendered> {
+/**
+ * Draws a report (the JSON as saved) into `host`. Never rejects: what cannot be read is said in the element.
+ * `wanted` is asked when the JSON is decoded: false where the host has been given another report meanwhile.
+ */
+export async function renderReport(host: HTMLElement, json: any, wanted: () => boolean = () => true): Promise<Rendered> {
   const id = `tc-${serial++}`;
   host.classList.add('tc-report');
   try {
-    return draw(host, new Model(await decodeReport(json)), json, id);
+    const report = await decodeReport(json);
+    return wanted() ? draw(host, new Model(report), json, id) : { go: () => undefined, dispose: () => undefined };
   } catch (error) {
+    if (!wanted()) {
+      return { go: () => undefined, dispose: () => undefined };
+    }
     clear(host);
     host.append(h('p.tc-error', { role: 'alert' }, `tcompile: the report cannot be shown: ${error instanceof Error ? error.message : error}`));
     return { go: () => undefined, dispose: () => clear(host) };

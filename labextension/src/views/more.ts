@@ -44,7 +44,8 @@ export function moreView({ model, memory }: ViewContext): View {
       { title: 'what', short: true, cell: c => c.what }, { title: 'result', short: true, cell: c => (c.hit ? '● hit' : '○ miss') }, { title: 'times', number: true, cell: c => count(c.count) },
       { title: 'why', cell: c => prose(c.reason) }, { title: 'key', cell: c => h('code.tc-muted', null, c.key.slice(0, 16)) }
     ], report.cache, { label: 'Cache' }) : empty('The cache was not asked.')),
-    section('Environment', facts({ ...report.environment, ...Object.fromEntries(Object.entries(report.options).map(([k, v]) => [`option ${k}`, v])) })),
+    section('Options', facts(report.options, 'None were given.')),
+    section('Environment', facts(report.environment, 'It was not noted.')),
     section('This report', omissions(report), h('div.tc-toolbar', null,
       button('download as JSON', { class: 'tc-button' }, () => download(`tcompile-${report.id || 'report'}.json`, JSON.stringify(memory.raw ?? report))),
       h('span.tc-muted', null, [report.created ? `made ${report.created.replace('T', ' ').replace('Z', ' UTC')}` : '', report.id].filter(t => t).join(' · ')))));
@@ -60,10 +61,10 @@ function exponent(value: number | null): string {
   return value === null ? '–' : value === 0 ? '0' : value.toExponential(1);
 }
 
-function facts(values: { [name: string]: any }): Child {
+function facts(values: { [name: string]: any }, none: string): Child {
   const names = Object.keys(values);
   return names.length ? h('dl.tc-facts.tc-facts-wide', null, names.map(name => h('div.tc-fact', null, h('dt', null, name),
-    h('dd', null, typeof values[name] === 'object' ? JSON.stringify(values[name]) : String(values[name]))))) : empty('Nothing was noted.');
+    h('dd', null, typeof values[name] === 'object' ? JSON.stringify(values[name]) : String(values[name]))))) : empty(none);
 }
 
 function download(name: string, text: string): void {
