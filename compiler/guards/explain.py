@@ -12,7 +12,7 @@ from typing import Any, Callable, Sequence
 import torch
 
 from .guard import Guard, GuardFailure
-from .python_program import evaluate_source
+from .python_program import PythonGuardProgram, evaluate_source
 from .source import Source
 from .state import read_field
 from .tensors import is_symbol, tensor_mismatch
@@ -56,9 +56,20 @@ def brief(value: Any) -> str:
     return text if len(text) <= _MAX else text[:_MAX - 3] + "..."
 
 
-def explain_failure(guard: Guard, func: Callable, args: Sequence[Any], bindings: dict[str, int] | None = None) -> GuardFailure:
-    """Why `guard` does not hold for this call. `bindings`: the size symbols' values where they are known."""
+def explain_failure(guard: Guard, func: Callable, args: Sequence[Any], bindings: dict[str, int] | None = None,
+                    guards: Sequence[Guard] | None = None) -> GuardFailure:
+    """Why `guard` does not hold for this call. The values of size symbols are taken from `bindings`, or found by
+    evaluating `guards`, the whole list that `guard` is one of; without either, messages name the symbols alone."""
     name = guard.source.name() if guard.source is not None else ""
+    if bindings is None and guards is not None:
+        program = PythonGuardProgram(guards, len(args))
+        program.check(func, args)
+        bindings = program.bindings
+        if guard.kind == "TENSOR":                   # this guard binds its own symbols anew
+            own = {e.name for e in (*guard.expected.shape, *guard.expected.stride) if is_symbol(e)}
+            others = [g for g in guards if g is not guard and g.kind in ("TENSOR", "INT_SYMBOL")]
+            bound = {e.name for g in others for e in _symbols(g)}
+            bindings = {n: v for n, v in bindings.items() if n not in own or n in bound}
     bindings = dict(bindings or {})
     if guard.kind == "STATE":
         return _state(guard)
@@ -74,6 +85,11 @@ def explain_failure(guard: Guard, func: Callable, args: Sequence[Any], bindings:
     if guard.kind == "TENSOR":
         return _tensor(guard, name, value, bindings)
     return _plain(guard, name, value)
+
+
+def _symbols(guard: Guard) -> list[Any]:
+    spec = guard.expected
+    return [spec] if guard.kind == "INT_SYMBOL" else [e for e in (*spec.shape, *spec.stride) if is_symbol(e)]
 
 
 def _missing_advice(source: Source | None) -> str:

@@ -302,7 +302,7 @@ static int check_no_overlap(Run *r, const Ins *i)
         for (Py_ssize_t b = 0; b < a; b++) {
             PyObject *y = SLOT(r, slots[b]);
             tc_memory_range(y, tc_itemsize(y), &lo2, &hi2);
-            if (lo < hi2 && lo2 < hi)
+            if (lo < hi && lo2 < hi2 && lo < hi2 && lo2 < hi)    /* an empty tensor touches nothing */
                 return FAILED;
         }
     }

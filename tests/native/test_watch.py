@@ -1,0 +1,335 @@
+"""Watched structure: skipped while nothing changed, and every way of changing it is noticed."""
+from __future__ import annotations
+
+import gc
+import sys
+import time
+import types
+import weakref
+
+import pytest
+import torch
+import torch.nn as nn
+from tcompile.compiler.guards import Guard, TensorSpec, compile_guards
+from tcompile.compiler.guards import source as S
+from tcompile.compiler.native import native
+
+pytestmark = pytest.mark.skipif(native is None, reason="the C extension is not built")
+X = S.local(0, "self")
+
+
+def func(self):
+    return self
+
+
+def spec_of(t):
+    return TensorSpec(type(t), t.dtype, t.device, t.requires_grad, tuple(t.shape), tuple(t.stride()))
+
+
+def module_guards(module, source, out, root=True):
+    """What capture would emit for a module whose forward was inlined."""
+    out.append(Guard(source, "WEAK_ID", weakref.ref(module)) if root else Guard(source, "TYPE", type(module)))
+    d = S.attr(source, "__dict__")
+    out.append(Guard(S.attr(source, "training"), "EQUALS", module.training))
+    for hooks in ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks"):
+        out.append(Guard(S.dict_value(d, hooks), "LEN", 0))
+    out.append(Guard(S.attr(S.type_of(source), "forward"), "ID", type(module).forward))
+    for name, parameter in module._parameters.items():
+        s = S.dict_value(S.dict_value(d, "_parameters"), name)
+        out.append(Guard(s, "ID", None) if parameter is None else Guard(s, "TENSOR", spec_of(parameter)))
+    for name, child in module._modules.items():
+        module_guards(child, S.dict_value(S.dict_value(d, "_modules"), name), out, root=False)
+    return out
+
+
+class Block(nn.Module):
+    def __init__(self, width=8):
+        super().__init__()
+        self.norm = nn.LayerNorm(width)
+        self.up = nn.Linear(width, 2 * width)
+        self.act = nn.GELU()
+        self.down = nn.Linear(2 * width, width)
+        self.scale = 2.0
+
+    def forward(self, x):
+        return x + self.down(self.act(self.up(self.norm(x)))) * self.scale
+
+
+class Net(nn.Module):
+    def __init__(self, layers):
+        super().__init__()
+        self.layers = nn.ModuleList(Block() for _ in range(layers))
+        self.calls = 0
+
+
+def program_for(net, extra=()):
+    guards = module_guards(net, X, []) + list(extra)
+    p = compile_guards(guards, 1)
+    assert p.check(func, (net,)) == -1
+    return p
+
+
+watchable = pytest.mark.skipif(sys.version_info >= (3, 13), reason="3.13 writes attributes unseen: structure is checked, not watched")
+
+
+@watchable
+def test_structure_is_skipped_while_unchanged():
+    net = Net(3)
+    p = program_for(net)
+    info = p.watch_info
+    assert info["armed"] and info["demoted"] == 0 and info["armings"] == 1
+    for _ in range(10):
+        net.calls += 1                       # an attribute that no guard reads, in a dict that guards read
+        net.layers[1].calls = net.calls
+        assert p.check(func, (net,)) == -1
+    assert p.watch_info["armings"] == 1      # recorded anew, not evaluated anew
+
+
+def set_dict(o, **changes):
+    o.__dict__ = {**o.__dict__, **changes}
+
+
+class Other(nn.Linear):
+    def forward(self, x):
+        return x
+
+
+CHANGES = {
+    "train mode": lambda n: n.layers[1].up.eval(),
+    "attribute of a leaf": lambda n: setattr(n.layers[2].act, "training", False),
+    "by the dict": lambda n: n.layers[2].act.__dict__.__setitem__("training", False),
+    "dict update": lambda n: n.layers[2].act.__dict__.update(training=False),
+    "delete": lambda n: n.layers[2].act.__dict__.pop("training"),
+    "replaced dict": lambda n: set_dict(n.layers[0].down, training=False),
+    "replaced class": lambda n: setattr(n.layers[0].down, "__class__", Other),
+    "hook": lambda n: n.layers[0].norm.register_forward_hook(lambda *a: None),
+    "pre-hook": lambda n: n.register_forward_pre_hook(lambda *a: None),
+    "submodule": lambda n: setattr(n.layers[0], "act", nn.ReLU()),
+    "same kind of submodule": lambda n: setattr(n.layers[0], "up", nn.Linear(8, 4)),
+    "in _modules": lambda n: n.layers._modules.__setitem__("1", nn.ReLU()),
+    "parameter": lambda n: setattr(n.layers[0].up, "weight", nn.Parameter(torch.randn(3, 3))),
+    "parameter removed": lambda n: setattr(n.layers[0].up, "bias", None),
+    "in _parameters": lambda n: n.layers[0].up._parameters.clear(),
+    "parameter data": lambda n: setattr(n.layers[0].up.weight, "data", torch.randn(2, 2)),
+    "double": lambda n: n.layers[0].up.double(),
+    "requires_grad": lambda n: n.layers[0].up.weight.requires_grad_(False),
+    "instance forward shadows nothing": None,
+}
+
+
+@pytest.mark.parametrize("name", [k for k, v in CHANGES.items() if v])
+def test_each_change_is_noticed(name):
+    net = Net(3)
+    p = program_for(net)
+    assert p.check(func, (net,)) == -1
+    CHANGES[name](net)
+    assert p.check(func, (net,)) >= 0, name
+    assert p.check(func, (net,)) >= 0, name
+
+
+def test_changes_of_a_class_are_noticed():
+    class Local(nn.Module):
+        def forward(self, x):
+            return x
+    net = Local()
+    guards = [Guard(X, "WEAK_ID", weakref.ref(net)), Guard(S.attr(X, "shared"), "EQUALS", 3),
+              Guard(S.attr(S.type_of(X), "forward"), "ID", Local.forward)]
+    Local.shared = 3
+    p = compile_guards(guards, 1)
+    assert p.check(func, (net,)) == p.check(func, (net,)) == -1
+    Local.shared = 4
+    assert p.check(func, (net,)) == 1
+    Local.shared = 3
+    assert p.check(func, (net,)) == -1
+    net.shared = 4                                    # the instance shadows the class
+    assert p.check(func, (net,)) == 1
+    del net.shared
+    assert p.check(func, (net,)) == -1
+    Local.shared = property(lambda self: 3)
+    assert p.check(func, (net,)) == 1
+    Local.shared = 3
+    Local.forward = lambda self, x: x + 1
+    assert p.check(func, (net,)) == 2
+
+
+def test_change_and_back():
+    net = Net(2)
+    p = program_for(net)
+    for _ in range(5):
+        net.layers[0].eval()
+        assert p.check(func, (net,)) >= 0
+        net.layers[0].train()
+        assert p.check(func, (net,)) == -1
+    old = net.layers[0]
+    net.layers[0] = Block()
+    assert p.check(func, (net,)) == -1                # an equal module in its place: nothing was guarded on identity
+    net.layers[0].eval()
+    assert p.check(func, (net,)) >= 0
+    net.layers[0] = old
+    assert p.check(func, (net,)) == -1
+
+
+def test_reused_addresses_are_not_taken_for_the_old_object():
+    """An object freed and another made in its place has the same address and another content."""
+    class Holder:
+        pass
+
+    class Inner:
+        def __init__(self, flag):
+            self.flag = flag
+
+    h = Holder()
+    h.inner = Inner(1)
+    p = compile_guards([Guard(X, "ID", h), Guard(S.attr(S.attr(X, "inner"), "flag"), "EQUALS", 1)], 1)
+    assert p.check(func, (h,)) == p.check(func, (h,)) == -1
+    reused = 0
+    for _ in range(200):
+        was = id(h.inner)
+        del h.inner
+        h.inner = Inner(2)
+        reused += id(h.inner) == was
+        assert p.check(func, (h,)) == 1
+        del h.inner
+        h.inner = Inner(1)
+        assert p.check(func, (h,)) == -1
+    assert reused
+    h.value = 12345.5
+    p = compile_guards([Guard(X, "ID", h), Guard(S.attr(X, "value"), "EQUALS", 12345.5)], 1)
+    assert p.check(func, (h,)) == -1
+    for k in range(200):
+        del h.value
+        h.value = k + 0.25                            # a float in the freed one's place
+        assert p.check(func, (h,)) == 1
+        h.value = 12345.5
+        assert p.check(func, (h,)) == -1
+
+
+def test_lists_below_watched_objects_are_checked_each_time():
+    class Holder:
+        pass
+    h = Holder()
+    first, second = nn.Linear(2, 2), nn.ReLU()
+    h.stages = [first, second]
+    stages = S.attr(X, "stages")
+    p = compile_guards([Guard(X, "ID", h), Guard(stages, "LEN", 2), Guard(S.item(stages, 0), "WEAK_ID", weakref.ref(first)),
+                        Guard(S.attr(S.item(stages, 0), "training"), "EQUALS", True),
+                        Guard(S.attr(S.item(stages, 1), "training"), "EQUALS", True)], 1)
+    assert p.check(func, (h,)) == p.check(func, (h,)) == -1
+    second.eval()
+    assert p.check(func, (h,)) == 4
+    second.train()
+    first.eval()
+    assert p.check(func, (h,)) == 3
+    first.train()
+    assert p.check(func, (h,)) == -1
+    h.stages.append(nn.ReLU())
+    assert p.check(func, (h,)) == 1
+    h.stages.pop()
+    h.stages[0] = nn.Linear(2, 2)
+    assert p.check(func, (h,)) == 2
+    h.stages = [first, second]
+    assert p.check(func, (h,)) == -1
+
+
+def test_models_are_not_kept_alive_and_a_new_one_fails():
+    net = Net(2)
+    p = program_for(net)
+    assert p.check(func, (net,)) == -1
+    gone = weakref.ref(net.layers[0])
+    del net
+    gc.collect()
+    assert gone() is None
+    for _ in range(3):
+        assert p.check(func, (Net(2),)) == 0
+    assert p.check(func, (None,)) == 0
+
+
+def test_globals_of_another_function():
+    spaces = []
+    for scale in (2, 3):
+        m = types.ModuleType("m")
+        exec("import torch\ndef f(x): return torch.relu(x) * scale", m.__dict__)
+        m.scale = scale
+        spaces.append(m)
+    a, b = spaces
+    f2 = types.FunctionType(a.f.__code__, b.__dict__)
+    p = compile_guards([Guard(S.glob("scale"), "EQUALS", 2), Guard(S.attr(S.glob("torch"), "relu"), "ID", torch.relu)], 1)
+    for _ in range(3):
+        assert p.check(a.f, (1,)) == -1
+        assert p.check(f2, (1,)) == 0
+    b.scale = 2
+    for _ in range(3):
+        assert p.check(f2, (1,)) == -1
+        assert p.check(a.f, (1,)) == -1
+
+
+def test_random_changes_agree_with_python():
+    """The watched program against the plain evaluator, through some thousand random changes."""
+    import random
+    rng = random.Random(7)
+    net = Net(2)
+    guards = module_guards(net, X, [])
+    fast, slow = compile_guards(guards, 1), compile_guards(guards, 1, force_python=True)
+    named = [m for m in net.modules()]
+    failed = 0
+    for step in range(1500):
+        m = rng.choice(named)
+        kind = rng.randrange(9)
+        if kind == 0:
+            m.training = not m.training
+        elif kind == 1:
+            m.noise = step
+        elif kind == 2:
+            m.__dict__ = dict(m.__dict__)
+        elif kind == 3 and isinstance(m, nn.Linear):
+            m.weight = nn.Parameter(torch.empty(m.out_features, m.in_features + rng.randrange(2)))
+        elif kind == 4 and isinstance(m, nn.Linear):
+            m.weight.requires_grad_(rng.random() < 0.7)
+        elif kind == 5 and isinstance(m, Block):
+            m.act = rng.choice([nn.GELU, nn.ReLU])()
+            named = [x for x in net.modules()]
+        elif kind == 6 and isinstance(m, nn.GELU):
+            m.__class__ = rng.choice([nn.GELU, nn.SiLU])
+        elif kind == 7:
+            handle = m.register_forward_hook(lambda *a: None)
+            if rng.random() < 0.7:
+                handle.remove()
+        elif kind == 8:
+            for x in net.modules():                   # repair everything
+                x.training = True
+                x._forward_hooks.clear()
+                if type(x) is Block and type(x.act) is not nn.GELU:
+                    x.act = nn.GELU()
+                if type(x) is nn.Linear:
+                    x.weight = nn.Parameter(torch.empty(x.out_features, x.in_features))
+            named = [x for x in net.modules()]
+        a, b = fast.check(func, (net,)), slow.check(func, (net,))
+        failed += a >= 0
+        assert (a == -1) == (b == -1), (step, kind, a, b)
+        if rng.random() < 0.3:
+            assert fast.check(func, (net,)) == a
+    assert 100 < failed < 1450
+
+
+@watchable
+def test_budget_of_an_80_layer_model(capsys):
+    net = Net(80)
+    guards = module_guards(net, X, [])
+    parameters = [g for g in guards if g.kind == "TENSOR"]
+    structure = [g for g in guards if g.kind != "TENSOR"]
+    every, only = compile_guards(guards, 1), compile_guards(structure, 1)
+    args = (net,)
+
+    def best(p, n=300):
+        assert p.check(func, args) == -1
+        times = []
+        for _ in range(n):
+            t = time.perf_counter_ns()
+            p.check(func, args)
+            times.append(time.perf_counter_ns() - t)
+        return min(times)
+    s, e = best(only), best(every)
+    with capsys.disabled():
+        print(f"\n80 layers, {len(list(net.modules()))} modules, {len(structure)} structure guards: {s / 1000:.2f} us; "
+              f"{len(parameters)} parameters: {(e - s) / len(parameters):.1f} ns each; {only.watch_info}")
+    assert s < 15_000 and (e - s) / len(parameters) < 40      # budgets are 5 us and 15 ns; slack for a busy machine
