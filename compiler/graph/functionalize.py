@@ -17,7 +17,7 @@ from ..symbolic.expr import Expr, as_expr, maybe_int
 from .aten import AtenGraph, GraphOutput
 from .meta import TensorMeta, views
 from .meta.core import fold, same, state
-from .opinfo import OpInfo
+from .opinfo import OpInfo, op_info
 from .tensor import TraceTensor, from_meta, tensor_meta
 
 __all__ = ["Functionalizer"]
@@ -166,13 +166,17 @@ class Functionalizer:
     def record(self, info: OpInfo, args: tuple, kwargs: dict, out: Any) -> None:
         outer, state.recorder = state.recorder, None
         try:
+            if info.op is aten.native_batch_norm.default and args[3] is not None and args[5]:
+                # it writes the running statistics without saying so in its schema; this one says so
+                info = op_info(aten._native_batch_norm_legit.default)
+                return self._record_write(info, args, kwargs, out)
             kind = info.kind
             if kind == "view" or kind == "metadata":
                 self._record_view(info, args, kwargs, out)
             elif kind == "pure":
                 self._record_pure(info.op, args, kwargs, out)
             else:
-                self._record_write(info, args, kwargs)
+                self._record_write(info, args, kwargs, out)
         finally:
             state.recorder = outer
 
@@ -232,7 +236,7 @@ class Functionalizer:
         a.node = self._view_node(a, parent.node)
         self._bind(out, a)
 
-    def _record_write(self, info: OpInfo, args: tuple, kwargs: dict) -> None:
+    def _record_write(self, info: OpInfo, args: tuple, kwargs: dict, out: Any) -> None:
         def get(i: int) -> Any:
             return args[i] if i < len(args) else kwargs.get(info.arg_names[i])
         targets = [get(i) for i in info.writes]
@@ -247,6 +251,9 @@ class Functionalizer:
             fkw = {k: self._arg(v) for k, v in kwargs.items() if k not in names}
         else:
             fargs, fkw = [self._arg(a) for a in args], {k: self._arg(v) for k, v in kwargs.items()}
+            for name, v in info.fill.items():
+                if name not in fkw and info.arg_names.index(name) >= len(fargs):
+                    fkw[name] = v
         val = _metas(info.rule, fargs, fkw) if info.rule is not None else None
         flat = [t for x in targets for t in (x if isinstance(x, (list, tuple)) else (x,))]
         if val is None:
@@ -255,7 +262,11 @@ class Functionalizer:
         n = self.call(info.functional, tuple(fargs), fkw, val)
         if isinstance(val, (tuple, list)):
             n.meta["val"] = tuple(val)
-            skip = len(val) - len(flat) if info.kind == "inplace" and len(val) > len(flat) else 0
+            skip = len(val) - len(flat) if len(val) > len(flat) else 0
+            fresh = out if isinstance(out, (tuple, list)) else (out,)
+            for i in range(skip):                        # results that are fresh tensors, before the written ones
+                if isinstance(fresh[i], TraceTensor):
+                    self._new_root(fresh[i], self._getitem(n, i, val[i]), val[i])
             for i, t in enumerate(flat):
                 self._write(t, self._fit(self._getitem(n, i + skip, val[i + skip]), self.alias_of(t).meta))
         else:

@@ -20,11 +20,12 @@ class OpInfo:
     aliases     for each result: the position of the argument whose memory it is or shares, or None
     functional  the operator that computes the written values as fresh results; itself for "pure" and "view"; the view operator for
                 "metadata" (squeeze for squeeze_); None where torch has none
+    fill        defaults of arguments that the functional form requires
     rule        metadata rule of `functional`, or None
     """
 
     __slots__ = ("op", "name", "overload", "kind", "writes", "aliases", "functional", "rule", "arg_names", "list_result",
-                 "n_results", "random")
+                 "n_results", "random", "fill")
 
     def __init__(self, op: torch._ops.OpOverload):
         schema = op._schema
@@ -48,7 +49,13 @@ class OpInfo:
         else:
             self.kind = "pure"
         self.functional = op if self.kind in ("pure", "view") else self._functional(op)
+        self.fill = self._missing_defaults() if self.kind == "inplace" and self.functional is not None else {}
         self.rule = meta.lookup(self.functional) if self.functional is not None else None
+
+    def _missing_defaults(self) -> dict[str, Any]:
+        """Arguments that have a default in the in-place form only."""
+        required = {a.name for a in self.functional._schema.arguments if not a.has_default_value()}
+        return {a.name: a.default_value for a in self.op._schema.arguments if a.has_default_value() and a.name in required}
 
     @staticmethod
     def _alias(schema: Any, ret: Any) -> int | None:
@@ -67,7 +74,8 @@ class OpInfo:
         ns, _, name = op._schema.name.partition("::")
         inputs = [(a.name, str(a.type)) for i, a in enumerate(op._schema.arguments)
                   if self.kind != "out" or i not in self.writes]
-        candidates = [name] if self.kind == "out" else [_IRREGULAR.get(name, name[:-1] if name.endswith("_") else name)]
+        candidates = [name] if self.kind == "out" else [_IRREGULAR.get(name, name[:-1] if name.endswith("_") else name),
+                                                        f"{name}_functional"]
         for c in candidates:
             packet = getattr(getattr(torch.ops, ns), c, None)
             if packet is None:

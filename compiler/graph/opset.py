@@ -30,15 +30,17 @@ POINTWISE: dict[Any, str] = {
     aten.mul.Tensor: "mul",
     aten.div.Tensor: "div",                    # true division; operands are floats
     aten.div.Tensor_mode: "div_mode",          # rounding_mode "trunc" -> div_trunc, "floor" -> div_floor
-    aten.remainder.Tensor: "remainder",
-    aten.fmod.Tensor: "fmod",
+    aten.remainder.Tensor: "remainder", aten.remainder.Scalar: "remainder",
+    aten.fmod.Tensor: "fmod", aten.fmod.Scalar: "fmod",
     aten.pow.Tensor_Tensor: "pow",
     aten.pow.Tensor_Scalar: "pow",
     aten.pow.Scalar: "pow",
-    aten.copysign.Tensor: "copysign",
+    aten.copysign.Tensor: "copysign", aten.copysign.Scalar: "copysign",
     **{getattr(getattr(aten, n), o): n for n in ("eq", "ne", "lt", "le", "gt", "ge") for o in ("Tensor", "Scalar")},
     **{getattr(aten, n).Tensor: n for n in ("bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_left_shift",
                                             "bitwise_right_shift")},
+    **{getattr(aten, n).Scalar: n for n in ("bitwise_and", "bitwise_or", "bitwise_xor")},
+    **{getattr(aten, n).Tensor_Scalar: n for n in ("bitwise_left_shift", "bitwise_right_shift")},
     aten.where.self: "where",                  # where(cond, a, b), a and b tensors of one dtype
     aten._to_copy.default: "cast",             # dtype= only; with device= it is extern
     aten.clone.default: "clone",               # the same values in fresh memory with exactly the strides of meta["val"]

@@ -218,12 +218,15 @@ def _alias_storage(info: OpInfo, i: int, args: tuple, kwargs: dict) -> Storage |
 def _written(info: OpInfo, op: torch._ops.OpOverload, args: tuple, kwargs: dict) -> Any:
     """In-place and out= operators: the shapes must fit; what was written to is what comes back."""
     targets = [_argument(info, i, args, kwargs) for i in info.writes]
+    fresh: list = []
     if info.rule is not None:
         names = {info.arg_names[i] for i in info.writes} if info.kind == "out" else ()
         margs = [_plain(a) for i, a in enumerate(args) if info.kind != "out" or i not in info.writes]
         result = info.rule(*margs, **{k: _plain(v) for k, v in kwargs.items() if k not in names})
         metas = list(result) if isinstance(result, (tuple, list)) else [result]
         flat = [t for x in targets for t in (x if isinstance(x, (list, tuple)) else (x,))]
+        if len(metas) > len(flat):                      # results of their own come before what is written
+            fresh, metas = metas[:len(metas) - len(flat)], metas[len(metas) - len(flat):]
         for t, m in zip(flat, metas):
             if isinstance(t, torch.Tensor) and isinstance(m, TensorMeta):
                 _check_written(op, tensor_meta(t), m)
@@ -231,6 +234,9 @@ def _written(info: OpInfo, op: torch._ops.OpOverload, args: tuple, kwargs: dict)
         meta_by_running(op, tuple(_plain(a) for a in args), {k: _plain(v) for k, v in kwargs.items()})
     if info.n_results == 0:
         return None
+    if fresh:
+        wrapped = tuple(TraceTensor(m, state.env) for m in fresh)
+        return wrapped if info.n_results > 1 else wrapped[0]
     outs = tuple(_argument(info, j, args, kwargs) for j in info.aliases if j is not None)
     return outs[0] if info.n_results == 1 else outs
 

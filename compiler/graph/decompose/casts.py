@@ -6,7 +6,7 @@ from typing import Any, Callable
 import torch
 
 from ..meta.pointwise import FLOAT_RESULT
-from ..meta.types import is_int, result_type
+from ..meta.types import is_int, opmath, result_type
 from .builder import TABLE, Builder, Node, decomposition
 
 __all__ = ["promoted"]
@@ -40,7 +40,9 @@ for _n in _UNARY:
 _BINARY = """mul.Tensor remainder.Tensor fmod.Tensor maximum.default minimum.default fmax.default fmin.default atan2.default
     hypot.default copysign.Tensor nextafter.default bitwise_and.Tensor bitwise_or.Tensor bitwise_xor.Tensor
     bitwise_left_shift.Tensor bitwise_right_shift.Tensor eq.Tensor ne.Tensor lt.Tensor le.Tensor gt.Tensor ge.Tensor eq.Scalar
-    ne.Scalar lt.Scalar le.Scalar gt.Scalar ge.Scalar pow.Tensor_Tensor pow.Scalar""".split()
+    ne.Scalar lt.Scalar le.Scalar gt.Scalar ge.Scalar pow.Tensor_Tensor pow.Scalar remainder.Scalar fmod.Scalar copysign.Scalar
+    bitwise_and.Scalar bitwise_or.Scalar bitwise_xor.Scalar bitwise_left_shift.Tensor_Scalar
+    bitwise_right_shift.Tensor_Scalar""".split()
 for _n in _BINARY:
     _p, _, _o = _n.partition(".")
     TABLE[getattr(getattr(aten, _p), _o)] = _elementwise(getattr(getattr(aten, _p), _o), _p)
@@ -68,23 +70,19 @@ def logical_not(b: Builder, x: Node) -> Node:
     return b.emit(aten.logical_not.default, _truth(b, x))
 
 
-# the scalar and mixed overloads are written with their .Tensor forms
-_SCALAR_FORMS = {"add": "Scalar", "sub": "Scalar", "mul": "Scalar", "div": "Scalar", "remainder": "Scalar", "fmod": "Scalar",
-                 "bitwise_and": "Scalar", "bitwise_or": "Scalar", "bitwise_xor": "Scalar", "copysign": "Scalar",
-                 "bitwise_left_shift": "Tensor_Scalar", "bitwise_right_shift": "Tensor_Scalar"}
-for _n, _o in _SCALAR_FORMS.items():
+# arithmetic with a number on the right is written with the .Tensor form, which takes numbers too
+for _n in ("add", "sub", "mul", "div"):
     def _forward(b: Builder, *args: Any, _op: Any = getattr(aten, _n).Tensor, **kw: Any) -> Any:
         return b.call(_op, *args, **kw)
-    TABLE[getattr(getattr(aten, _n), _o)] = _forward
+    TABLE[getattr(aten, _n).Scalar] = _forward
 
 
-@decomposition(aten.remainder.Scalar_Tensor)
-def remainder_scalar(b: Builder, x: Any, y: Node) -> Any:
-    return b.call(aten.remainder.Tensor, b.full((), x, _number_dtype(x, y), y.meta["val"].device), y)
-
-
-def _number_dtype(x: Any, y: Node) -> torch.dtype:
-    return result_type([x, y.meta["val"]])
+# a number on the left becomes a 0-dim tensor
+for _n in ("remainder", "bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_left_shift", "bitwise_right_shift"):
+    def _number_first(b: Builder, x: Any, y: Node, _op: Any = getattr(aten, _n).Tensor) -> Any:
+        d = result_type([x, y.meta["val"]])
+        return b.call(_op, b.full((), x, d, y.meta["val"].device), y)
+    TABLE[getattr(aten, _n).Scalar_Tensor] = _number_first
 
 
 @decomposition(aten.add.Tensor)
@@ -143,14 +141,15 @@ def pow_scalar(b: Builder, x: Node, e: Any) -> Any:
     if e == 1:
         return b.emit(aten.clone.default, x)
     if d.is_floating_point:
+        if e == 3:                                       # one rounding, as in the kernel
+            u = b.cast(x, opmath(d))
+            return b.cast(b.mul(b.mul(u, u), u), d)
         if e == 0.5:
             return b.unary("sqrt", x)
         if e == -0.5:
             return b.unary("rsqrt", x)
         if e == -1:
             return b.unary("reciprocal", x)
-        if e == 3:
-            return b.mul(b.mul(x, x), x)
         if e == 0:
             return b.emit(aten.full.default, list(x.meta["val"].shape), 1, dtype=d, device=x.meta["val"].device)
     return b.emit(aten.pow.Tensor_Scalar, x, e)

@@ -23,6 +23,6 @@ def lookup(op: torch._ops.OpOverload) -> Rule | None:
 
 def find(name: str, overload: str, op: torch._ops.OpOverload | None = None) -> Rule | None:
     r = RULES.get(f"{name}.{overload}") or RULES.get(name)
-    if r is None and op is not None and torch.Tag.pointwise in op.tags:
+    if r is None and op is not None and torch.Tag.pointwise in op.tags and len(op._schema.returns) == 1:
         r = RULES[f"{name}.{overload}"] = pointwise.generic_pointwise(name)
     return r

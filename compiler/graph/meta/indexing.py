@@ -6,7 +6,7 @@ from typing import Any, Sequence
 import torch
 
 from ...symbolic.expr import IntLike
-from .core import (DataDependentError, TensorMeta, broadcast_shapes, fold, is_zero, less, new, norm_dim, norm_dims, rule,
+from .core import (DataDependentError, TensorMeta, broadcast_shapes, contiguous_strides, fold, is_zero, less, new, norm_dim, norm_dims, rule,
                    same, strides_for, suggest_format)
 from .pointwise import pointwise
 from .strides import elementwise_strides, preserve_strides
@@ -79,17 +79,25 @@ def index_select(x: TensorMeta, dim: int, index: TensorMeta) -> TensorMeta:
 @rule("gather")
 def gather(x: TensorMeta, dim: int, index: TensorMeta, *, sparse_grad: bool = False) -> TensorMeta:
     norm_dim(dim, x.ndim)
-    if index.dtype not in (torch.int64, torch.int32):
+    if index.dtype not in (torch.int64, torch.int32) and not any(is_zero(s) for s in index.shape):
         raise RuntimeError("gather(): Expected dtype int32/int64 for index")
-    if max(index.ndim, 1) != max(x.ndim, 1):
+    if max(index.ndim, 1) != max(x.ndim, 1) and not any(is_zero(s) for s in index.shape):
         raise RuntimeError("Index tensor must have the same number of dimensions as input tensor")
     return new(index.shape, x.dtype, x.device)
 
 
-@rule("scatter", "scatter_add", "scatter_reduce", "index_add", "index_copy", "index_fill", "index_reduce", "masked_scatter",
+@rule("scatter", "scatter_add", "scatter_reduce", "index_add", "index_copy", "index_fill", "index_reduce",
       "select_scatter", "slice_scatter", "diagonal_scatter", "as_strided_scatter", "put")
 def scatter(x: TensorMeta, *_: Any, **__: Any) -> TensorMeta:
     return TensorMeta(x.shape, preserve_strides(x), x.dtype, x.device)
+
+
+@rule("masked_scatter")
+def masked_scatter(x: TensorMeta, mask: TensorMeta, source: TensorMeta) -> TensorMeta:
+    if mask.dtype is not torch.bool:
+        raise RuntimeError(f"masked_scatter_ only supports boolean masks, but got mask with dtype {mask.dtype}")
+    shape = broadcast_shapes(x.shape, mask.shape)
+    return TensorMeta(shape, preserve_strides(x) if shape == x.shape else contiguous_strides(shape), x.dtype, x.device)
 
 
 @rule("index_put", "_unsafe_index_put", "_index_put_impl")

@@ -143,6 +143,14 @@ def avg_pool_backward(g: TensorMeta, x: TensorMeta, *_: Any) -> TensorMeta:
     return new(x.shape, x.dtype, x.device, strides_for(x.shape, suggest_format(x)))
 
 
+@rule("max_unpool2d", "max_unpool3d")
+def max_unpool(x: TensorMeta, idx: TensorMeta, size: Sequence[IntLike], *_: Any) -> TensorMeta:
+    n = len(size)
+    shape = (*x.shape[:x.ndim - n], *size)
+    fmt = suggest_format(x) if n == 2 and x.ndim == 4 else torch.contiguous_format
+    return new(shape, x.dtype, x.device, strides_for(shape, fmt))
+
+
 def _adaptive(x: TensorMeta, size: Sequence[IntLike]) -> TensorMeta:
     n = len(size)
     shape = [*x.shape[:-n], *size]
@@ -377,7 +385,7 @@ def _resample(n: int) -> Any:
             scale = next(a for a in args if isinstance(a, (list, tuple)))
             size = [int(fix(s) * f) for s, f in zip(x.shape[2:], scale)]
         shape = [*x.shape[:2], *size]
-        fmt = suggest_format(x) if n == 2 else torch.contiguous_format
+        fmt = suggest_format(x) if n > 1 else torch.contiguous_format
         return new(shape, x.dtype, x.device, strides_for(shape, fmt))
     return f
 
