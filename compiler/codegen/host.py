@@ -129,13 +129,15 @@ class _HostPrinter:
             if isinstance(s, Alloc) and s.reuse is not None:
                 reused_later[id(s.reuse)] = reused_later.get(id(s.reuse), 0) + 1
         returned = self._returned()
-        for s in steps:
+        last_read = self._last_reads()
+        handed_on: dict[int, tuple[Buffer, str]] = {}      # memory that a later buffer took over: its name goes after its last read
+        for at, s in enumerate(steps):
             if isinstance(s, Alloc):
                 self._alloc(s)
                 if s.reuse is not None:
                     reused_later[id(s.reuse)] -= 1
                     if not reused_later[id(s.reuse)] and id(s.reuse) not in returned:
-                        self._delete(s.reuse, self.of.get(id(s.buffer)))
+                        handed_on[id(s.reuse)] = (s.reuse, self.of[id(s.buffer)])
             elif isinstance(s, Free):
                 if not reused_later.get(id(s.buffer)) and id(s.buffer) not in returned:
                     self._delete(s.buffer, None)
@@ -150,6 +152,27 @@ class _HostPrinter:
                 self._extern(s)
             else:
                 raise InternalError(f"host plan: unknown step {type(s).__name__}")
+            for key in [k for k in handed_on if last_read.get(k, -1) <= at]:
+                self._delete(*handed_on.pop(key))
+
+    def _last_reads(self) -> dict[int, int]:
+        """id of a buffer -> the last step that reads or writes it."""
+        out: dict[int, int] = {}
+
+        def look(x: Any, at: int) -> None:
+            if isinstance(x, Buffer):
+                out[id(x)] = at
+            elif isinstance(x, (tuple, list)):
+                for y in x:
+                    look(y, at)
+        for at, s in enumerate(self.s.steps):
+            if isinstance(s, Launch):
+                look((s.inputs, s.outputs), at)
+            elif isinstance(s, View):
+                look(s.base, at)
+            elif isinstance(s, Extern):
+                look((s.args, tuple(s.kwargs.values()), s.outputs), at)
+        return out
 
     def _returned(self) -> set[int]:
         out = {id(b) for _, b in self.s.mutations}
