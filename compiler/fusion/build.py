@@ -19,7 +19,7 @@ from ..lowering.rewrite import Rewriter, tidy
 from ..symbolic.expr import Expr, as_expr, integer, maybe_int, symbol
 from .cost import Costs
 from .domain import numel_hint
-from .groups import Group
+from .groups import Group, element
 from .schedule import Launch
 
 __all__ = ["build_kernel"]
@@ -67,7 +67,11 @@ def _collect(group: Group, needed: set[Buffer], drop_rounding: bool) -> list[_Ro
     roots: list[_Root] = []
 
     def on_load(buffer: Buffer, e: Expr) -> Value | None:
-        return env.get(buffer)
+        v = env.get(buffer)
+        if v is None or e is group.writes[buffer]:
+            return v
+        where = element(group.writes[buffer], e, group.factors, ranges)      # another element of the same row
+        return Rewriter(_substitution(where, ranges))(v)
 
     for nest, level in zip(group.nests, group.levels):
         axes = nest.domain if level == "full" else nest.axes

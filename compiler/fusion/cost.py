@@ -16,8 +16,14 @@ def own_cost(v: Value) -> int:
     if v.op in ("const", "param", "acc"):
         return 0
     if v.op == "load":
-        return 4 if v.args else 1                        # reading where a value says: a gather
+        return 1 if not v.args else 2 if reads_rows(v) else 4
     return _COST.get(v.op, 1)
+
+
+def reads_rows(v: Value) -> bool:
+    """Whether a load at a computed position reads runs of memory from there on (rows of a table), not single elements."""
+    return any(c == 1 and len(atoms) == 1 and not atoms[0].name.startswith("ind") for c, atoms in v.attr[1].terms()
+               if len(atoms) == 1 and atoms[0].op == "sym")
 
 
 class Costs:
@@ -43,6 +49,7 @@ class Costs:
                 stack.extend(todo)
                 continue
             stack.pop()
-            memo[v.id] = min(own_cost(v) + sum(memo[a.id] for a in v.args), _CAP)
+            below = 0 if v.op == "load" and v.args and reads_rows(v) else sum(memo[a.id] for a in v.args)
+            memo[v.id] = min(own_cost(v) + below, _CAP)  # (where a row lies is worked out once for the row)
             self._keep.append(v)
         return memo[root.id]

@@ -12,7 +12,7 @@ from ..lowering.ir import Axis
 from ..lowering.ref import divides
 from ..symbolic.expr import Expr, as_expr, integer, symbol
 
-__all__ = ["Factor", "factors_of", "refine", "map_axes", "size_hint", "numel_hint"]
+__all__ = ["Factor", "factors_of", "refine", "map_axes", "factor_symbol", "size_hint", "numel_hint"]
 
 _symbols = [symbol(f"g{k}") for k in range(64)]
 

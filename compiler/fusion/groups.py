@@ -17,13 +17,14 @@ from typing import Any, Sequence
 
 from ..lowering.ir import Axis, Buffer, LoopNest, walk
 from ..lowering.lowered import LoweredStep
-from ..lowering.rewrite import tidy
+from ..lowering.rewrite import is_affine, positions, tidy
 from ..symbolic.expr import Expr, mul_all
-from .domain import Factor, factors_of, map_axes, numel_hint, refine
+from .domain import Factor, factor_symbol, factors_of, map_axes, numel_hint, refine
 
 __all__ = ["Group", "Limits", "group_steps"]
 
 SMALL_OUTER = 16          # fewer rows than this cannot feed the threads
+SMALL_SPACE = 1 << 14     # elements up to which calling a kernel costs more than what it does
 BIG_WORK = 1 << 15        # elements from which that matters
 
 
@@ -146,7 +147,17 @@ class _Grouping:
                 if g.number >= floor and g not in seen and g.extern is None:
                     seen.add(g)
                     out.append(g)
-        return out[:6]
+        del out[5:]
+        last = self.groups[-1] if self.groups else None
+        if last is not None and last not in seen and last.number >= floor and last.extern is None and self.alike(last, nest):
+            out.append(last)
+        return out
+
+    def alike(self, g: Group, nest: LoopNest) -> bool:
+        """Whether a nest that shares nothing with the group costs less in its kernel than in one of its own: the same space, and
+        small, or reduced."""
+        own = factors_of(nest.domain, nest.reduce_axes)
+        return own == g.factors and (nest.reduce_op is not None or numel_hint([f.size for f in own], self.hints) <= SMALL_SPACE)
 
     def refuse(self, g: Group, nest: LoopNest, reason: str) -> None:
         self.unfused.append((_name(g.nests[-1]) if g.nests else "", _name(nest), reason))
@@ -228,8 +239,15 @@ class _Grouping:
                 old[n.buffer] = tidy(n.index.subs(mm), ranges) if g.writes[n.buffer] is not None else None
             written = old
         for b, e in own_reads:
-            if written[b] is None or tidy(e.subs(m), ranges) is not written[b]:
+            at = written[b]
+            if at is None or (tidy(e.subs(m), ranges) is not at and not (level == "outer" and self.same_row(b, e.subs(m), at, factors, ranges))):
                 raise Refusal(f"reads {b.name} at another index than the one it is made at")
+
+    def same_row(self, b: Buffer, e: Expr, at: Expr, factors: list[Factor], ranges: dict) -> bool:
+        """Whether one element of the same row is read, once for the row: it is computed again there (log-softmax, then the
+        target's element)."""
+        p = element(at, e, factors, ranges)
+        return p is not None and all(f.reduced or p[f"g{k}"] is factor_symbol(k) for k, f in enumerate(factors))
 
     def check_cost(self, g: Group, nest: LoopNest, level: str, factors: list[Factor]) -> None:
         if not any(f.reduced for f in factors) or all(f.reduced for f in factors):
@@ -267,6 +285,19 @@ class _Grouping:
                 if len(rs) > 4:
                     del rs[0]
         self.made_in[nest.buffer] = g
+
+
+def element(at: Expr, e: Expr, factors: Sequence[Factor], ranges: dict) -> dict[str, Expr] | None:
+    """The point of the space at which a buffer stored at `at` has its flat position e; None where that takes divisions."""
+    axes = [Axis(factor_symbol(k), f.size) for k, f in enumerate(factors)]
+    strides = [at.coeff(a.symbol.name) for a in axes]
+    if any(s is None or s.op == "int" and s.value == 0 for s in strides) or not is_affine(e):
+        return None
+    known = [s for s in strides if s.op == "int"]
+    if len(known) == len(strides):
+        axes.sort(key=lambda a: -at.coeff(a.symbol.name).value)
+    p = positions(axes, at, e, ranges)
+    return p if all(is_affine(x) for x in p.values()) else None
 
 
 def _with_outer(factors: Sequence[Factor], outer: Sequence[Factor]) -> list[Factor]:

@@ -11,9 +11,9 @@ from typing import Any, Sequence
 
 from ..lowering.ir import Buffer, LoopNest, Value, walk
 from ..lowering.lowered import LoweredStep
-from ..lowering.rewrite import Rewriter, is_affine, tidy
+from ..lowering.rewrite import Rewriter, is_affine, positions, tidy
 from ..symbolic.expr import Expr
-from .cost import Costs
+from .cost import Costs, reads_rows
 from .domain import numel_hint
 
 __all__ = ["Uses", "find_uses", "inline"]
@@ -113,7 +113,8 @@ def _worth(p: LoopNest, u: Uses, cost: Costs, hints: dict[str, int]) -> bool:
     if c > 4 * MOVED:
         return False
     values = walk([p.value])
-    loads = sum(1 for v in values if v.op == "load")
+    rows = {a.id for v in values if v.op == "load" and v.args and reads_rows(v) for a in walk(v.args)}
+    loads = sum(1 for v in values if v.op == "load" and v.id not in rows)
     if c <= CHEAP and loads <= 1:
         return True
     if loads == 0:
@@ -152,17 +153,8 @@ def _at(p: LoopNest, e: Expr, ranges: dict[str, tuple]) -> Value:
     """The value that nest p stores at flat position e of its buffer."""
     if e is p.index:
         return p.value
-    m = _positions(p, e, ranges)
+    m = positions(p.axes, p.index, e, ranges)
     return Rewriter(on_index=lambda x: tidy(x.subs(m), ranges))(p.value)
-
-
-def _positions(p: LoopNest, e: Expr, ranges: dict[str, tuple]) -> dict[str, Expr]:
-    """Axis symbols of p as functions of the flat position e in its buffer; divisions vanish where e was made of strides."""
-    out: dict[str, Expr] = {}
-    for k, a in enumerate(p.axes):                       # axes come in memory order, largest stride first
-        q = e // p.index.coeff(a.symbol.name)
-        out[a.symbol.name] = tidy(q if k == 0 else q % a.size, ranges)
-    return out
 
 
 def _keeps_affine(p: LoopNest, reader: LoopNest, e: Expr) -> bool:
@@ -170,7 +162,7 @@ def _keeps_affine(p: LoopNest, reader: LoopNest, e: Expr) -> bool:
     if e is p.index or not is_affine(e):
         return True
     ranges = {a.symbol.name: (0, a.size) for a in reader.domain}
-    return all(is_affine(q) for q in _positions(p, e, ranges).values())
+    return all(is_affine(q) for q in positions(p.axes, p.index, e, ranges).values())
 
 
 def _without_dead(steps: list[LoweredStep], needed: Sequence[Buffer]) -> list[LoweredStep]:

@@ -35,13 +35,14 @@ local buffers that earlier stages stored (local buffers are indexed by the stage
 """
 from __future__ import annotations
 
+import operator
 import weakref
 from dataclasses import dataclass, field
 from typing import Any, Iterable, Mapping
 
 import torch
 
-from ..symbolic.expr import Expr
+from ..symbolic.expr import Expr, integer, symbol
 
 __all__ = ["Buffer", "Value", "Axis", "Acc", "Store", "Stage", "Kernel", "LoopNest", "PRIMS", "REDUCE_OPS",
            "load", "const", "index", "param", "acc", "cast", "round_to", "check_index", "check_error", "prim",
@@ -176,6 +177,8 @@ def round_to(x: Value, dtype: torch.dtype) -> Value:
 
 def check_index(i: Value, size: Value, message: str) -> Value:
     """`i` if 0 <= i < size; else the kernel fails with `message` ("IndexError: index out of range in self")."""
+    if i.op == "const" and size.op == "const" and 0 <= i.attr < size.attr:
+        return i
     return make("check_index", torch.int64, (i, size), message)
 
 
@@ -192,7 +195,30 @@ def prim(op: str, *args: Value) -> Value:
     """An element-wise primitive; operands must have one dtype already (where/masked: the last two)."""
     if PRIMS.get(op) != len(args):
         raise ValueError(f"loop IR: primitive {op!r} takes {PRIMS.get(op)} operands, got {len(args)}")
+    if args[0].op == "const":
+        folded = _fold(op, args)
+        if folded is not None:
+            return folded
     return make(op, torch.bool if op in _BOOL_RESULT else args[-1].dtype, args)
+
+
+_FOLD = {"eq": operator.eq, "ne": operator.ne, "lt": operator.lt, "le": operator.le, "gt": operator.gt, "ge": operator.ge}
+
+
+def _fold(op: str, args: tuple[Value, ...]) -> Value | None:
+    """Choices and comparisons of constants: what is left of index arithmetic on constant tensors. Float arithmetic is left to
+    the machine that eager runs on."""
+    a = args[0]
+    if op in ("where", "masked"):
+        return args[1] if a.attr else args[2]
+    if op == "logical_not" and a.dtype == torch.bool:
+        return const(not a.attr, torch.bool)
+    if op in _FOLD and args[1].op == "const":
+        return const(_FOLD[op](a.attr, args[1].attr), torch.bool)
+    if op in ("add", "mul", "sub") and a.dtype == torch.int64 and args[1].op == "const":
+        r = {"add": operator.add, "mul": operator.mul, "sub": operator.sub}[op](a.attr, args[1].attr)
+        return const(r, torch.int64) if -2 ** 63 <= r < 2 ** 63 else None
+    return None
 
 
 _indirect: weakref.WeakValueDictionary[str, Value] = weakref.WeakValueDictionary()
@@ -201,7 +227,8 @@ _indirect: weakref.WeakValueDictionary[str, Value] = weakref.WeakValueDictionary
 def indirect_symbol(value: Value) -> Expr:
     """A symbol for use inside an index expression whose run-time value is `value` (int64, already wrapped and bounds
     checked). `indirect_values()[symbol.name]` gives the value back. A load depends on the values behind its index."""
-    from ..symbolic.expr import symbol
+    if value.op == "const":
+        return integer(value.attr)
     name = f"ind{value.id}"
     _indirect[name] = value
     return symbol(name)

@@ -368,16 +368,14 @@ class Lowering:
         return b
 
     def output(self, s: Any) -> OutputSpec:
-        """A GraphOutput (graph/aten.py) with nodes and slots resolved."""
+        """One of AtenGraph.outputs with buffers in the place of nodes."""
         kind, value = s.kind, s.value
-        if kind == "node":
-            node = value if isinstance(value, torch.fx.Node) else self.aten.results[value]
-            return OutputSpec("buffer", self.result(node))
+        if kind == "buffer":
+            return OutputSpec("buffer", self.result(value))
         if kind == "view":
-            where, i = value
-            base = i if where == "input" else self.result(self.aten.results[i])
-            m = s.meta
-            return OutputSpec("view", (base, shape_of(m.shape), strides_of(m), _size(m.storage_offset or 0)))
+            base, shape, stride, offset = value
+            base = self.result(base) if isinstance(base, torch.fx.Node) else base
+            return OutputSpec("view", (base, shape_of(shape), shape_of(stride), _size(offset or 0)))
         if kind == "int":
             r = self.refs[value] if isinstance(value, torch.fx.Node) else value
             return OutputSpec("int", _size(r))

@@ -1,14 +1,14 @@
 """Rewriting values: substitution of index symbols and of loads, without recursion and with sharing kept."""
 from __future__ import annotations
 
-from typing import Callable, Mapping
+from typing import Callable, Mapping, Sequence
 
 import torch
 
 from ..symbolic.expr import Expr, simplify
-from .ir import Buffer, Value, cast, check_index, indirect_symbol, index, load, make, prim
+from .ir import Axis, Buffer, Value, cast, check_index, indirect_symbol, indirect_values, index, load, make, prim
 
-__all__ = ["Rewriter", "tidy", "is_affine"]
+__all__ = ["Rewriter", "tidy", "is_affine", "positions"]
 
 _HARD = ("floordiv", "mod", "min", "max", "ite")
 
@@ -25,6 +25,29 @@ def is_affine(e: Expr) -> bool:
 def tidy(e: Expr, ranges: Mapping[str, tuple]) -> Expr:
     """`e` without the divisions that `ranges` make superfluous. Free where there are none."""
     return e if is_affine(e) else simplify(e, ranges)
+
+
+def positions(axes: Sequence[Axis], index: Expr, e: Expr, ranges: Mapping[str, tuple]) -> dict[str, Expr]:
+    """Where the flat position `e` lies in a buffer that is stored at `index` over `axes` (largest stride first): each axis symbol
+    as an expression. Divisions vanish where `e` was made of the same strides."""
+    out: dict[str, Expr] = {}
+    for n in e.symbol_names():
+        if n.startswith("ind") and n not in ranges:
+            ranges = {**ranges, n: _checked_range(n)}
+    for k, a in enumerate(axes):
+        q = e // index.coeff(a.symbol.name)
+        out[a.symbol.name] = tidy(q if k == 0 else q % a.size, ranges)
+    return out
+
+
+def _checked_range(name: str) -> tuple:
+    """The range of an indirect symbol: what its bounds check says."""
+    v = indirect_values().get(name)
+    if v is not None and v.op == "check_index":
+        size = v.args[1]
+        if size.op in ("const", "index"):
+            return (0, size.attr)
+    return (0, None)
 
 
 class Rewriter:
@@ -67,7 +90,7 @@ class Rewriter:
     def _new_index(self, v: Value, e: Expr) -> Expr:
         if v.args:                                       # indirect: the values behind the index are rewritten as well
             changed = {f"ind{a.id}": indirect_symbol(self.memo[a.id]) for a in v.args if self.memo[a.id] is not a}
-            if changed:
+            if changed:                                  # (a constant position becomes a number)
                 e = e.subs(changed)
         return e if self.on_index is None else self.on_index(e)
 

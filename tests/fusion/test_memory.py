@@ -93,7 +93,7 @@ def test_a_result_never_shares_memory_with_an_input_or_another_result():
     g = aten_graph(lambda x: (x + 1, x + 1), x)
     p = next(n for n in g.graph.nodes if n.op == "placeholder")
     add = g.outputs[0].value
-    g.outputs = [SimpleNamespace(kind="node", value=p), SimpleNamespace(kind="node", value=add), SimpleNamespace(kind="node", value=add)]
+    g.outputs = [SimpleNamespace(kind="buffer", value=p), SimpleNamespace(kind="buffer", value=add), SimpleNamespace(kind="buffer", value=add)]
     s = schedule(lower(g, {}), {})
     verify_schedule(s)
     a, b, c = run_schedule(s, [x])
@@ -104,10 +104,9 @@ def test_a_result_never_shares_memory_with_an_input_or_another_result():
 def test_view_outputs():
     x = torch.randn(3, 4)
     g = aten_graph(lambda x: (x + 1,), x)
-    g.results = (g.outputs[0].value,)
-    m = SimpleNamespace(shape=(4, 3), stride=(1, 4), storage_offset=0)
-    g.outputs = [SimpleNamespace(kind="view", value=("node", 0), meta=m), SimpleNamespace(kind="view", value=("input", 0), meta=m),
-                 SimpleNamespace(kind="node", value=0), SimpleNamespace(kind="const", value=None), SimpleNamespace(kind="int", value=3)]
+    add = g.outputs[0].value
+    g.outputs = [SimpleNamespace(kind="view", value=(add, (4, 3), (1, 4), 0)), SimpleNamespace(kind="view", value=(0, (4, 3), (1, 4), 0)),
+                 SimpleNamespace(kind="buffer", value=add), SimpleNamespace(kind="const", value=None), SimpleNamespace(kind="int", value=3)]
     s = schedule(lower(g, {}), {})
     verify_schedule(s)
     a, b, c, n, k = run_schedule(s, [x])

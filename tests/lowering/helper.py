@@ -54,7 +54,7 @@ def aten_graph(fn: Callable, *inputs: Any) -> Any:
             n.meta = {"val": meta(env[n])}
     out = next(n for n in gm.graph.nodes if n.op == "output").args[0]
     flat = list(out) if isinstance(out, (tuple, list)) else [out]
-    return SimpleNamespace(graph=gm.graph, inputs=None, outputs=[SimpleNamespace(kind="node", value=n) for n in flat],
+    return SimpleNamespace(graph=gm.graph, inputs=None, outputs=[SimpleNamespace(kind="buffer", value=n) for n in flat],
                            mutations=[], env=SimpleNamespace(hints={}), constants=constants)
 
 
@@ -122,7 +122,7 @@ class Builder:
 
     def aten(self, *outs: torch.fx.Node) -> Any:
         self.graph.output(tuple(outs))
-        return SimpleNamespace(graph=self.graph, inputs=None, outputs=[SimpleNamespace(kind="node", value=n) for n in outs],
+        return SimpleNamespace(graph=self.graph, inputs=None, outputs=[SimpleNamespace(kind="buffer", value=n) for n in outs],
                                mutations=self.mutations, env=SimpleNamespace(hints=self.hints), constants={})
 
     def schedule(self, *outs: torch.fx.Node, **opts: Any) -> Schedule:

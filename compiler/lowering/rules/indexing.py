@@ -1,23 +1,42 @@
 """Reading at computed positions: an index tensor becomes part of a load's index. Positions are checked as eager checks them."""
 from __future__ import annotations
 
-from typing import Any, Sequence
+from typing import Any, Mapping, Sequence
 
 import torch
 
 from ...symbolic.expr import Expr, as_expr
 from ..ir import Value, cast, check_index, const, index, indirect_symbol, prim
 from ..lower import Lowering, NoRule, rule
-from ..ref import Ref, dim_symbol, is_one, remap
+from ..ref import Ref, dim_symbol, is_one, ranges_of, remap
 
 
-def position(i: Value, size: Any, message: str, wrap: bool) -> Expr:
-    """A symbol whose value is the element of an index tensor, wrapped where negative counts from the end, and checked."""
+def position(i: Value, size: Any, message: str, wrap: bool, shape: Sequence[Any] = ()) -> Expr:
+    """An index expression for the element of an index tensor: wrapped where negative counts from the end, and checked. What is
+    made of axes (an arange) and known to be in range over `shape` needs neither."""
     i = cast(i, torch.int64)
-    n = index(as_expr(size))
+    if i.op == "index":
+        r = value_range(i.attr, ranges_of(shape))
+        if r is not None and r[0] >= 0 and type(size) is int and r[1] < size:
+            return i.attr
+    n = const(size, torch.int64) if type(size) is int else index(as_expr(size))
     if wrap:
         i = prim("where", prim("lt", i, const(0, torch.int64)), prim("add", i, n), i)
     return indirect_symbol(check_index(i, n, message))
+
+
+def value_range(e: Expr, ranges: Mapping[str, tuple]) -> tuple[int, int] | None:
+    """(least, greatest) value of an affine expression over axes of known size."""
+    lo = hi = 0
+    for c, atoms in e.terms():
+        if not atoms:
+            lo, hi = lo + c, hi + c
+            continue
+        size = ranges[atoms[0].name][1] if len(atoms) == 1 and atoms[0].op == "sym" and atoms[0].name in ranges else None
+        if type(size) is not int or size == 0:
+            return None
+        lo, hi = lo + min(0, c * (size - 1)), hi + max(0, c * (size - 1))
+    return lo, hi
 
 
 @rule("aten.embedding.default")
@@ -25,7 +44,7 @@ def embedding(lo: Lowering, node: Any, weight: Ref, ids: Ref, *args: Any, **kw: 
     shape = lo.out_shape()
     n = len(shape)
     at = remap(ids, ids.shape + (1,), {d: dim_symbol(n, d) for d in range(ids.ndim)})
-    row = position(at.value, weight.shape[0], "IndexError: index out of range in self", False)
+    row = position(at.value, weight.shape[0], "IndexError: index out of range in self", False, shape)
     return lo.pointwise(_read(weight, shape, {0: row, 1: dim_symbol(n, n - 1)}))
 
 
@@ -47,7 +66,7 @@ def index_select(lo: Lowering, node: Any, x: Ref, dim: int, ids: Ref) -> Ref:
     at = remap(Ref((1,), ids.dtype, ids.value) if ids.ndim == 0 else ids, (ids.shape[0] if ids.ndim else 1,) + (1,) * (x.ndim - 1 - dim),
                {0: dim_symbol(x.ndim, dim)})
     m: dict[int, Any] = {d: dim_symbol(x.ndim, d) for d in range(x.ndim)}
-    m[dim] = position(at.value, x.shape[dim], "IndexError: index out of range in self", False)
+    m[dim] = position(at.value, x.shape[dim], "IndexError: index out of range in self", False, shape)
     return lo.pointwise(_read(x, shape, m))
 
 
@@ -58,7 +77,7 @@ def gather(lo: Lowering, node: Any, x: Ref, dim: int, ids: Ref, **kw: Any) -> Re
     dim %= x.ndim
     m: dict[int, Any] = {d: (dim_symbol(x.ndim, d) if not is_one(ids.shape[d]) else 0) for d in range(x.ndim)}
     message = f"RuntimeError: index out of bounds for dimension {dim} with size {x.shape[dim]}"
-    m[dim] = position(ids.value, x.shape[dim], message, False)
+    m[dim] = position(ids.value, x.shape[dim], message, False, ids.shape)
     return lo.pointwise(_read(x, ids.shape, m))
 
 
@@ -81,5 +100,5 @@ def index_tensor(lo: Lowering, node: Any, x: Ref, ids: Sequence[Ref | None]) -> 
     for d, i in used:
         at = remap(i, i.shape + (1,) * tail, {k: dim_symbol(i.ndim + tail, k) for k in range(i.ndim)})
         message = f"IndexError: index is out of bounds for dimension {d} with size {x.shape[d]}"
-        m[d] = position(at.value, x.shape[d], message, True)
+        m[d] = position(at.value, x.shape[d], message, True, shape)
     return lo.pointwise(_read(x, shape, m))
