@@ -5,6 +5,7 @@
 
 Each name is a logger `tcompile.<name>`, so that handlers and levels can be set as for any other.
 """
+
 from __future__ import annotations
 
 import difflib
@@ -31,7 +32,7 @@ LOGS: dict[str, str] = {
 }
 
 _root = logging.getLogger("tcompile")
-_on: dict[str, int] = {}                       # name -> logging level in force
+_on: dict[str, int] = {}  # name -> logging level in force
 _handler: logging.Handler | None = None
 
 
@@ -109,6 +110,7 @@ def _listen(e: events.Event) -> None:
 def _graph_text(title: str, graph: Any, inputs: Any = ()) -> str:
     from .report.graphs import nodes_of
     from .report.labels import label
+
     nodes = nodes_of(graph, {i.name for i in inputs if getattr(i, "static", False)}, label)
     names = [n.name for n in nodes]
     out = [title]
@@ -143,6 +145,7 @@ def _break(e: Any, more: bool) -> str:
 
 def _guards(e: Any, more: bool) -> str:
     from .report.words import guard_class, guard_text
+
     guards = e.result.guards
     out = [f"{len(guards)} guards of {e.result.code.co_qualname}"]
     for g in guards:
@@ -153,12 +156,15 @@ def _guards(e: Any, more: bool) -> str:
 
 def _recompile(e: Any, more: bool) -> str:
     from .report.words import failure_words
+
     out = []
     for f in e.failures if more else e.failures[:1]:
         expected, got = failure_words(f)
         source = f.guard.source.name() if f.guard.source is not None else "torch's state"
         at = f" ({f.guard.file}:{f.guard.line})" if f.guard.line else ""
-        out.append(f"recompiling {_frame(e)}: {source}{'.' + f.detail if f.detail else ''} was {expected}, got {got}{at}")
+        out.append(
+            f"recompiling {_frame(e)}: {source}{'.' + f.detail if f.detail else ''} was {expected}, got {got}{at}"
+        )
         if f.suggestion:
             out.append(f"    {f.suggestion}")
     return "\n".join(out)
@@ -173,14 +179,16 @@ def _kernel_code(e: Any, more: bool) -> str:
 
 
 def _entry_code(e: Any, more: bool) -> str:
-    source = getattr(getattr(e.facts.get("entry"), "result", None), "source", "")
+    source = getattr(getattr(e.facts.get("entry"), "meta", None), "source", "")
     return f"entry of {_frame(e)}\n{source}" if source else ""
 
 
 def _fused(e: Any, more: bool) -> str:
     k = e.facts.get("kernel")
     why = list(getattr(k, "fused_because", None) or ())
-    return f"{e.name}: {', '.join(map(str, e.facts.get('origins') or getattr(k, 'origins', ()) or ()))}" + "".join(f"\n    {w}" for w in why)
+    return f"{e.name}: {', '.join(map(str, e.facts.get('origins') or getattr(k, 'origins', ()) or ()))}" + "".join(
+        f"\n    {w}" for w in why
+    )
 
 
 def _unfused(e: Any, more: bool) -> str:
@@ -191,17 +199,24 @@ def _unfused(e: Any, more: bool) -> str:
 def _autotune(e: Any, more: bool) -> str:
     from .report.builder import trial
     from .report.numbers import seconds
+
     trials = sorted(map(trial, e.trials), key=lambda t: (t.seconds is None, t.seconds))
     out = [f"{len(trials)} candidates for {getattr(e.kernel, 'name', e.kernel)}"]
     for t in trials if more else trials[:5]:
         config = ", ".join(f"{k}={v}" for k, v in t.config.items())
-        out.append(f"    {'*' if t.chosen else ' '} {seconds(t.seconds)}  {config}" + (f"  {t.error}" if t.error else ""))
+        out.append(
+            f"    {'*' if t.chosen else ' '} {seconds(t.seconds)}  {config}" + (f"  {t.error}" if t.error else "")
+        )
     return "\n".join(out)
 
 
 def _schedule(e: Any, more: bool) -> str:
-    kernels = [getattr(k, "name", str(k)) for k in e.facts.get("kernels") or ()] if not isinstance(e.facts.get("kernels"), int) else [str(e.kernels)]
-    memory = {k: v for k, v in (e.facts.get("memory") or {}).items() if more or k != "buffers"}
+    kernels = (
+        [getattr(k, "name", str(k)) for k in e.facts.get("kernels") or ()]
+        if not isinstance(e.facts.get("kernels"), int)
+        else [str(e.kernels)]
+    )
+    memory = {k: v for k, v in (e.facts.get("memory") or {}).items() if more or k not in ("buffers", "plan")}
     return f"kernels: {', '.join(kernels) or 'none'}\n    library calls: {', '.join(map(str, e.facts.get('extern') or ())) or 'none'}\n    memory: {memory}"
 
 
@@ -211,8 +226,14 @@ def _frame(e: Any) -> str:
 
 
 _WRITERS: dict[str, list[tuple[str, Callable[[Any, bool], str]]]] = {
-    "graph": [("graph", _graph)], "aten": [("aten", _aten)], "break": [("graph_breaks", _break)],
-    "capture_end": [("guards", _guards)], "recompile": [("recompiles", _recompile)], "limit": [("recompiles", _limit)],
-    "kernel": [("output_code", _kernel_code), ("fusion", _fused)], "entry": [("output_code", _entry_code)],
-    "autotune": [("autotuning", _autotune)], "schedule": [("schedule", _schedule), ("fusion", _unfused)],
+    "graph": [("graph", _graph)],
+    "aten": [("aten", _aten)],
+    "break": [("graph_breaks", _break)],
+    "capture_end": [("guards", _guards)],
+    "recompile": [("recompiles", _recompile)],
+    "limit": [("recompiles", _limit)],
+    "kernel": [("output_code", _kernel_code), ("fusion", _fused)],
+    "entry": [("output_code", _entry_code)],
+    "autotune": [("autotuning", _autotune)],
+    "schedule": [("schedule", _schedule), ("fusion", _unfused)],
 }

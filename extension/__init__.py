@@ -9,6 +9,7 @@
 This module hands out the public names. The compiler is loaded when a name is first used: importing tcompile costs little, needs no Jupyter
 and no network.
 """
+
 from __future__ import annotations
 
 import importlib
@@ -17,17 +18,62 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .compiler import config, events, stages
-    from .compiler.api import (compile, disable, enable, explain, is_compiling, list_backends, record, register_backend, reset)
-    from .compiler.errors import (BackendError, FullGraphError, InternalError, OptionError, TCompileError, ToolchainError, VerifyError)
+    from .compiler.api import (
+        compile,
+        disable,
+        enable,
+        explain,
+        is_compiling,
+        list_backends,
+        record,
+        register_backend,
+        reset,
+    )
+    from .compiler.errors import (
+        BackendError,
+        FullGraphError,
+        InternalError,
+        OptionError,
+        TCompileError,
+        ToolchainError,
+        VerifyError,
+    )
     from .compiler.logs import set_logs
     from .compiler.report import CompileReport
 
 # public name -> where it lives, below this package
 _NAMES: dict[str, str] = {
-    **dict.fromkeys(("compile", "explain", "disable", "enable", "is_compiling", "reset", "record", "register_backend", "list_backends"), "compiler.api"),
-    **dict.fromkeys(("TCompileError", "OptionError", "BackendError", "FullGraphError", "ToolchainError", "VerifyError", "InternalError"), "compiler.errors"),
-    "set_logs": "compiler.logs", "CompileReport": "compiler.report",
-    "config": "compiler.config:", "stages": "compiler.stages:", "events": "compiler.events:",       # modules
+    **dict.fromkeys(
+        (
+            "compile",
+            "explain",
+            "disable",
+            "enable",
+            "is_compiling",
+            "reset",
+            "record",
+            "register_backend",
+            "list_backends",
+        ),
+        "compiler.api",
+    ),
+    **dict.fromkeys(
+        (
+            "TCompileError",
+            "OptionError",
+            "BackendError",
+            "FullGraphError",
+            "ToolchainError",
+            "VerifyError",
+            "InternalError",
+        ),
+        "compiler.errors",
+    ),
+    "set_logs": "compiler.logs",
+    "CompileReport": "compiler.report",
+    "config": "compiler.config:",
+    "stages": "compiler.stages:",
+    "events": "compiler.events:",  # modules
 }
 
 __all__ = [*_NAMES, "__version__", "load_ipython_extension", "unload_ipython_extension"]
@@ -36,9 +82,10 @@ __all__ = [*_NAMES, "__version__", "load_ipython_extension", "unload_ipython_ext
 def __getattr__(name: str) -> Any:
     if name == "__version__":
         from importlib import metadata
+
         try:
             return metadata.version("tcompile")
-        except metadata.PackageNotFoundError:          # a source tree that was never installed
+        except metadata.PackageNotFoundError:  # a source tree that was never installed
             return "0+unknown"
     where = _NAMES.get(name)
     if where is None:
@@ -59,12 +106,15 @@ def _let_reports_draw_themselves() -> None:
     from .compiler.report import report
 
     def draw(r: Any) -> dict[str, Any]:
-        from .kernel_magics.render import bundle         # importing it puts it in the place of these two
+        from .kernel_magics.render import bundle  # importing it puts it in the place of these two
+
         return bundle(r)
 
     def view(r: Any, name: str) -> Any:
         from .kernel_magics.render import view
+
         return view(r, name)
+
     if report._renderer is None:
         report.set_renderer(draw, view)
 
@@ -72,12 +122,14 @@ def _let_reports_draw_themselves() -> None:
 def load_ipython_extension(ipython: Any) -> None:
     """`%load_ext tcompile`"""
     from .kernel_magics.magics import load
+
     load(ipython)
 
 
 def unload_ipython_extension(ipython: Any) -> None:
     """`%unload_ext tcompile`"""
     from .kernel_magics.magics import unload
+
     unload(ipython)
 
 
@@ -87,4 +139,5 @@ def _jupyter_labextension_paths() -> list[dict[str, str]]:
 
 if os.environ.get("TCOMPILE_LOGS"):
     from .compiler.logs import from_environment
+
     from_environment()

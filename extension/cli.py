@@ -1,4 +1,5 @@
 """The command line: `python -m tcompile info | cache [--clear] | doctor`."""
+
 from __future__ import annotations
 
 import argparse
@@ -10,7 +11,9 @@ __all__ = ["main"]
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; gives the exit status: 0 fine, 1 something is wrong, 2 wrong usage."""
-    parser = argparse.ArgumentParser(prog="python -m tcompile", description="tcompile: a compiler for PyTorch code in notebooks")
+    parser = argparse.ArgumentParser(
+        prog="python -m tcompile", description="tcompile: a compiler for PyTorch code in notebooks"
+    )
     commands = parser.add_subparsers(dest="command", metavar="command")
     commands.add_parser("info", help="versions, processor, compiler, options that differ from their defaults")
     cache = commands.add_parser("cache", help="the compiled kernels on disk")
@@ -30,24 +33,29 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _info() -> int:
     from .compiler.report.environment import environment
     from .kernel_magics.status import cache_lines, changed_options
+
     facts = environment()
     width = max(map(len, facts))
     for name, value in facts.items():
         print(f"{name.ljust(width)}  {value}")
     changed = changed_options()
-    print("options".ljust(width) + "  " + (", ".join(f"{k}={v!r}" for k, v in changed.items()) or "all at their defaults"))
+    print(
+        "options".ljust(width) + "  " + (", ".join(f"{k}={v!r}" for k, v in changed.items()) or "all at their defaults")
+    )
     print("\n".join(cache_lines()))
     return 0
 
 
 def _cache(clear: bool) -> int:
     from .kernel_magics.status import cache_lines, clear_cache
+
     print("\n".join(clear_cache() if clear else cache_lines()))
     return 0
 
 
 def _doctor() -> int:
     from .doctor import checks
+
     bad = 0
     for name, ok, text, remedy in checks():
         print(f"{'ok ' if ok else 'BAD' if ok is False else '-- '} {name}: {text}")
@@ -55,5 +63,9 @@ def _doctor() -> int:
             print(f"      {remedy}")
         bad += ok is False
         sys.stdout.flush()
-    print("everything that compiling needs is there" if not bad else f"{bad} of these need attention; what can't be compiled runs eager")
+    print(
+        "everything that compiling needs is there"
+        if not bad
+        else f"{bad} of these need attention; what can't be compiled runs eager"
+    )
     return 1 if bad else 0

@@ -1,4 +1,5 @@
 """Checks behind `python -m tcompile doctor`: each says what it found and, if something is wrong, what to do."""
+
 from __future__ import annotations
 
 import importlib.util
@@ -12,7 +13,7 @@ from typing import Callable, Iterator
 
 __all__ = ["checks"]
 
-Result = tuple[bool | None, str, str]      # fine (None: not needed for compiling), what was found, what to do
+Result = tuple[bool | None, str, str]  # fine (None: not needed for compiling), what was found, what to do
 
 
 def checks() -> Iterator[tuple[str, bool | None, str, str]]:
@@ -28,11 +29,16 @@ def checks() -> Iterator[tuple[str, bool | None, str, str]]:
 def _python() -> Result:
     v = sys.version_info
     ok = (3, 11) <= v[:2] <= (3, 13) and sys.implementation.name == "cpython"
-    return ok, f"{sys.implementation.name} {v.major}.{v.minor}.{v.micro}", "tcompile captures the bytecode of CPython 3.11, 3.12 and 3.13"
+    return (
+        ok,
+        f"{sys.implementation.name} {v.major}.{v.minor}.{v.micro}",
+        "tcompile captures the bytecode of CPython 3.11, 3.12 and 3.13",
+    )
 
 
 def _torch() -> Result:
     import torch
+
     major, minor = (int(x) for x in torch.__version__.split(".")[:2])
     return (major, minor) >= (2, 11), torch.__version__, "pip install 'torch>=2.11'"
 
@@ -41,45 +47,76 @@ def _native() -> Result:
     try:
         from .compiler.native import _native
     except ImportError as e:
-        return None, f"not built: {e}", "without it guards run in Python and %%tcompile sees no frames; pip install -e . builds it"
+        return (
+            None,
+            f"not built: {e}",
+            "without it guards run in Python and %%tcompile sees no frames; pip install -e . builds it",
+        )
     return True, os.path.basename(_native.__file__), ""
 
 
 def _cxx() -> Result:
     from .compiler import config
+
     given = config.defaults()["cxx"] or os.environ.get("CXX")
     path = shutil.which(given) if given else shutil.which("g++") or shutil.which("clang++")
     if path is None:
-        return False, f"{given or 'g++ or clang++'} not found", "install one (apt install g++), or set TCOMPILE_CXX; until then compiled functions run eager kernels"
-    source = 'extern "C" void k(float* p, long n) { _Pragma("omp parallel for") for (long i = 0; i < n; ++i) p[i] += 1; }'
+        return (
+            False,
+            f"{given or 'g++ or clang++'} not found",
+            "install one (apt install g++), or set TCOMPILE_CXX; until then compiled functions run eager kernels",
+        )
+    source = (
+        'extern "C" void k(float* p, long n) { _Pragma("omp parallel for") for (long i = 0; i < n; ++i) p[i] += 1; }'
+    )
     with tempfile.TemporaryDirectory() as folder:
         t0 = time.perf_counter()
-        run = subprocess.run([path, "-x", "c++", "-", "-O2", "-fPIC", "-shared", "-fopenmp", "-o", os.path.join(folder, "k.so")],
-                             input=source, capture_output=True, text=True, timeout=60)
+        run = subprocess.run(
+            [path, "-x", "c++", "-", "-O2", "-fPIC", "-shared", "-fopenmp", "-o", os.path.join(folder, "k.so")],
+            input=source,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
     if run.returncode:
-        return False, f"{path} fails: {run.stderr.strip().splitlines()[-1] if run.stderr.strip() else 'no message'}", "a C++ compiler with OpenMP is needed"
+        return (
+            False,
+            f"{path} fails: {run.stderr.strip().splitlines()[-1] if run.stderr.strip() else 'no message'}",
+            "a C++ compiler with OpenMP is needed",
+        )
     return True, f"{path}, a kernel in {time.perf_counter() - t0:.2f} s", ""
 
 
 def _cache() -> Result:
     from .kernel_magics.status import cache_folder
+
     folder = cache_folder()
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
             free = shutil.disk_usage(folder).free
     except OSError as e:
-        return False, f"{folder} cannot be written: {e.strerror}", "set TCOMPILE_CACHE_DIR to a folder that can; until then every process compiles anew"
-    return free > 100_000_000, f"{folder}, {free / 1e9:.1f} GB free", "little space is left: python -m tcompile cache --clear"
+        return (
+            False,
+            f"{folder} cannot be written: {e.strerror}",
+            "set TCOMPILE_CACHE_DIR to a folder that can; until then every process compiles anew",
+        )
+    return (
+        free > 100_000_000,
+        f"{folder}, {free / 1e9:.1f} GB free",
+        "little space is left: python -m tcompile cache --clear",
+    )
 
 
 def _compile() -> Result:
     import torch
     from .compiler import api
+
     x = torch.randn(1000)
 
     def probe(a: torch.Tensor) -> torch.Tensor:
         return torch.sin(a) * a + 2
+
     t0 = time.perf_counter()
     with api.record(title="doctor") as builder:
         y = api.compile(probe)(x)
@@ -88,13 +125,21 @@ def _compile() -> Result:
     if not torch.allclose(y, probe(x), atol=1e-6):
         return False, "a compiled function gives other values than eager", "please report this"
     ok = bool(report.graphs) and bool(report.kernels) and not report.errors
-    return ok, f"{report.summary.line} ({took:.2f} s in all)", "; ".join(report.errors) or "the function ran, but not through a kernel of its own"
+    return (
+        ok,
+        f"{report.summary.line} ({took:.2f} s in all)",
+        "; ".join(report.errors) or "the function ran, but not through a kernel of its own",
+    )
 
 
 def _jupyter() -> Result:
     found = [n for n in ("IPython", "ipykernel", "jupyterlab", "ipywidgets", "plotly") if importlib.util.find_spec(n)]
     missing = [n for n in ("IPython", "ipykernel", "jupyterlab", "ipywidgets", "plotly") if n not in found]
-    return (True if not missing else None), "there: " + (", ".join(found) or "none") + (f"; not there: {', '.join(missing)}" if missing else ""), "pip install 'tcompile[jupyter]' for notebooks"
+    return (
+        (True if not missing else None),
+        "there: " + (", ".join(found) or "none") + (f"; not there: {', '.join(missing)}" if missing else ""),
+        "pip install 'tcompile[jupyter]' for notebooks",
+    )
 
 
 def _labextension() -> Result:
@@ -106,5 +151,13 @@ def _labextension() -> Result:
     return None, "not installed", "reports are drawn as HTML without it; pip install 'tcompile[jupyter]' brings it"
 
 
-_CHECKS: dict[str, Callable[[], Result]] = {"Python": _python, "torch": _torch, "C extension": _native, "C++ compiler": _cxx, "disk cache": _cache,
-                                            "compiling": _compile, "Jupyter": _jupyter, "JupyterLab extension": _labextension}
+_CHECKS: dict[str, Callable[[], Result]] = {
+    "Python": _python,
+    "torch": _torch,
+    "C extension": _native,
+    "C++ compiler": _cxx,
+    "disk cache": _cache,
+    "compiling": _compile,
+    "Jupyter": _jupyter,
+    "JupyterLab extension": _labextension,
+}

@@ -4,6 +4,7 @@
 find the source) and splits off the expressions whose value is displayed; `execute` and `execute_async` run the parts.
 The code runs once, in the user's namespace. Lines are those of the cell as typed: the magic's own line counts as line 1.
 """
+
 from __future__ import annotations
 
 import ast
@@ -22,10 +23,11 @@ Run = Callable[[CodeType, dict], Any]
 @dataclass
 class Cell:
     """A cell ready to run: its parts in order, each a code object and whether its value is shown."""
-    text: str                          # as typed, magic line included
-    name: str                          # the file name of its code
+
+    text: str  # as typed, magic line included
+    name: str  # the file name of its code
     parts: list[tuple[CodeType, bool]]
-    silenced: bool = False             # a semicolon ends it
+    silenced: bool = False  # a semicolon ends it
 
     @property
     def is_async(self) -> bool:
@@ -35,7 +37,7 @@ class Cell:
 def prepare(shell: Any, body: str, first_line: str | None) -> Cell:
     """Make the parts of a cell. `first_line` is the magic's line as typed, or None where the cell has none.
     Raises SyntaxError (also for what the shell's transformers reject)."""
-    running = shell.displayhook.exec_result          # None where code calls the magic outside of a cell
+    running = shell.displayhook.exec_result  # None where code calls the magic outside of a cell
     raw_cell = getattr(getattr(running, "info", None), "raw_cell", None)
     number = getattr(running, "execution_count", None) or shell.execution_count
     pad = "" if first_line is None else "\n"
@@ -71,9 +73,17 @@ def _split(nodes: list[ast.stmt], interactivity: str) -> list[tuple[list[Any], b
     nodes = list(nodes)
     if interactivity == "last_expr_or_assign" and nodes and not isinstance(nodes[-1], ast.Expr):
         last = nodes[-1]
-        targets = last.targets if isinstance(last, ast.Assign) else [last.target] if isinstance(last, (ast.AugAssign, ast.AnnAssign)) else []
+        targets = (
+            last.targets
+            if isinstance(last, ast.Assign)
+            else [last.target]
+            if isinstance(last, (ast.AugAssign, ast.AnnAssign))
+            else []
+        )
         if len(targets) == 1 and isinstance(targets[0], ast.Name):
-            nodes.append(ast.fix_missing_locations(ast.copy_location(ast.Expr(ast.Name(targets[0].id, ast.Load())), last)))
+            nodes.append(
+                ast.fix_missing_locations(ast.copy_location(ast.Expr(ast.Name(targets[0].id, ast.Load())), last))
+            )
     out: list[tuple[list[Any], bool]] = []
     for i, n in enumerate(nodes):
         shown = isinstance(n, ast.Expr) and (interactivity == "all" or interactivity != "none" and i == len(nodes) - 1)
@@ -121,8 +131,10 @@ def needs_await(shell: Any, body: str) -> bool:
     if not shell.autoawait or not ("await" in body or "async" in body):
         return False
     try:
-        code = compile(shell.transform_cell(body), "<cell>", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
-    except (SyntaxError, ValueError):          # said when the cell runs
+        code = compile(
+            shell.transform_cell(body), "<cell>", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True
+        )
+    except (SyntaxError, ValueError):  # said when the cell runs
         return False
     return bool(code.co_flags & inspect.CO_COROUTINE)
 

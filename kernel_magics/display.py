@@ -1,4 +1,5 @@
 """Where a report appears: one output per cell, updated in place in a notebook, plain lines in a terminal."""
+
 from __future__ import annotations
 
 import html
@@ -16,16 +17,21 @@ class Place:
         self.notebook = hasattr(shell, "kernel")
         self.quiet = quiet
         self.handle: Any = None
-        self._line = 0                        # width of the progress line on a terminal
+        self._line = 0  # width of the progress line on a terminal
 
     def say(self, text: str) -> None:
         """Show one line of progress in the place of the report."""
         if self.quiet:
             return
         if self.notebook:
-            self._put({"text/plain": f"… {text}", "text/html": f'<div style="opacity:.75;font-variant-numeric:tabular-nums">… {html.escape(text)}</div>'})
+            self._put(
+                {
+                    "text/plain": f"… {text}",
+                    "text/html": f'<div style="opacity:.75;font-variant-numeric:tabular-nums">… {html.escape(text)}</div>',
+                }
+            )
         elif sys.stderr.isatty():
-            text = f"… {text}"[:shutil.get_terminal_size().columns - 1]
+            text = f"… {text}"[: shutil.get_terminal_size().columns - 1]
             sys.stderr.write("\r" + text.ljust(self._line))
             sys.stderr.flush()
             self._line = len(text)
@@ -35,11 +41,13 @@ class Place:
         if self.quiet:
             return
         from .render import bundle
+
         if self.notebook:
             self._put(bundle(report))
         elif final:
             self.clear()
             from IPython.display import display
+
             display({"text/plain": bundle(report, ("text/plain",))["text/plain"]}, raw=True)
 
     def clear(self) -> None:
@@ -57,6 +65,7 @@ class Place:
 
     def _put(self, data: dict[str, Any]) -> None:
         from IPython.display import display
+
         if self.handle is None:
             self.handle = display(data, raw=True, display_id=True)
         else:

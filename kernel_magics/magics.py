@@ -1,4 +1,5 @@
 """`%%tcompile` and `%tcompile`, and their completion: the doors through which IPython reaches a session."""
+
 from __future__ import annotations
 
 import difflib
@@ -79,10 +80,12 @@ class TCompileMagics(Magics):
 
     def _status(self, rest: str) -> None:
         from .status import status_lines
+
         print("\n".join(status_lines(self.session)))
 
     def _cache(self, rest: str) -> None:
         from .status import cache_lines, clear_cache
+
         if rest not in ("", "clear"):
             raise UsageError(f"tcompile: `%tcompile cache` or `%tcompile cache clear`, got {rest!r}")
         print("\n".join(clear_cache() if rest else cache_lines()))
@@ -98,17 +101,24 @@ class TCompileMagics(Magics):
 def complete(shell: Any, event: Any) -> list[str]:
     """Completions after `%%tcompile`, `%tcompile` and `# tcompile:`."""
     text = getattr(event, "text_until_cursor", None) or event.line
-    before, word = re.match(r"(.*?)(\S*)$", text, re.S).groups()          # type: ignore[union-attr]  # matches any text
+    before, word = re.match(r"(.*?)(\S*)$", text, re.S).groups()  # type: ignore[union-attr]  # matches any text
     if before.strip() == "%tcompile":
         return [c for c in _COMMANDS if c.startswith(word)]
     previous = before.split()[-1] if before.split() else ""
-    if previous.startswith("--") and "=" not in previous and previous.lstrip("-").replace("-", "_") in option_names() and not word.startswith("-"):
+    if (
+        previous.startswith("--")
+        and "=" not in previous
+        and previous.lstrip("-").replace("-", "_") in option_names()
+        and not word.startswith("-")
+    ):
         return [v for v in values_of(previous.lstrip("-").replace("-", "_")) if v.startswith(word)]
     if "=" in word:
         name, _, value = word.partition("=")
         return [f"{name}={v}" for v in values_of(name.lstrip("-").replace("-", "_")) if v.startswith(value)]
     if word.startswith("-"):
-        return [c for c in ["-o", *("--" + n.replace("_", "-") for n in option_names() if n != "o")] if c.startswith(word)]
+        return [
+            c for c in ["-o", *("--" + n.replace("_", "-") for n in option_names() if n != "o")] if c.startswith(word)
+        ]
     return [f"{n}=" for n in option_names() if n != "o" and n.startswith(word)]
 
 

@@ -3,6 +3,7 @@
 `key=value`, `--key value`, `--key=value` and `--flag` are the same options; dashes and underscores in names are the same.
 Everything is checked before the cell runs, and every error names the argument and says what to write.
 """
+
 from __future__ import annotations
 
 import difflib
@@ -34,13 +35,14 @@ _FLAGS = {"fullgraph", "dynamic", "quiet"}
 @dataclass
 class CellOptions:
     """What one cell asked for. `options` goes to the compiler, the rest is the notebook's."""
+
     options: config.Options = field(default_factory=config.Options)
     compare: tuple[str, ...] = ("eager",)
     repeat: int = 0
-    time: float | None = 1.0             # seconds; None: off
+    time: float | None = 1.0  # seconds; None: off
     out: str | None = None
     quiet: bool = False
-    given: dict[str, Any] = field(default_factory=dict)    # as written, for the report
+    given: dict[str, Any] = field(default_factory=dict)  # as written, for the report
 
     def words(self) -> dict[str, Any]:
         """The options as the report shows them."""
@@ -57,6 +59,7 @@ def values_of(name: str) -> list[str]:
         return list(config.MODES)
     if name == "backend":
         from ..compiler.backends import list_backends
+
         return list_backends()
     if name == "compare":
         return ["eager", "torch", "eager,torch"]
@@ -142,7 +145,9 @@ def _known(name: str) -> tuple[str, bool]:
     if name.startswith("no_") and name[3:] in names and _is_flag(name[3:]):
         return name[3:], True
     near = difflib.get_close_matches(name, [n for n in names if n != "o"], 2, 0.5)
-    hint = f" Did you mean {' or '.join(near)}?" if near else f" Options: {', '.join(_OWN)}, and those of tcompile.config."
+    hint = (
+        f" Did you mean {' or '.join(near)}?" if near else f" Options: {', '.join(_OWN)}, and those of tcompile.config."
+    )
     raise OptionError(f"unknown option {name!r}.{hint}")
 
 
@@ -178,6 +183,7 @@ def _bool(name: str, value: Any) -> bool:
 
 def _backend(value: str, namespace: Mapping[str, Any]) -> Any:
     from ..compiler.backends import list_backends, resolve
+
     if value not in list_backends() and callable(namespace.get(value)):
         return namespace[value]
     return resolve(value)
@@ -188,14 +194,18 @@ def _engines(value: str) -> tuple[str, ...]:
     for n in names:
         if n not in (*ENGINES, "tcompile"):
             near = difflib.get_close_matches(n, ENGINES, 1, 0.4)
-            raise OptionError(f"compare= takes engines among eager and torch, separated by commas; got {n!r}."
-                              + (f" Did you mean {near[0]!r}?" if near else ""))
+            raise OptionError(
+                f"compare= takes engines among eager and torch, separated by commas; got {n!r}."
+                + (f" Did you mean {near[0]!r}?" if near else "")
+            )
     return tuple(e for e in ENGINES if e in names or e == "eager")
 
 
 def _repeat(value: str) -> int:
     if not str(value).isdecimal() or not 1 <= int(value) <= 1_000_000:
-        raise OptionError(f"repeat= is how many times to run the whole cell again, a whole number from 1 up; got {value!r}")
+        raise OptionError(
+            f"repeat= is how many times to run the whole cell again, a whole number from 1 up; got {value!r}"
+        )
     return int(value)
 
 

@@ -1,4 +1,5 @@
 """The line that lives while a cell compiles: at most five updates a second, no sooner than there is something to wait for."""
+
 from __future__ import annotations
 
 import time
@@ -8,8 +9,8 @@ from ..compiler.report.numbers import plural, seconds
 
 __all__ = ["Progress"]
 
-_INTERVAL = 0.2           # seconds between updates
-_PATIENCE = 0.12          # what compiles faster than this shows no line at all
+_INTERVAL = 0.2  # seconds between updates
+_PATIENCE = 0.12  # what compiles faster than this shows no line at all
 
 
 class Progress:
@@ -18,8 +19,8 @@ class Progress:
     def __init__(self, say: Callable[[str], None]):
         self.say = say
         self.started: float | None = None
-        self.shown = 0.0                      # time of the last update
-        self.compiling = False                # the line shown says so
+        self.shown = 0.0  # time of the last update
+        self.compiling = False  # the line shown says so
         self.frame, self.stages, self.kernels, self.step, self.entries = "", [], 0, "", 0
 
     def __call__(self, e: Any) -> None:
@@ -48,10 +49,12 @@ class Progress:
         if self.started is None:
             self.started = now
         if not self.stages:
-            if self.compiling:                # the cell goes on: the line must not say that it compiles
+            if self.compiling:  # the cell goes on: the line must not say that it compiles
                 self.compiling = False
                 self.shown = now
-                self.say(f"running · {plural(self.entries, 'entry', 'entries')} compiled, last after {seconds(now - self.started)}")
+                self.say(
+                    f"running · {plural(self.entries, 'entry', 'entries')} compiled, last after {seconds(now - self.started)}"
+                )
             return
         if now - self.started < _PATIENCE and self.stages[-1] != "runtime" or now - self.shown < _INTERVAL:
             return

@@ -1,4 +1,5 @@
 """A session: tcompile in one IPython shell. Runs cells, shows and keeps reports, times when the result has been shown."""
+
 from __future__ import annotations
 
 import contextlib
@@ -23,7 +24,7 @@ from .progress import Progress
 
 __all__ = ["Session"]
 
-_IMPLICIT = "@on"         # the magic's line of a cell that `%tcompile on` runs
+_IMPLICIT = "@on"  # the magic's line of a cell that `%tcompile on` runs
 
 
 class Session:
@@ -37,13 +38,14 @@ class Session:
         self.engine: Engine = engine or Compiler()
         self.always: CellOptions | None = None
         self.last: CompileReport | None = None
-        self.cells = 0                               # cells run through tcompile
-        self._executing = 0                          # > 0 while the shell executes a cell
-        self._due: list[Callable[[], None]] = []     # timings that wait until the cell's result is shown
+        self.cells = 0  # cells run through tcompile
+        self._executing = 0  # > 0 while the shell executes a cell
+        self._due: list[Callable[[], None]] = []  # timings that wait until the cell's result is shown
 
     # -- in and out of the shell -------------------------------------------------------------------------------------------
     def install(self) -> None:
-        from . import render                         # noqa: F401  from now on reports draw themselves
+        from . import render  # noqa: F401  from now on reports draw themselves
+
         set_cell_labels(self._cell_of)
         for name, f in self._hooks():
             self.shell.events.register(name, f)
@@ -54,7 +56,7 @@ class Session:
 
     def remove(self) -> None:
         for name, f in self._hooks():
-            with contextlib.suppress(ValueError):    # was registered by another session of this shell
+            with contextlib.suppress(ValueError):  # was registered by another session of this shell
                 self.shell.events.unregister(name, f)
         if self._transformer in self.shell.input_transformers_cleanup:
             self.shell.input_transformers_cleanup.remove(self._transformer)
@@ -94,7 +96,7 @@ class Session:
         return [_await("", body)] if self._awaits(body) else [f"%%tcompile {_IMPLICIT}\n", *lines]
 
     def _awaits(self, body: str) -> bool:
-        self._executing += 1                         # needs_await transforms the body: not again through here
+        self._executing += 1  # needs_await transforms the body: not again through here
         try:
             return needs_await(self.shell, body)
         finally:
@@ -147,7 +149,7 @@ class Session:
             if result is None:
                 raise
             self.shell.showsyntaxerror()
-            result.error_before_exec = e             # Run All stops here
+            result.error_before_exec = e  # Run All stops here
             return None
         finally:
             self._executing -= 1
@@ -155,7 +157,8 @@ class Session:
     @contextlib.contextmanager
     def _running(self, cell: Cell, spec: CellOptions, implicit: bool) -> Iterator[None]:
         __tracebackhide__ = True
-        from ..compiler.report.builder import ReportBuilder          # imports torch: not needed to load the extension
+        from ..compiler.report.builder import ReportBuilder  # imports torch: not needed to load the extension
+
         file = label(cell.name)
         builder = ReportBuilder(file, spec.words(), CellSource(cell.text, file, 1, self._cell_of(cell.name)))
         place = Place(self.shell, spec.quiet)
@@ -174,7 +177,7 @@ class Session:
     def _finish(self, builder: Any, spec: CellOptions, cell: Cell, place: Place, implicit: bool, ok: bool) -> None:
         try:
             report = builder.report()
-        except Exception as e:                       # the cell's own result or error matters more
+        except Exception as e:  # the cell's own result or error matters more
             place.clear()
             print(f"tcompile: the report could not be made: {type(e).__name__}: {e}", file=sys.stderr)
             return
@@ -189,6 +192,7 @@ class Session:
             again = replace(spec, time=seconds or spec.time or 1.0, compare=compare or spec.compare)
             report.speedups = self._time(builder, again, cell, Place(self.shell, quiet=True))
             finish(report, builder.served)
+
         report.live = time_again
         times = ok and (spec.repeat or builder.calls and spec.time is not None)
         if not times:
@@ -201,17 +205,20 @@ class Session:
             report.speedups = self._time(builder, spec, cell, place)
             finish(report, builder.served)
             place.show(report)
-        if self.shell.displayhook.exec_result is None:     # called by code, not by a cell: nothing is shown afterwards
+
+        if self.shell.displayhook.exec_result is None:  # called by code, not by a cell: nothing is shown afterwards
             timing()
         else:
             self._due.append(timing)
 
     def _time(self, builder: Any, spec: CellOptions, cell: Cell, place: Place) -> Any:
         from .timing import measure, measure_cell
+
         if not spec.repeat:
             return measure(builder.calls, self.engine, spec.options, spec.compare, spec.time, place.say)
         if cell.is_async:
             from ..compiler.report.schema import Speedups
+
             return Speedups("unavailable", "a cell with top-level await is not run again")
 
         def eager() -> None:
@@ -220,20 +227,25 @@ class Session:
         def compiled() -> None:
             with self.engine.enable(spec.options):
                 execute(self.shell, cell, lambda code, ns: self.engine.run_code(code, ns, spec.options), show=False)
+
         place.say(f"running the cell again, {spec.repeat} times under each engine")
-        return measure_cell(eager, compiled, spec.repeat, builder.r.title, spec.compare, builder.r.summary.compile_seconds)
+        return measure_cell(
+            eager, compiled, spec.repeat, builder.r.title, spec.compare, builder.r.summary.compile_seconds
+        )
 
     def _own_lines_only(self, e: BaseException, cell: Cell) -> None:
         """Let the traceback begin at the cell's own code, as if IPython had run it."""
+
         def render() -> list[str]:
             tb = own_traceback(e.__traceback__, cell.name)
             return self.shell.InteractiveTB.structured_traceback(type(e), e, tb or e.__traceback__, tb_offset=0)
-        with contextlib.suppress(AttributeError, TypeError):       # an exception class with __slots__ shows all frames
-            e._render_traceback_ = render                          # type: ignore[attr-defined]
+
+        with contextlib.suppress(AttributeError, TypeError):  # an exception class with __slots__ shows all frames
+            e._render_traceback_ = render  # type: ignore[attr-defined]
 
 
 class _Transformer:
-    has_side_effects = True       # a terminal that only asks whether a cell is complete leaves it out
+    has_side_effects = True  # a terminal that only asks whether a cell is complete leaves it out
 
     def __init__(self, session: Session):
         self.session = session
@@ -260,8 +272,12 @@ def _await(head: str, body: str) -> str:
 
 def _not_timed(spec: CellOptions, builder: Any, ok: bool) -> Any:
     from ..compiler.report.schema import Speedups
+
     if not ok:
         return Speedups("unavailable", "the cell raised")
     if spec.time is None:
         return Speedups("off", "timing is off (time=off)")
-    return Speedups("unavailable", "no call from this cell's code into a compiled function was seen that could be run again; repeat=N times the whole cell")
+    return Speedups(
+        "unavailable",
+        "no call from this cell's code into a compiled function was seen that could be run again; repeat=N times the whole cell",
+    )

@@ -1,4 +1,5 @@
 """Medians with bootstrap intervals, of samples that were taken in turn."""
+
 from __future__ import annotations
 
 from typing import Sequence
@@ -20,7 +21,7 @@ class Bootstrap:
     def __init__(self, rounds: Sequence[dict[str, float]], engines: Sequence[str], seed: int = 0):
         self.medians: dict[str, torch.Tensor] = {}
         self.point: dict[str, float] = {}
-        generator = torch.Generator().manual_seed(seed)          # its own: the user's random numbers stay where they are
+        generator = torch.Generator().manual_seed(seed)  # its own: the user's random numbers stay where they are
         n = len(rounds)
         index = torch.randint(0, n, (_RESAMPLES, n), generator=generator) if n else None
         for e in engines:

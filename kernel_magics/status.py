@@ -1,8 +1,8 @@
 """What `%tcompile status`, `%tcompile cache` and the command line say, as lines of text."""
+
 from __future__ import annotations
 
 import os
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -21,40 +21,52 @@ def changed_options() -> dict[str, Any]:
 def status_lines(session: Any) -> list[str]:
     """The state of one session."""
     on = session.always
-    out = ["tcompile is " + (f"on for every cell (mode={on.options.mode})" if on is not None else "off; %%tcompile on top of a cell uses it for that cell")]
+    out = [
+        "tcompile is "
+        + (
+            f"on for every cell (mode={on.options.mode})"
+            if on is not None
+            else "off; %%tcompile on top of a cell uses it for that cell"
+        )
+    ]
     out.append(f"{plural(session.cells, 'cell')} ran through it in this kernel")
     if session.last is not None:
         m = session.last.summary
         out.append(f"last report: {m.line}")
     changed = changed_options()
-    out.append("options: " + (", ".join(f"{k}={v!r}" for k, v in changed.items()) if changed else "all at their defaults"))
+    out.append(
+        "options: " + (", ".join(f"{k}={v!r}" for k, v in changed.items()) if changed else "all at their defaults")
+    )
     out += cache_lines()
     return out
 
 
 def cache_folder() -> Path:
     """Where compiled kernels are kept on disk."""
-    configured = config.defaults()["cache_dir"]
-    return Path(configured) if configured else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tcompile"
+    from ..compiler.runtime.cache import cache_root
+
+    return cache_root(config.Options())
 
 
 def cache_lines() -> list[str]:
-    folder = cache_folder()
-    files = [f for f in folder.rglob("*") if f.is_file()] if folder.is_dir() else []
-    total = sum(f.stat().st_size for f in files)
-    limit = config.defaults()["cache_size_limit_mb"]
+    from ..compiler.runtime import cache
+
+    facts = cache.inspect(config.Options())
     state = "on" if config.defaults()["cache"] else "off (tcompile.config.cache)"
-    return [f"disk cache: {state}, {_home(folder)}, {plural(len(files), 'file')}, {size(total)} of at most {limit} MB"]
+    note = (
+        " (temporary: the cache folder cannot be written)" if facts["temporary"] and config.defaults()["cache"] else ""
+    )
+    return [
+        f"disk cache: {state}, {_home(facts['folder'])}{note}, {plural(facts['kernels'], 'kernel')}, {size(facts['bytes'])} of at most {size(facts['limit_bytes'])}"
+    ]
 
 
 def clear_cache() -> list[str]:
-    folder = cache_folder()
-    before = sum(1 for f in folder.rglob("*") if f.is_file()) if folder.is_dir() else 0
-    shutil.rmtree(folder, ignore_errors=True)
-    left = sum(1 for f in folder.rglob("*") if f.is_file()) if folder.is_dir() else 0
-    return [f"disk cache: {plural(before - left, 'file')} deleted" + (f", {left} could not be" if left else "")]
+    from ..compiler.runtime import cache
+
+    return [f"disk cache: {plural(cache.clear(config.Options()), 'kernel')} deleted"]
 
 
-def _home(folder: Path) -> str:
+def _home(folder: str) -> str:
     home = os.path.expanduser("~")
-    return "~" + str(folder)[len(home):] if str(folder).startswith(home + os.sep) else str(folder)
+    return "~" + folder[len(home) :] if folder.startswith(home + os.sep) else folder

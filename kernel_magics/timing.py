@@ -5,6 +5,7 @@ labelled so; the whole cell only where the user asks (repeat=N). Engines run in 
 Eager runs without the frame hook. Stock torch.compile comes last, because its first call can take minutes, and can be interrupted.
 Random state and module buffers are as before afterwards. Inputs are not copied.
 """
+
 from __future__ import annotations
 
 import gc
@@ -24,7 +25,7 @@ from .stats import Bootstrap, interval_of
 
 __all__ = ["measure", "measure_cell", "Contender", "preserved"]
 
-_MIN_SAMPLE = 2e-4        # a sample lasts at least that long, in seconds, so that the clock does not matter
+_MIN_SAMPLE = 2e-4  # a sample lasts at least that long, in seconds, so that the clock does not matter
 _MAX_ROUNDS = 200
 _MIN_ROUNDS = 5
 _MAX_CALLS = 4
@@ -35,6 +36,7 @@ Say = Callable[[str], None]
 @dataclass
 class Contender:
     """One engine's way to do one call, and what is known of it so far."""
+
     engine: str
     run: Callable[[], Any] | None
     status: str = "ok"
@@ -47,6 +49,7 @@ class Contender:
 @dataclass
 class _Job:
     """One call with its contenders, and the rounds timed so far."""
+
     call: EntryCall
     measured: str
     contenders: dict[str, Contender] = field(default_factory=dict)
@@ -54,8 +57,14 @@ class _Job:
     why_not: str = ""
 
 
-def measure(calls: Sequence[EntryCall], engine: Any, options: Any, compare: Sequence[str], budget: float | None,
-            say: Say = lambda text: None) -> s.Speedups:
+def measure(
+    calls: Sequence[EntryCall],
+    engine: Any,
+    options: Any,
+    compare: Sequence[str],
+    budget: float | None,
+    say: Say = lambda text: None,
+) -> s.Speedups:
     """Time `calls` under eager, tcompile (`engine`) and the engines in `compare`, within `budget` seconds (without
     what stock torch.compile takes to compile). Never raises for what a call raises: a figure that could not be
     measured has its reason. An interrupt ends the timing and keeps what was measured."""
@@ -64,7 +73,10 @@ def measure(calls: Sequence[EntryCall], engine: Any, options: Any, compare: Sequ
     if budget is None:
         return out
     if not calls:
-        out.status, out.reason = "unavailable", "no compiled call in this cell could be timed: none reached the compiler from outside"
+        out.status, out.reason = (
+            "unavailable",
+            "no compiled call in this cell could be timed: none reached the compiler from outside",
+        )
         return out
     t0 = time.perf_counter()
     jobs = [_job(c, engine, options) for c in calls[:_MAX_CALLS]]
@@ -93,12 +105,22 @@ def measure(calls: Sequence[EntryCall], engine: Any, options: Any, compare: Sequ
     return out
 
 
-def measure_cell(eager: Callable[[], Any], compiled: Callable[[], Any], repeat: int, name: str, compare: Sequence[str] = (),
-                 compile_seconds: float | None = None) -> s.Speedups:
+def measure_cell(
+    eager: Callable[[], Any],
+    compiled: Callable[[], Any],
+    repeat: int,
+    name: str,
+    compare: Sequence[str] = (),
+    compile_seconds: float | None = None,
+) -> s.Speedups:
     """Time a whole cell `repeat` times under each engine, in turn. Its side effects happen again: the user asked."""
     call = EntryCall(name, eager, safe=False, compile_seconds=compile_seconds)
-    job = _Job(call, "cell", {"eager": Contender("eager", eager), "tcompile": Contender("tcompile", compiled)},
-               why_not=f"the cell ran again {repeat} times under each engine")
+    job = _Job(
+        call,
+        "cell",
+        {"eager": Contender("eager", eager), "tcompile": Contender("tcompile", compiled)},
+        why_not=f"the cell ran again {repeat} times under each engine",
+    )
     t0 = time.perf_counter()
     reasons = []
     try:
@@ -114,8 +136,15 @@ def measure_cell(eager: Callable[[], Any], compiled: Callable[[], Any], repeat: 
         reasons.append("one run gives no interval")
     engines = ["eager", "tcompile"]
     overall = _overall([job], engines)
-    return s.Speedups("measured" if overall and not reasons else "partial" if overall else "unavailable", "; ".join(reasons), None,
-                      time.perf_counter() - t0, engines, [_result(job, engines)], overall)
+    return s.Speedups(
+        "measured" if overall and not reasons else "partial" if overall else "unavailable",
+        "; ".join(reasons),
+        None,
+        time.perf_counter() - t0,
+        engines,
+        [_result(job, engines)],
+        overall,
+    )
 
 
 def _job(call: EntryCall, engine: Any, options: Any) -> _Job:
@@ -124,16 +153,22 @@ def _job(call: EntryCall, engine: Any, options: Any) -> _Job:
         job.contenders["eager"] = Contender("eager", lambda: call.fn(*call.args, **call.kwargs))
         try:
             compiled = call.compiled or engine.compile(call.fn, options)
-            job.contenders["tcompile"] = Contender("tcompile", lambda: compiled(*call.args, **call.kwargs), cold=call.compile_seconds)
+            job.contenders["tcompile"] = Contender(
+                "tcompile", lambda: compiled(*call.args, **call.kwargs), cold=call.compile_seconds
+            )
         except Exception as e:
             job.contenders["tcompile"] = Contender("tcompile", None, "failed", f"{type(e).__name__}: {e}")
         return job
     if call.graphs:
         job = _Job(call, "graphs", why_not=call.why_not or "it has side effects")
         job.contenders["eager"] = Contender("eager", lambda: [g.eager(*g.inputs) for g in call.graphs])
-        job.contenders["tcompile"] = Contender("tcompile", lambda: [g.compiled(*g.inputs) for g in call.graphs], cold=call.compile_seconds)
+        job.contenders["tcompile"] = Contender(
+            "tcompile", lambda: [g.compiled(*g.inputs) for g in call.graphs], cold=call.compile_seconds
+        )
         return job
-    return _Job(call, "", why_not=f"not timed: {call.why_not or 'it has side effects'}; repeat=N runs the whole cell again")
+    return _Job(
+        call, "", why_not=f"not timed: {call.why_not or 'it has side effects'}; repeat=N runs the whole cell again"
+    )
 
 
 def _add_stock(job: _Job, say: Say) -> None:
@@ -143,6 +178,7 @@ def _add_stock(job: _Job, say: Say) -> None:
     t0 = time.perf_counter()
     try:
         from ..compiler.backends import stock
+
         why = stock.available()
         if why:
             c.status, c.reason = "unavailable", why
@@ -175,9 +211,9 @@ def _rounds(job: _Job, budget: float) -> None:
         live = [c for c in job.contenders.values() if c.run is not None]
         n = 0
         while live and n < _MAX_ROUNDS and (n < _MIN_ROUNDS or time.perf_counter() < end):
-            if n >= 2 and time.perf_counter() > end + 2 * budget:      # slow calls: few samples, and the interval says so
+            if n >= 2 and time.perf_counter() > end + 2 * budget:  # slow calls: few samples, and the interval says so
                 break
-            order = live[n % len(live):] + live[:n % len(live)]        # no engine always follows the same one
+            order = live[n % len(live) :] + live[: n % len(live)]  # no engine always follows the same one
             job.rounds.append({c.engine: _sample(c) for c in order})
             n += 1
 
@@ -230,22 +266,57 @@ def _collector_off() -> Iterator[None]:
 
 def _result(job: _Job, engines: Sequence[str]) -> s.CallTiming:
     call = job.call
-    out = s.CallTiming(call.name, call.line, call.safe, job.why_not if not call.safe else "", job.measured, compile_seconds=call.compile_seconds)
+    out = s.CallTiming(
+        call.name,
+        call.line,
+        call.safe,
+        job.why_not if not call.safe else "",
+        job.measured,
+        compile_seconds=call.compile_seconds,
+    )
     for name in engines:
         c = job.contenders.get(name)
         if c is None:
             if job.measured:
-                out.engines.append(s.EngineTime(name, "skipped", "timing ended before its turn" if job.measured != "cell" else "not timed for a whole cell"))
+                out.engines.append(
+                    s.EngineTime(
+                        name,
+                        "skipped",
+                        "timing ended before its turn" if job.measured != "cell" else "not timed for a whole cell",
+                    )
+                )
             continue
         rounds = [r for r in job.rounds if name in r]
         if not rounds:
-            out.engines.append(s.EngineTime(name, c.status if c.status != "ok" else "skipped", c.reason or "timing ended before its turn", cold=c.cold, warm=c.warm))
+            out.engines.append(
+                s.EngineTime(
+                    name,
+                    c.status if c.status != "ok" else "skipped",
+                    c.reason or "timing ended before its turn",
+                    cold=c.cold,
+                    warm=c.warm,
+                )
+            )
             continue
         b = Bootstrap(rounds, [name])
         median, lo, hi = b.interval(name)
         samples = [r[name] for r in rounds]
         step = max(1, len(samples) // _KEPT_SAMPLES)
-        out.engines.append(s.EngineTime(name, c.status, c.reason, median, lo, hi, len(samples), c.inner, c.cold, c.warm, samples[::step][:_KEPT_SAMPLES]))
+        out.engines.append(
+            s.EngineTime(
+                name,
+                c.status,
+                c.reason,
+                median,
+                lo,
+                hi,
+                len(samples),
+                c.inner,
+                c.cold,
+                c.warm,
+                samples[::step][:_KEPT_SAMPLES],
+            )
+        )
     for engine, over in (("tcompile", "eager"), ("tcompile", "torch"), ("torch", "eager")):
         rounds = [r for r in job.rounds if engine in r and over in r]
         if rounds:
@@ -284,7 +355,9 @@ def _overall(jobs: Sequence[_Job], engines: Sequence[str]) -> list[s.Speedup]:
                 boots.append(Bootstrap(rounds, [engine, over], seed=k))
         if boots:
             a, b = sum(x.point[over] for x in boots), sum(x.point[engine] for x in boots)
-            spread = torch.stack([x.medians[over] for x in boots]).sum(0) / torch.stack([x.medians[engine] for x in boots]).sum(0)
+            spread = torch.stack([x.medians[over] for x in boots]).sum(0) / torch.stack(
+                [x.medians[engine] for x in boots]
+            ).sum(0)
             out.append(s.Speedup(engine, over, a / b, *interval_of(spread)))
     return out
 

@@ -3,6 +3,7 @@
 builder.py listens to events and builds a report; schema.py is the data; json.py and payload.py are its JSON; text.py its
 plain text. Drawing for notebooks lives in kernel_magics, which this package does not know.
 """
+
 from .report import CompileReport, set_renderer
 from .schema import MIME, SCHEMA, VERSION
 

@@ -7,6 +7,7 @@
 The builder only keeps references while it listens; `report()` turns them into plain data. It never raises out of a listener: a fact
 that it cannot read becomes a line in `report.errors`, because a report must not break what it reports on.
 """
+
 from __future__ import annotations
 
 import datetime
@@ -18,13 +19,14 @@ from typing import Any, Iterator
 
 from .. import events
 from . import schema as s
-from .labels import label
+from .labels import cell_number, label
 from .report import CompileReport
+from .plan import plan_facts
 from .words import expected_text, failure_words, guard_class, guard_text, short
 
 __all__ = ["ReportBuilder", "record"]
 
-_GROUP_FROM = 12         # that many guards of one kind and text on parameters become one row
+_GROUP_FROM = 12  # that many guards of one kind and text on parameters become one row
 
 
 @contextmanager
@@ -43,23 +45,27 @@ class ReportBuilder:
 
     def __init__(self, title: str = "", options: dict[str, Any] | None = None, source: s.CellSource | None = None):
         self.t0 = time.perf_counter()
-        self.r = CompileReport(title=title, options=dict(options or {}), source=source or s.CellSource(),
-                               id=uuid.uuid4().hex[:8],
-                               created=datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"))
+        self.r = CompileReport(
+            title=title,
+            options=dict(options or {}),
+            source=source or s.CellSource(),
+            id=uuid.uuid4().hex[:8],
+            created=datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        )
         self.calls: list[Any] = []
-        self.served = 0                                      # calls served by entries of an earlier run
+        self.served = 0  # calls served by entries of an earlier run
         self.progress: tuple[str, int, int] = ("", 0, 0)
-        self._stack: list[list] = []                         # [stage name, seconds of the stages inside]
+        self._stack: list[list] = []  # [stage name, seconds of the stages inside]
         self._stages: dict[tuple[str, str], s.Stage] = {}
         self._frame_of: dict[tuple[str, str, int], int] = {}
-        self._open: list[int] = []                           # frames in capture, innermost last
-        self._results: dict[int, Any] = {}                   # frame -> its latest CaptureResult
-        self._guards: list[tuple[int, Any]] = []             # (entry, Guard)
+        self._open: list[int] = []  # frames in capture, innermost last
+        self._results: dict[int, Any] = {}  # frame -> its latest CaptureResult
+        self._guards: list[tuple[int, Any]] = []  # (entry, Guard)
         self._seen_breaks: dict[tuple, int] = {}
-        self._captured: list[Any] = []                       # per graph: CapturedGraph
-        self._lowered: list[Any] = []                        # per graph: AtenGraph
+        self._captured: list[Any] = []  # per graph: CapturedGraph
+        self._lowered: list[Any] = []  # per graph: AtenGraph
         self._pending_breaks: list[int] = []
-        self._failed: dict[tuple[int, int], int] = {}        # (entry, id of guard) -> times it was the first to fail
+        self._failed: dict[tuple[int, int], int] = {}  # (entry, id of guard) -> times it was the first to fail
         self._began = 0.0
 
     # -- listening ---------------------------------------------------------------------------------------------------
@@ -80,12 +86,14 @@ class ReportBuilder:
 
     def _frame(self, name: Any, file: str = "", line: int = 0) -> int:
         name = str(getattr(name, "co_qualname", None) or getattr(name, "co_name", None) or name or "?")
-        if not file:                                         # an event that names the frame alone means the latest one
+        if not file:  # an event that names the frame alone means the latest one
             for i in reversed(range(len(self.r.frames))):
                 if self.r.frames[i].name == name:
                     return i
         key = (name, file, line)
-        if key not in self._frame_of and (name, "", 0) in self._frame_of:      # an event named it before its place was known
+        if (
+            key not in self._frame_of and (name, "", 0) in self._frame_of
+        ):  # an event named it before its place was known
             i = self._frame_of[key] = self._frame_of.pop((name, "", 0))
             self.r.frames[i].file, self.r.frames[i].line = label(file), line
         if key not in self._frame_of:
@@ -114,6 +122,8 @@ class ReportBuilder:
 
     def _on_capture_begin(self, e: events.Event) -> None:
         i = self._frame(e.frame, e.facts.get("file") or "", e.facts.get("line") or 0)
+        if self._current == i:  # said by the engine and again by the capture stage
+            return
         self.r.frames[i].captures += 1
         self._open.append(i)
         self._began = self._now()
@@ -121,7 +131,7 @@ class ReportBuilder:
     def _on_capture_end(self, e: events.Event) -> None:
         result = e.facts.get("result")
         i = self._current
-        if result is None or i is None:
+        if result is None or i is None or self._results.get(i) is result:
             return
         self._results[i] = result
         self._tell("capture", i, None, self.r.frames[i].name, self._now() - self._began)
@@ -131,19 +141,29 @@ class ReportBuilder:
     def _close(self, frame: int | None) -> None:
         """A frame's compilation is over: so is that of every frame opened after it."""
         if frame in self._open:
-            del self._open[self._open.index(frame):]
+            del self._open[self._open.index(frame) :]
 
     def _on_graph(self, e: events.Event) -> None:
         g = e.graph
         frame = self._frame(e.facts["frame"]) if e.facts.get("frame") else self._current
         self._captured.append(g)
         self._lowered.append(None)
-        self.r.graphs.append(s.Graph(f"graph_{len(self.r.graphs)}", frame, graph_module=getattr(g, "graph_module", None),
-                                     inputs=[i.name for i in getattr(g, "inputs", [])]))
+        self.r.graphs.append(
+            s.Graph(
+                f"graph_{len(self.r.graphs)}",
+                frame,
+                graph_module=getattr(g, "graph_module", None),
+                inputs=[i.name for i in getattr(g, "inputs", [])],
+            )
+        )
 
     def _on_aten(self, e: events.Event) -> None:
-        if not self.r.graphs:                                # compiled without capture (torch.compile(backend="tcompile"))
-            self.r.graphs.append(s.Graph("graph_0"))
+        name = str(e.facts.get("name") or "")
+        if not self.r.graphs or self._lowered[-1] is not None:  # a backward graph, or one that somebody else captured
+            frame, entry = (
+                (self.r.graphs[-1].frame, self.r.graphs[-1].entry) if self.r.graphs else (self._current, None)
+            )
+            self.r.graphs.append(s.Graph(name or f"graph_{len(self.r.graphs)}", frame, entry))
             self._captured.append(None)
             self._lowered.append(None)
         self._lowered[-1] = e.graph_module
@@ -159,15 +179,35 @@ class ReportBuilder:
             at = self._seen_breaks[key] = len(self.r.graph_breaks)
             code = b.code or linecache.getline(b.file, b.line).rstrip("\n")
             chain = [s.FrameRef(str(c[0]), label(str(c[1])), int(c[2])) for c in b.call_chain]
-            self.r.graph_breaks.append(s.Break(b.kind, b.reason, label(b.file), b.line, b.col, b.end_line, b.end_col, code, b.function,
-                                               b.remedy, frame, None, 1, chain))
+            self.r.graph_breaks.append(
+                s.Break(
+                    b.kind,
+                    b.reason,
+                    label(b.file),
+                    b.line,
+                    b.col,
+                    b.end_line,
+                    b.end_col,
+                    code,
+                    b.function,
+                    b.remedy,
+                    frame,
+                    None,
+                    1,
+                    chain,
+                )
+            )
             self._tell("break", frame, None, f"line {b.line}: {b.reason}")
         if at not in self._pending_breaks:
             self._pending_breaks.append(at)
 
     def _on_skip(self, e: events.Event) -> None:
         code = e.facts.get("code")
-        i = self._frame(e.frame, e.facts.get("file") or getattr(code, "co_filename", ""), e.facts.get("line") or getattr(code, "co_firstlineno", 0))
+        i = self._frame(
+            e.frame,
+            e.facts.get("file") or getattr(code, "co_filename", ""),
+            e.facts.get("line") or getattr(code, "co_firstlineno", 0),
+        )
         f = self.r.frames[i]
         quiet = bool(e.facts.get("quiet"))
         if not f.entries:
@@ -187,9 +227,24 @@ class ReportBuilder:
         g = f.guard
         expected, got = failure_words(f)
         file, line = g.file or "", g.line
-        self.r.recompiles.append(s.Recompile(
-            i, self.r.frames[i].name, g.source.name() if g.source is not None else "", g.kind, f.detail, expected, got, label(file), line,
-            linecache.getline(file, line).rstrip("\n") if file and line else "", f.suggestion, g.why, len(failures) - 1, self._now()))
+        self.r.recompiles.append(
+            s.Recompile(
+                i,
+                self.r.frames[i].name,
+                g.source.name() if g.source is not None else "",
+                g.kind,
+                f.detail,
+                expected,
+                got,
+                label(file),
+                line,
+                linecache.getline(file, line).rstrip("\n") if file and line else "",
+                f.suggestion,
+                g.why,
+                len(failures) - 1,
+                self._now(),
+            )
+        )
         what = self.r.recompiles[-1]
         for entry, guard in self._guards:
             if guard is g or guard == g:
@@ -207,31 +262,64 @@ class ReportBuilder:
         f = e.facts
         ir = f.get("kernel")
         graph = len(self.r.graphs) - 1 if self.r.graphs else None
-        self.r.kernels.append(s.Kernel(
-            str(e.name), f.get("language") or "cpp", f.get("source") or "", _ir_text(ir), graph, _int(f.get("bytes")), _int(f.get("flops")),
-            f.get("launches") or 1, f.get("seconds"), f.get("compile_seconds"), f.get("registers"), f.get("spills"),
-            [str(o) for o in (f.get("origins") or getattr(ir, "origins", None) or ())],
-            [[label(str(x[0])), x[1]] for x in getattr(ir, "lines", None) or ()],
-            [str(x) for x in getattr(ir, "fused_because", None) or ()], {str(k): v if isinstance(v, (int, float, bool, str, type(None))) else short(v)
-                                                                        for k, v in dict(f.get("choices") or {}).items()}))
+        self.r.kernels.append(
+            s.Kernel(
+                str(e.name),
+                {"c++": "cpp"}.get(f.get("language") or "cpp", f.get("language") or "cpp"),
+                f.get("source") or "",
+                _ir_text(ir),
+                graph,
+                _int(f.get("bytes")),
+                _int(f.get("flops")),
+                f.get("launches") or 1,
+                f.get("seconds"),
+                f.get("compile_seconds"),
+                f.get("registers"),
+                f.get("spills"),
+                [str(o) for o in (f.get("origins") or getattr(ir, "origins", None) or ())],
+                [[label(str(x[0])), x[1]] for x in getattr(ir, "lines", None) or ()],
+                [str(x) for x in getattr(ir, "fused_because", None) or ()],
+                {
+                    str(k): v if isinstance(v, (int, float, bool, str, type(None))) else short(v)
+                    for k, v in dict(f.get("choices") or {}).items()
+                },
+            )
+        )
         if graph is not None:
             self.r.graphs[graph].kernels.append(len(self.r.kernels) - 1)
 
     def _on_schedule(self, e: events.Event) -> None:
         graph = len(self.r.graphs) - 1 if self.r.graphs else None
-        counts: dict[tuple[str, str], int] = {}
-        for x in e.facts.get("extern") or ():
-            op, reason = (str(x[0]), str(x[1])) if isinstance(x, (tuple, list)) and len(x) > 1 else (str(x), "")
-            counts[op, reason] = counts.get((op, reason), 0) + 1
-        self.r.externs += [s.Extern(op, n, reason, graph) for (op, reason), n in counts.items()]
+        facts = plan_facts(e.facts["schedule"]) if e.facts.get("schedule") is not None else {}
+        counts: dict[tuple[str, str], s.Extern] = {}
+        for x in facts.get("externs") or e.facts.get("extern") or ():
+            op, reason, lines = x if isinstance(x, tuple) and len(x) == 3 else (str(x), "", [])
+            extern = counts.setdefault((op, reason), s.Extern(op, 0, reason, graph))
+            extern.count += 1
+            extern.lines += [line for line in ([label(str(f)), n] for f, n in lines) if line not in extern.lines]
+        self.r.externs += counts.values()
+        kernels = self.r.graphs[graph].kernels if graph is not None else []
+        for k in kernels:
+            self.r.kernels[k].launches = facts.get("launches", {}).get(
+                self.r.kernels[k].name, self.r.kernels[k].launches
+            )
         if graph is not None:
-            self.r.graphs[graph].unfused = [[str(p) for p in u] for u in e.facts.get("unfused") or ()]
-        m = e.facts.get("memory") or {}
+            self.r.graphs[graph].unfused = [
+                [str(p) for p in u] for u in facts.get("unfused") or e.facts.get("unfused") or ()
+            ]
+        m = {**(e.facts.get("memory") or {}), **facts.get("memory", {})}
         if m:
-            buffers = [s.MemoryBuffer(**{k: v for k, v in b.items() if k in s.MemoryBuffer.__dataclass_fields__}) if isinstance(b, dict)
-                       else s.MemoryBuffer(*b) for b in m.get("buffers") or ()]
-            self.r.memory.append(s.Memory(graph, _int(m.get("peak_bytes")), _int(m.get("without_reuse_bytes")), _int(m.get("eager_peak_bytes")),
-                                          m.get("steps") or 0, buffers))
+            buffers = [b if isinstance(b, s.MemoryBuffer) else s.MemoryBuffer(**b) for b in m.get("buffers") or ()]
+            self.r.memory.append(
+                s.Memory(
+                    graph,
+                    _int(m.get("peak_bytes")),
+                    _int(m.get("without_reuse_bytes")),
+                    _int(m.get("eager_peak_bytes")),
+                    m.get("steps") or 0,
+                    buffers,
+                )
+            )
 
     def _on_fallback(self, e: events.Event) -> None:
         what, reason, n = str(e.what), str(e.reason), int(e.facts.get("count") or 1)
@@ -265,15 +353,23 @@ class ReportBuilder:
     def _on_entry(self, e: events.Event) -> None:
         i = self._frame(e.frame)
         f = self.r.frames[i]
-        result = e.facts.get("result") or self._results.pop(i, None) or getattr(e.facts.get("entry"), "result", None)
+        result = e.facts.get("result") or self._results.pop(i, None) or getattr(e.facts.get("entry"), "meta", None)
         n = len(self.r.entries)
         graph = None
         if getattr(result, "graph", None) is not None:
             graph = next((g for g in reversed(range(len(self._captured))) if self._captured[g] is result.graph), None)
-        entry = s.Entry(i, graph, len(getattr(result, "guards", ()) or ()), list(self._pending_breaks),
-                        [str(x) for x in getattr(result, "effects", ()) or ()], getattr(result, "source", "") or "",
-                        seconds=float(e.facts.get("seconds") or 0.0),
-                        inlined=[getattr(c, "co_qualname", getattr(c, "co_name", str(c))) for c in getattr(result, "inlined", ()) or ()])
+        entry = s.Entry(
+            i,
+            graph,
+            len(getattr(result, "guards", ()) or ()),
+            list(self._pending_breaks),
+            [str(x) for x in getattr(result, "effects", ()) or ()],
+            getattr(result, "source", "") or "",
+            seconds=float(e.facts.get("seconds") or 0.0),
+            inlined=[
+                getattr(c, "co_qualname", getattr(c, "co_name", str(c))) for c in getattr(result, "inlined", ()) or ()
+            ],
+        )
         self.r.entries.append(entry)
         f.entries.append(n)
         for b in self._pending_breaks:
@@ -283,7 +379,7 @@ class ReportBuilder:
             f.status = "partly" if self._pending_breaks else "compiled"
         if graph is not None:
             self.r.graphs[graph].entry, self.r.graphs[graph].frame = n, i
-        for t in self.r.timeline:                            # the recompiles that led to this entry
+        for t in self.r.timeline:  # the recompiles that led to this entry
             if t.kind == "recompile" and t.frame == i and t.entry is None:
                 t.entry = n
         self._guards += [(n, g) for g in getattr(result, "guards", ()) or ()]
@@ -312,6 +408,7 @@ class ReportBuilder:
         """The report of what was heard so far. May be called again later: the same object, brought up to date."""
         from .environment import environment
         from .finish import finish
+
         r = self.r
         r.environment = r.environment or environment()
         order = list(dict.fromkeys(name for name, _ in self._stages))
@@ -329,8 +426,18 @@ class ReportBuilder:
         groups: dict[tuple, list[s.GuardRow]] = {}
         for n, (entry, g) in enumerate(self._guards):
             name = g.source.name() if g.source is not None else ""
-            row = s.GuardRow(entry, name, g.kind, guard_text(g), expected_text(g), label(g.file), g.line, g.why, guard_class(g),
-                             self._failed.get((entry, id(g)), 0))
+            row = s.GuardRow(
+                entry,
+                name,
+                g.kind,
+                guard_text(g),
+                expected_text(g),
+                label(g.file),
+                g.line,
+                g.why,
+                guard_class(g),
+                self._failed.get((entry, id(g)), 0),
+            )
             root = g.source.root.name() if g.source is not None and g.source.base is not None and not row.failed else ""
             groups.setdefault((entry, root, g.kind, row.cls) if root else (n,), []).append(row)
         out: list[s.GuardRow] = []
@@ -339,13 +446,28 @@ class ReportBuilder:
                 out += rows
                 continue
             text = f"{len(rows)} guards of kind {key[2]} below `{key[1]}`, such as: {rows[0].text}"
-            out.append(s.GuardRow(key[0], f"{key[1]}…", key[2], text, rows[0].expected, rows[0].file, rows[0].line, rows[0].why, key[3], 0, len(rows)))
+            out.append(
+                s.GuardRow(
+                    key[0],
+                    f"{key[1]}…",
+                    key[2],
+                    text,
+                    rows[0].expected,
+                    rows[0].file,
+                    rows[0].line,
+                    rows[0].why,
+                    key[3],
+                    0,
+                    len(rows),
+                )
+            )
         out.sort(key=lambda row: (-row.failed, row.entry))
         return out
 
     def _graphs(self) -> None:
-        from .graphs import nodes_of
+        from .graphs import all_lines, nodes_of
         from .payload import encode
+
         for i, g in enumerate(self.r.graphs):
             cap, low = self._captured[i], self._lowered[i]
             static = {x.name for x in getattr(cap, "inputs", ()) if getattr(x, "static", False)}
@@ -358,6 +480,11 @@ class ReportBuilder:
                         if n.kernel is not None and n.line is not None:
                             kernel_of.setdefault(f"{n.file}:{n.line}:{n.module}", n.kernel)
                 if cap is not None and not g.captured:
+                    g.lines = sorted(
+                        [file, line]
+                        for file, line in {(label(f), n) for f, n in all_lines(cap.graph_module)}
+                        if cell_number(file) is not None
+                    )
                     nodes = nodes_of(cap.graph_module, static, label, kernel_of)
                     for n in nodes:
                         if n.kernel is None and n.op not in ("input", "parameter", "output"):
@@ -382,7 +509,12 @@ def trial(t: Any) -> s.Trial:
         return t
     if isinstance(t, dict):
         config = t.get("config") or {k: v for k, v in t.items() if k not in ("seconds", "chosen", "error")}
-        return s.Trial(dict(config) if isinstance(config, dict) else {"variant": str(config)}, t.get("seconds"), bool(t.get("chosen")), str(t.get("error") or ""))
+        return s.Trial(
+            dict(config) if isinstance(config, dict) else {"variant": str(config)},
+            t.get("seconds"),
+            bool(t.get("chosen")),
+            str(t.get("error") or ""),
+        )
     config, seconds = (t[0], t[1]) if isinstance(t, (tuple, list)) and len(t) > 1 else (t, None)
     return s.Trial(dict(config) if isinstance(config, dict) else {"variant": str(config)}, seconds)
 
@@ -393,7 +525,8 @@ def _ir_text(kernel: Any) -> str:
     if isinstance(kernel, str):
         return kernel
     try:
-        from ..lowering.show import kernel_text            # the IR's own printer, where it is there
+        from ..lowering.show import kernel_text  # the IR's own printer, where it is there
+
         return kernel_text(kernel)
     except ImportError:
         return str(kernel)
@@ -402,7 +535,7 @@ def _ir_text(kernel: Any) -> str:
 def _int(x: Any) -> int | None:
     try:
         return None if x is None else int(x)
-    except (TypeError, ValueError):                        # a size expression without a value
+    except (TypeError, ValueError):  # a size expression without a value
         return None
 
 
@@ -413,5 +546,7 @@ def _symbols(env: Any) -> list[s.Symbol]:
     for name, hint in (getattr(env, "hints", None) or {}).items():
         src = sources.get(name) if isinstance(sources, dict) else None
         lo, hi = (ranges.get(name) or (2, None))[:2] if isinstance(ranges, dict) else (2, None)
-        out.append(s.Symbol(str(name), _int(hint), _int(lo), _int(hi), src.name() if hasattr(src, "name") else str(src or "")))
+        out.append(
+            s.Symbol(str(name), _int(hint), _int(lo), _int(hi), src.name() if hasattr(src, "name") else str(src or ""))
+        )
     return out

@@ -3,6 +3,7 @@
 The engine states one per function and run, as `events.emit("call", frame=..., call=EntryCall(...), cached=bool)`, at
 the outermost captured call (calls made by captured code belong to it). It refers to the arguments, it does not copy them.
 """
+
 from __future__ import annotations
 
 from contextlib import ExitStack, contextmanager
@@ -17,10 +18,14 @@ __all__ = ["EntryCall", "GraphCall", "CallState"]
 @dataclass
 class CallState:
     """The modes of torch that a call ran under and that change what it computes: read when it is made, applied later."""
+
     grad: bool = field(default_factory=torch.is_grad_enabled)
     inference: bool = field(default_factory=torch.is_inference_mode_enabled)
-    autocast: dict[str, tuple[bool, Any]] = field(default_factory=lambda: {
-        d: (torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in ("cpu", "cuda")})
+    autocast: dict[str, tuple[bool, Any]] = field(
+        default_factory=lambda: {
+            d: (torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in ("cpu", "cuda")
+        }
+    )
 
     @contextmanager
     def apply(self) -> Iterator[None]:
@@ -38,6 +43,7 @@ class CallState:
 @dataclass
 class GraphCall:
     """One compiled graph with its inputs, for timing the graph alone. `eager` and `compiled` take `inputs`."""
+
     name: str
     eager: Callable[..., Any]
     compiled: Callable[..., Any]
@@ -48,6 +54,7 @@ class GraphCall:
 class EntryCall:
     """`fn(*args, **kwargs)` as user code called it. `safe`: running it again has no effect but its result; `why_not`
     says in one phrase why it is not. `graphs` serve where it is not safe. `compile_seconds` is what its entry cost."""
+
     name: str
     fn: Callable[..., Any]
     args: tuple = ()
@@ -58,5 +65,7 @@ class EntryCall:
     why_not: str = ""
     graphs: list[GraphCall] = field(default_factory=list)
     compile_seconds: float | None = None
-    compiled: Callable[..., Any] | None = None     # `fn` through the entries it has, without the frame hook; None: compile it for timing
+    compiled: Callable[..., Any] | None = (
+        None  # `fn` through the entries it has, without the frame hook; None: compile it for timing
+    )
     state: CallState = field(default_factory=CallState)

@@ -1,4 +1,5 @@
 """Where the code ran: versions, processor, compiler. Only facts that explain a figure; no names of machines or users."""
+
 from __future__ import annotations
 
 import os
@@ -22,9 +23,17 @@ def version() -> str:
 
 def environment() -> dict[str, Any]:
     """Facts as strings and numbers, in the order in which they are shown."""
-    out: dict[str, Any] = {"tcompile": version(), "torch": torch.__version__, "python": platform.python_version(),
-                           "os": f"{platform.system()} {platform.machine()}", "cpu": _cpu(), "cores": os.cpu_count() or 1,
-                           "threads": torch.get_num_threads(), "simd": torch.backends.cpu.get_cpu_capability(), "compiler": _compiler()}
+    out: dict[str, Any] = {
+        "tcompile": version(),
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "os": f"{platform.system()} {platform.machine()}",
+        "cpu": _cpu(),
+        "cores": os.cpu_count() or 1,
+        "threads": torch.get_num_threads(),
+        "simd": torch.backends.cpu.get_cpu_capability(),
+        "compiler": _compiler(),
+    }
     if torch.cuda.is_available() and torch.cuda.is_initialized():
         out["gpu"] = torch.cuda.get_device_name()
     return out
@@ -32,7 +41,7 @@ def environment() -> dict[str, Any]:
 
 @lru_cache(maxsize=1)
 def _cpu() -> str:
-    if os.path.exists("/proc/cpuinfo"):              # Linux; elsewhere platform knows less, but something
+    if os.path.exists("/proc/cpuinfo"):  # Linux; elsewhere platform knows less, but something
         with open("/proc/cpuinfo", encoding="utf-8") as f:
             for line in f:
                 if line.startswith("model name"):

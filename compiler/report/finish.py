@@ -1,4 +1,5 @@
 """What a report concludes from its facts: marks beside lines, findings, status, and the closed line."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -64,9 +65,22 @@ def _marks(r: Any) -> list[s.Mark]:
             best[file, line] = s.Mark(line, kind, text, file, cell_number(file), end_line, ref)
 
     for i, b in enumerate(r.graph_breaks):
-        put(b.file, b.line, "break", b.reason + (f" {b.remedy[0].upper()}{b.remedy[1:]}" if b.remedy else ""), f"breaks/{i}", b.end_line)
+        put(
+            b.file,
+            b.line,
+            "break",
+            b.reason + (f" {b.remedy[0].upper()}{b.remedy[1:]}" if b.remedy else ""),
+            f"breaks/{i}",
+            b.end_line,
+        )
     for i, c in enumerate(r.recompiles):
-        put(c.file, c.line, "guard", f"{_subject(c)} was {c.expected}, got {c.got}: `{c.frame_name}` was compiled again", f"recompiles/{i}")
+        put(
+            c.file,
+            c.line,
+            "guard",
+            f"{_subject(c)} was {c.expected}, got {c.got}: `{c.frame_name}` was compiled again",
+            f"recompiles/{i}",
+        )
     for i, f in enumerate(r.fallbacks):
         if f.frame is not None:
             frame = r.frames[f.frame]
@@ -75,6 +89,8 @@ def _marks(r: Any) -> list[s.Mark]:
         if g.kind in ("EQUALS", "PREDICATE", "LEN") and g.why:
             put(g.file, g.line, "guard", f"pinned: {g.text} ({g.why})", f"guards/{i}")
     for i, g in enumerate(r.graphs):
+        for file, line in g.lines:
+            put(file, line, "captured", f"compiled into {g.name}", f"graphs/{i}")
         for n in (g.captured or g.lowered).nodes():
             if n.line is not None and n.op not in ("input", "parameter", "output"):
                 put(n.file, n.line, "captured", f"compiled into {g.name}", f"graphs/{i}")
@@ -98,19 +114,48 @@ def _findings(r: Any) -> list[s.Finding]:
         if f.status == "limit":
             last = next((c for c in reversed(r.recompiles) if c.frame == i), None)
             why = f": {_subject(last)} changes every call" if last is not None else ""
-            action = (last.suggestion if last is not None else "") or "raise tcompile.config.recompile_limit, or pass dynamic=True"
-            out.insert(0, s.Finding("warning", f"`{f.name}` reached the {f.reason.removesuffix(')')}){why}", action, f"frames/{i}", f.line))
+            action = (
+                last.suggestion if last is not None else ""
+            ) or "raise tcompile.config.recompile_limit, or pass dynamic=True"
+            out.insert(
+                0,
+                s.Finding(
+                    "warning",
+                    f"`{f.name}` reached the {f.reason.removesuffix(')')}){why}",
+                    action,
+                    f"frames/{i}",
+                    f.line,
+                ),
+            )
     by_cause: dict[tuple, list[int]] = {}
     for i, c in enumerate(r.recompiles):
         by_cause.setdefault((c.frame, _subject(c)), []).append(i)
     for (_, what), which in by_cause.items():
         c = r.recompiles[which[-1]]
-        cost = sum(e.seconds for n, e in enumerate(r.entries) if e.frame == c.frame and n != r.frames[c.frame].entries[0]) if c.frame is not None and r.frames[c.frame].entries else None
-        out.append(s.Finding("info" if len(which) < 3 else "warning",
-                             f"`{c.frame_name}` was compiled again {plural(len(which), 'time')} because {what} changed ({c.expected} → {c.got})",
-                             c.suggestion, f"recompiles/{which[-1]}", c.line, cost or None))
+        cost = (
+            sum(e.seconds for n, e in enumerate(r.entries) if e.frame == c.frame and n != r.frames[c.frame].entries[0])
+            if c.frame is not None and r.frames[c.frame].entries
+            else None
+        )
+        out.append(
+            s.Finding(
+                "info" if len(which) < 3 else "warning",
+                f"`{c.frame_name}` was compiled again {plural(len(which), 'time')} because {what} changed ({c.expected} → {c.got})",
+                c.suggestion,
+                f"recompiles/{which[-1]}",
+                c.line,
+                cost or None,
+            )
+        )
     for i, f in enumerate(r.fallbacks):
-        out.append(s.Finding("info", f"{f.what} ran eager{f' {f.count} times' if f.count > 1 else ''}: {f.reason}", "", f"fallbacks/{i}"))
+        out.append(
+            s.Finding(
+                "info",
+                f"{f.what} ran eager{f' {f.count} times' if f.count > 1 else ''}: {f.reason}",
+                "",
+                f"fallbacks/{i}",
+            )
+        )
     return out[:_MAX_FINDINGS]
 
 
@@ -119,7 +164,9 @@ def closed_line(r: Any) -> str:
     m = r.summary
     head = f"{m.symbol} {m.status if m.status != 'nothing' else 'tcompile'}"
     if m.status in ("nothing", "error", "eager"):
-        return f"{head}   {m.note}" + ("  — what to do ▸" if m.status == "eager" and r.findings and r.findings[0].action else "")
+        return f"{head}   {m.note}" + (
+            "  — what to do ▸" if m.status == "eager" and r.findings and r.findings[0].action else ""
+        )
     facts = [plural(m.graphs, "graph")]
     lines = list(dict.fromkeys(b.line for b in r.graph_breaks))
     at = ""
@@ -156,7 +203,7 @@ def closed_line(r: Any) -> str:
 def _code_word(b: s.Break) -> str:
     """The few characters that ended the graph: `.item()`, or the kind in words."""
     if b.code and b.col is not None and b.end_col is not None and b.end_line in (None, b.line):
-        piece = b.code.encode()[b.col:b.end_col].decode(errors="ignore").strip()
+        piece = b.code.encode()[b.col : b.end_col].decode(errors="ignore").strip()
         if piece and len(piece) <= 24:
             return piece
     return b.kind.replace("_", " ")

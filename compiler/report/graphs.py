@@ -1,6 +1,8 @@
 """fx graphs as report nodes: names, operations, shapes, lines, modules. Reads `meta["val"]`, `["stack"]`, `["module"]`."""
+
 from __future__ import annotations
 
+import os
 import re
 from typing import Any, Callable, Iterable
 
@@ -9,9 +11,10 @@ import torch.fx
 
 from .schema import Node
 
-__all__ = ["nodes_of", "op_name", "meta_text"]
+__all__ = ["nodes_of", "op_name", "meta_text", "own_line", "all_lines"]
 
-_MAX_ARGS = 160          # longest argument text
+_TORCH = os.path.dirname(torch.__file__) + os.sep
+_MAX_ARGS = 160  # longest argument text
 
 
 def op_name(target: Any) -> str:
@@ -27,8 +30,9 @@ def op_name(target: Any) -> str:
     return str(name)
 
 
-def nodes_of(graph: Any, static: Iterable[str] = (), label: Callable[[str], str] = str,
-             kernel_of: dict[str, int] | None = None) -> list[Node]:
+def nodes_of(
+    graph: Any, static: Iterable[str] = (), label: Callable[[str], str] = str, kernel_of: dict[str, int] | None = None
+) -> list[Node]:
     """The nodes of a torch.fx.Graph (or of anything with a `.graph`). `static` names the placeholders that are
     parameters or buffers, `label` shortens file names, `kernel_of` maps node names to kernels."""
     graph = getattr(graph, "graph", graph)
@@ -45,13 +49,39 @@ def nodes_of(graph: Any, static: Iterable[str] = (), label: Callable[[str], str]
         else:
             op = "output" if n.op == "output" else op_name(n.target)
         shape, dtype = meta_text(n.meta.get("val"))
-        file, line = "", None
-        stack = n.meta.get("stack")
-        if stack:
-            file, line = label(str(stack[-1][0])), int(stack[-1][1])
+        file, line = own_line(n.meta.get("stack"))
         index[n] = len(out)
-        out.append(Node(len(out), n.name, op, inputs, args, shape, dtype, file, line, str(n.meta.get("module") or ""), kernel_of.get(n.name)))
+        out.append(
+            Node(
+                len(out),
+                n.name,
+                op,
+                inputs,
+                args,
+                shape,
+                dtype,
+                label(file) if file else "",
+                line,
+                str(n.meta.get("module") or ""),
+                kernel_of.get(n.name),
+            )
+        )
     return out
+
+
+def own_line(stack: Any) -> tuple[str, int | None]:
+    """File and line of the innermost frame outside of torch: the line that a person wrote, `self.linear(x)` rather than what is
+    inside of torch.nn.Linear."""
+    for frame in reversed(stack or ()):
+        if not str(frame[0]).startswith(_TORCH):
+            return str(frame[0]), int(frame[1])
+    return (str(stack[-1][0]), int(stack[-1][1])) if stack else ("", None)
+
+
+def all_lines(graph: Any) -> set[tuple[str, int]]:
+    """Every (file, line) on the way to an operation of the graph: also the line of a cell that called a library."""
+    graph = getattr(graph, "graph", graph)
+    return {(str(f[0]), int(f[1])) for n in graph.nodes for f in n.meta.get("stack") or ()}
 
 
 def _arguments(n: torch.fx.Node, index: dict[Any, int], inputs: list[int]) -> str:
@@ -80,7 +110,7 @@ def _arguments(n: torch.fx.Node, index: dict[Any, int], inputs: list[int]) -> st
     args = n.args[0] if n.op == "output" and isinstance(n.args[0], (tuple, list)) else n.args
     parts = [text(a) for a in args] + [f"{k}={text(v)}" for k, v in n.kwargs.items()]
     whole = ", ".join(parts)
-    return whole if len(whole) <= _MAX_ARGS else whole[:_MAX_ARGS - 1] + "…"
+    return whole if len(whole) <= _MAX_ARGS else whole[: _MAX_ARGS - 1] + "…"
 
 
 def meta_text(val: Any) -> tuple[list | None, str]:

@@ -4,6 +4,7 @@ A packed value is `{"$z": "<base64 of zlib(UTF-8 JSON)>", "n": <bytes of that JS
 document; readers replace it by the JSON value inside. Long texts (kernel sources, loop IR, entry sources) are stored once in
 the packed list `texts`, and their fields hold the index.
 """
+
 from __future__ import annotations
 
 import base64
@@ -21,8 +22,8 @@ from . import schema as s
 __all__ = ["dump", "load", "pack", "unpack", "DEFAULT_LIMIT"]
 
 DEFAULT_LIMIT = 200_000
-_PACK_FROM = 600                       # JSON text shorter than this stays readable
-_UNPACK_LIMIT = 64 << 20               # a packed value that claims more is refused
+_PACK_FROM = 600  # JSON text shorter than this stays readable
+_UNPACK_LIMIT = 64 << 20  # a packed value that claims more is refused
 _SKIP = {"live", "result", "graph_module", "aten"}
 _TEXT_FIELDS = {"kernels": ("source", "ir"), "entries": ("source",)}
 
@@ -91,12 +92,25 @@ def _assemble(body: dict[str, Any]) -> dict[str, Any]:
     out: dict[str, Any] = {"schema": s.SCHEMA, "version": s.VERSION}
     for name, value in body.items():
         if name in _TEXT_FIELDS:
-            value = [{**row, **{f: texts.setdefault(row[f], len(texts)) if row[f] else None for f in _TEXT_FIELDS[name]}}
-                     for row in value]
+            value = [
+                {**row, **{f: texts.setdefault(row[f], len(texts)) if row[f] else None for f in _TEXT_FIELDS[name]}}
+                for row in value
+            ]
         if name == "graphs":
-            value = [{**g, "captured": pack(g["captured"]), "lowered": pack(g["lowered"]), "unfused": pack(g["unfused"])}
-                     for g in value]
-        elif name not in ("summary", "environment", "options", "marks", "graph_breaks", "recompiles", "findings", "stages"):
+            value = [
+                {**g, "captured": pack(g["captured"]), "lowered": pack(g["lowered"]), "unfused": pack(g["unfused"])}
+                for g in value
+            ]
+        elif name not in (
+            "summary",
+            "environment",
+            "options",
+            "marks",
+            "graph_breaks",
+            "recompiles",
+            "findings",
+            "stages",
+        ):
             value = pack(value)
         out[name] = value
     out["texts"] = pack(list(texts))
@@ -105,17 +119,20 @@ def _assemble(body: dict[str, Any]) -> dict[str, Any]:
 
 def _cuts(body: dict[str, Any]):
     """What may be left out, the least missed first."""
+
     def field_cut(rows: list[dict], field: str, empty: Any, keep: int = 0):
         picked = rows[keep:]
 
         def cut() -> None:
             for r in picked:
                 r[field] = empty
+
         return lambda: sum(bool(r[field]) for r in picked), cut
 
     def tail_cut(name: str, keep: int):
         def cut() -> None:
             del body[name][keep:]
+
         return lambda: max(0, len(body[name]) - keep), cut
 
     why = "to keep the report small enough to save"
@@ -126,7 +143,10 @@ def _cuts(body: dict[str, Any]):
     yield "refusals to fuse", *_spread(field_cut(body["graphs"], "unfused", []), why)
     yield "single timing samples", *_spread(field_cut(engines, "samples", []), why)
     yield "memory plan buffers", *_spread(field_cut(body["memory"], "buffers", []), why)
-    yield "captured graphs (the lowered ones are kept)", *_spread(field_cut(body["graphs"], "captured", empty_graph, 1), why)
+    yield (
+        "captured graphs (the lowered ones are kept)",
+        *_spread(field_cut(body["graphs"], "captured", empty_graph, 1), why),
+    )
     yield "guards", *_spread(tail_cut("guards", 400), why)
     yield "entry sources", *_spread(field_cut(body["entries"], "source", "", 4), why)
     yield "kernel sources", *_spread(field_cut(body["kernels"], "source", "", 24), why)
@@ -136,12 +156,29 @@ def _cuts(body: dict[str, Any]):
     yield "kernel sources", *_spread(field_cut(body["kernels"], "source", "", 4), why)
     yield "lowered graphs", *_spread(field_cut(body["graphs"], "lowered", empty_graph), why)
     yield "guards", *_spread(tail_cut("guards", 40), why)
-    for name in ("entries", "frames", "kernels", "graphs", "externs", "cache", "marks", "recompiles", "graph_breaks", "autotune",
-                 "numerics", "fallbacks"):
+    for name in (
+        "entries",
+        "frames",
+        "kernels",
+        "graphs",
+        "externs",
+        "cache",
+        "marks",
+        "recompiles",
+        "graph_breaks",
+        "autotune",
+        "numerics",
+        "fallbacks",
+    ):
         yield name, *_spread(tail_cut(name, 40), why)
     yield "kernel sources", *_spread(field_cut(body["kernels"], "source", ""), why)
     yield "autotune trials", *_spread(field_cut([*body["kernels"], *body["autotune"]], "trials", []), why)
-    yield "the cell's code", lambda: int(len(body["source"]["text"]) > 10_000), why, lambda: body["source"].update(text="")
+    yield (
+        "the cell's code",
+        lambda: int(len(body["source"]["text"]) > 10_000),
+        why,
+        lambda: body["source"].update(text=""),
+    )
 
 
 def _spread(pair: tuple, why: str) -> tuple:
@@ -158,7 +195,9 @@ def load(cls: type, text: str | bytes | dict) -> Any:
     if not isinstance(data, dict) or data.get("schema") != s.SCHEMA:
         raise ValueError(f'report: expected {{"schema": "{s.SCHEMA}", ...}}, got something else')
     if data.get("version") != s.VERSION:
-        raise ValueError(f"report: version {data.get('version')!r} cannot be read, this tcompile reads version {s.VERSION}")
+        raise ValueError(
+            f"report: version {data.get('version')!r} cannot be read, this tcompile reads version {s.VERSION}"
+        )
     data = unpack(data)
     texts = data.get("texts", [])
     for name, fields in _TEXT_FIELDS.items():
@@ -179,8 +218,13 @@ def _build(tp: Any, value: Any) -> Any:
         if not isinstance(value, dict):
             raise ValueError(f"report: expected an object for {tp.__name__}, got {type(value).__name__}")
         hints = _hints(tp)
-        return tp(**{f.name: _build(hints[f.name], value[f.name]) for f in dataclasses.fields(tp)
-                     if f.name in value and f.name not in _SKIP})
+        return tp(
+            **{
+                f.name: _build(hints[f.name], value[f.name])
+                for f in dataclasses.fields(tp)
+                if f.name in value and f.name not in _SKIP
+            }
+        )
     origin = typing.get_origin(tp)
     if origin is list and isinstance(value, list):
         args = typing.get_args(tp)

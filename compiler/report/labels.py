@@ -1,5 +1,6 @@
 """Short names of files: `In[3]` for a notebook cell, relative paths for the rest. Keeps reports small and free of
 the writer's home directory."""
+
 from __future__ import annotations
 
 import os

@@ -1,4 +1,5 @@
 """Numbers for people: seconds, bytes, ratios and counts, each with its unit."""
+
 from __future__ import annotations
 
 __all__ = ["seconds", "seconds_range", "size", "ratio", "count", "plural", "interval"]
@@ -21,7 +22,9 @@ def seconds_range(lo: float | None, hi: float | None) -> str:
     if lo is None or hi is None:
         return "–"
     unit, factor = next(((u, f) for u, f in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)) if hi >= 0.9995 * f), ("ns", 1e-9))
-    digits = next((d for d in range(3) if round(lo / factor, d) != round(hi / factor, d) and hi / factor * 10 ** d >= 10), 1)
+    digits = next(
+        (d for d in range(3) if round(lo / factor, d) != round(hi / factor, d) and hi / factor * 10**d >= 10), 1
+    )
     return f"{lo / factor:.{digits}f}–{hi / factor:.{digits}f} {unit}"
 
 

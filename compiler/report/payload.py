@@ -4,6 +4,7 @@
 relative where they stay near, so that the rows of a second layer equal those of the first, and a run of equal layers
 becomes one block of rows with a `repeats` record.
 """
+
 from __future__ import annotations
 
 from dataclasses import replace
@@ -13,7 +14,7 @@ from .schema import GraphData, Node
 
 __all__ = ["encode", "expand"]
 
-MIN_BLOCK = 3            # a repeated block must have that many nodes to be worth a record
+MIN_BLOCK = 3  # a repeated block must have that many nodes to be worth a record
 _TABLES = ("ops", "args", "shapes", "dtypes", "lines", "modules")
 _ROW = ("op", "args", "shape", "dtype", "line", "module")
 
@@ -48,7 +49,7 @@ def expand(data: GraphData) -> list[Node]:
     if not data.count:
         return []
     c, t = data.columns, data.tables
-    order: list[tuple[int, str, str]] = []           # stored row, module prefix in it, the prefix to show instead
+    order: list[tuple[int, str, str]] = []  # stored row, module prefix in it, the prefix to show instead
     blocks = {r["start"]: r for r in data.repeats}
     row = 0
     while row < len(c["op"]):
@@ -67,11 +68,23 @@ def expand(data: GraphData) -> list[Node]:
         file, line = t["lines"][c["line"][row]]
         module = t["modules"][c["module"][row]]
         if old != new:
-            module = new + module[len(old):]
+            module = new + module[len(old) :]
         kernel = c["kernel"][i]
-        out.append(Node(i, c["name"][i], t["ops"][c["op"][row]], [i - v if v > 0 else -1 - v for v in c["inputs"][row]],
-                        t["args"][c["args"][row]], t["shapes"][c["shape"][row]], t["dtypes"][c["dtype"][row]],
-                        file, line, module, None if kernel < 0 else kernel))
+        out.append(
+            Node(
+                i,
+                c["name"][i],
+                t["ops"][c["op"][row]],
+                [i - v if v > 0 else -1 - v for v in c["inputs"][row]],
+                t["args"][c["args"][row]],
+                t["shapes"][c["shape"][row]],
+                t["dtypes"][c["dtype"][row]],
+                file,
+                line,
+                module,
+                None if kernel < 0 else kernel,
+            )
+        )
     return out
 
 
@@ -116,14 +129,14 @@ def _layer(module: str) -> tuple[str, int, str] | None:
     for i, p in enumerate(parts):
         if p.isdigit():
             head = ".".join(parts[:i])
-            tail = ".".join(parts[i + 1:])
+            tail = ".".join(parts[i + 1 :])
             return (head + "." if head else ""), int(p), ("." + tail if tail else "")
     return None
 
 
 def _find_repeats(nodes: list[Node]) -> dict[int, dict]:
     """Consecutive runs of nodes in numbered siblings (`layer.0`, `layer.1`, ...) whose rows are equal."""
-    runs: list[tuple[int, int, str, int]] = []       # start, end, container, number
+    runs: list[tuple[int, int, str, int]] = []  # start, end, container, number
     for n in nodes:
         where = _layer(n.module)
         if where is None:
@@ -147,20 +160,33 @@ def _find_repeats(nodes: list[Node]) -> dict[int, dict]:
                 break
             options, times = narrowed, times + 1
         if times > 1:
-            out[start] = {"length": length, "times": times, "refs": [[max(o) for o in row] for row in options],
-                          "modules": [f"{container}{runs[i + t][3]}" for t in range(times)]}
+            out[start] = {
+                "length": length,
+                "times": times,
+                "refs": [[max(o) for o in row] for row in options],
+                "modules": [f"{container}{runs[i + t][3]}" for t in range(times)],
+            }
         i += times
     return out
 
 
-def _same_layer(nodes: list[Node], a: int, b: int, length: int, options: list[list[set[int]]]) -> list[list[set[int]]] | None:
+def _same_layer(
+    nodes: list[Node], a: int, b: int, length: int, options: list[list[set[int]]]
+) -> list[list[set[int]]] | None:
     out = []
     for k in range(length):
         x, y = nodes[a + k], nodes[b + k]
-        if (x.op, x.args, _freeze(x.shape), x.dtype, x.file, x.line, len(x.inputs)) != \
-                (y.op, y.args, _freeze(y.shape), y.dtype, y.file, y.line, len(y.inputs)):
+        if (x.op, x.args, _freeze(x.shape), x.dtype, x.file, x.line, len(x.inputs)) != (
+            y.op,
+            y.args,
+            _freeze(y.shape),
+            y.dtype,
+            y.file,
+            y.line,
+            len(y.inputs),
+        ):
             return None
-        if _layer(x.module)[2] != _layer(y.module)[2]:       # type: ignore[index]  # both are inside a numbered container
+        if _layer(x.module)[2] != _layer(y.module)[2]:  # type: ignore[index]  # both are inside a numbered container
             return None
         row = [o & {b + k - j, -1 - j} for o, j in zip(options[k], y.inputs)]
         if not all(row):

@@ -1,4 +1,5 @@
 """`CompileReport`: all facts of one run of the compiler, as plain data that shows itself."""
+
 from __future__ import annotations
 
 import json as _json
@@ -15,8 +16,10 @@ _renderer: Callable[["CompileReport"], dict[str, Any]] | None = None
 _views: Callable[["CompileReport", str], Any] | None = None
 
 
-def set_renderer(render: Callable[["CompileReport"], dict[str, Any]] | None,
-                 views: Callable[["CompileReport", str], Any] | None = None) -> None:
+def set_renderer(
+    render: Callable[["CompileReport"], dict[str, Any]] | None,
+    views: Callable[["CompileReport", str], Any] | None = None,
+) -> None:
     """Install the function that gives a report's MIME bundle, and the one that makes its widgets and plots by name. The
     notebook package does this."""
     global _renderer, _views
@@ -30,8 +33,9 @@ class CompileReport:
     `assert not r.graph_breaks`, `r.graphs[0].graph_module`, `r.kernels[0].source`, `r.speedups.over("eager").ratio`:
     each attribute is a list or a small object of `schema.py`, which documents the fields and their units.
     """
+
     title: str = ""
-    created: str = ""                  # ISO 8601, UTC
+    created: str = ""  # ISO 8601, UTC
     id: str = ""
     options: dict[str, Any] = field(default_factory=dict)
     environment: dict[str, Any] = field(default_factory=dict)
@@ -57,8 +61,10 @@ class CompileReport:
     findings: list[s.Finding] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
     omitted: list[s.Omission] = field(default_factory=list)
-    result: Any = field(default=None, compare=False, repr=False)   # explain(): the call's value; never saved
-    live: Any = field(default=None, compare=False, repr=False)     # times the calls again, in the same process; never saved
+    result: Any = field(default=None, compare=False, repr=False)  # explain(): the call's value; never saved
+    live: Any = field(
+        default=None, compare=False, repr=False
+    )  # times the calls again, in the same process; never saved
 
     @property
     def compile_seconds(self) -> float:
@@ -67,6 +73,7 @@ class CompileReport:
     def to_dict(self, limit: int | None = None) -> dict[str, Any]:
         """The report as JSON-ready data, at most `limit` bytes when serialised (200,000 unless told)."""
         from .json import DEFAULT_LIMIT, dump
+
         return dump(self, DEFAULT_LIMIT if limit is None else limit)
 
     def to_json(self, limit: int | None = None) -> str:
@@ -80,8 +87,10 @@ class CompileReport:
             bundle = _renderer(self) if _renderer is not None else {}
             body = bundle.get("text/html")
             if body is None:
-                raise RuntimeError("report.save: HTML needs the renderer; write `import tcompile.kernel_magics.render` first, or save as .json")
-            text = f"<!doctype html>\n<meta charset=\"utf-8\">\n<title>{_escape(self.title or 'tcompile report')}</title>\n{body}\n"
+                raise RuntimeError(
+                    "report.save: HTML needs the renderer; write `import tcompile.kernel_magics.render` first, or save as .json"
+                )
+            text = f'<!doctype html>\n<meta charset="utf-8">\n<title>{_escape(self.title or "tcompile report")}</title>\n{body}\n'
         elif path.endswith(".json"):
             text = self.to_json()
         else:
@@ -94,6 +103,7 @@ class CompileReport:
     def from_json(cls, text: str | bytes | dict) -> "CompileReport":
         """Load a report that `to_json` or `save` wrote. Raises ValueError for anything else, naming what is wrong."""
         from .json import load
+
         return load(cls, text)
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
@@ -103,7 +113,9 @@ class CompileReport:
 
     def _view(self, name: str) -> Any:
         if _views is None:
-            raise RuntimeError(f"{name}: views are drawn by the notebook package; `import tcompile` before the compiler to have it at hand")
+            raise RuntimeError(
+                f"{name}: views are drawn by the notebook package; `import tcompile` before the compiler to have it at hand"
+            )
         return _views(self, name)
 
     def widget(self) -> Any:
@@ -132,6 +144,7 @@ class CompileReport:
 
     def __str__(self) -> str:
         from .text import render
+
         return render(self)
 
     def __repr__(self) -> str:

@@ -8,15 +8,47 @@ assert on them. They hold plain values only: str, int, float, bool, None, lists 
 Units: seconds, bytes, floating point operations. Lines count from 1, columns from 0. A file is a short label: `In[3]`
 for a notebook cell, a path relative to site-packages or to the working directory for anything else.
 """
+
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["SCHEMA", "VERSION", "MIME", "Mark", "Frame", "Entry", "Node", "GraphData", "Symbol", "Graph", "Break",
-           "GuardRow", "Recompile", "Trial", "Kernel", "Extern", "MemoryBuffer", "Memory", "Stage", "CacheLookup",
-           "Fallback", "NumericError", "EngineTime", "Speedup", "CallTiming", "Speedups", "TimelineEvent", "Finding",
-           "Omission", "Summary", "CellSource", "FrameRef", "AutotuneRun"]
+__all__ = [
+    "SCHEMA",
+    "VERSION",
+    "MIME",
+    "Mark",
+    "Frame",
+    "Entry",
+    "Node",
+    "GraphData",
+    "Symbol",
+    "Graph",
+    "Break",
+    "GuardRow",
+    "Recompile",
+    "Trial",
+    "Kernel",
+    "Extern",
+    "MemoryBuffer",
+    "Memory",
+    "Stage",
+    "CacheLookup",
+    "Fallback",
+    "NumericError",
+    "EngineTime",
+    "Speedup",
+    "CallTiming",
+    "Speedups",
+    "TimelineEvent",
+    "Finding",
+    "Omission",
+    "Summary",
+    "CellSource",
+    "FrameRef",
+    "AutotuneRun",
+]
 
 SCHEMA = "tcompile.report"
 VERSION = 1
@@ -29,17 +61,19 @@ STATUSES = ("compiled", "partly", "eager", "nothing", "error")
 @dataclass
 class CellSource:
     """The code that the report is about."""
+
     text: str = ""
     file: str = ""
     first_line: int = 1
-    cell: int | None = None            # execution count, for In[cell]
+    cell: int | None = None  # execution count, for In[cell]
 
 
 @dataclass
 class Mark:
     """One mark beside a line of code. `ref` opens the place in the report: "breaks/0", "guards/3", "frames/1"."""
+
     line: int
-    kind: str                          # one of MARK_KINDS
+    kind: str  # one of MARK_KINDS
     text: str
     file: str = ""
     cell: int | None = None
@@ -50,6 +84,7 @@ class Mark:
 @dataclass
 class FrameRef:
     """One step of a call chain."""
+
     function: str
     file: str
     line: int
@@ -58,19 +93,21 @@ class FrameRef:
 @dataclass
 class Frame:
     """One Python function (code object) that tcompile looked at."""
+
     name: str
     file: str = ""
     line: int = 0
-    status: str = "compiled"           # "compiled" | "partly" | "skipped" | "limit" | "error"
+    status: str = "compiled"  # "compiled" | "partly" | "skipped" | "limit" | "error"
     reason: str = ""
     entries: list[int] = field(default_factory=list)
     captures: int = 0
-    seconds: float = 0.0               # spent on compiling it
+    seconds: float = 0.0  # spent on compiling it
 
 
 @dataclass
 class Entry:
     """One compiled version of a frame: guards, at most one graph, and the Python text around it."""
+
     frame: int
     graph: int | None = None
     guards: int = 0
@@ -86,22 +123,24 @@ class Entry:
 @dataclass
 class Node:
     """One operation of a graph, as decoded from GraphData."""
+
     index: int
     name: str
     op: str
     inputs: list[int]
-    args: str                          # argument text with %0, %1, ... for the inputs
+    args: str  # argument text with %0, %1, ... for the inputs
     shape: list | None = None
     dtype: str = ""
     file: str = ""
     line: int | None = None
     module: str = ""
-    kernel: int | None = None          # index into report.kernels
+    kernel: int | None = None  # index into report.kernels
 
 
 @dataclass
 class GraphData:
     """A graph in columns (see docs/report-schema.md, "Graph payload"). `nodes()` expands it."""
+
     count: int = 0
     tables: dict[str, list] = field(default_factory=dict)
     columns: dict[str, list] = field(default_factory=dict)
@@ -109,6 +148,7 @@ class GraphData:
 
     def nodes(self) -> list[Node]:
         from .payload import expand
+
         return expand(self)
 
     def __bool__(self) -> bool:
@@ -118,6 +158,7 @@ class GraphData:
 @dataclass
 class Symbol:
     """A symbolic size: its value at the first call, its range and the line that made or pinned it."""
+
     name: str
     hint: int | None = None
     lo: int | None = None
@@ -131,24 +172,27 @@ class Symbol:
 @dataclass
 class Graph:
     """One captured graph: as captured (torch level) and as lowered (core aten)."""
+
     name: str
     frame: int | None = None
     entry: int | None = None
     inputs: list[str] = field(default_factory=list)
     outputs: int = 0
-    ops: int = 0                       # operations, placeholders and output not counted
+    ops: int = 0  # operations, placeholders and output not counted
     captured: GraphData = field(default_factory=GraphData)
     lowered: GraphData = field(default_factory=GraphData)
     symbols: list[Symbol] = field(default_factory=list)
-    unfused: list[list[str]] = field(default_factory=list)     # [node, node, reason]
+    unfused: list[list[str]] = field(default_factory=list)  # [node, node, reason]
     kernels: list[int] = field(default_factory=list)
-    graph_module: Any = field(default=None, repr=False, compare=False)   # live torch.fx.GraphModule, not in the JSON
-    aten: Any = field(default=None, repr=False, compare=False)           # live torch.fx.GraphModule or Graph, not in the JSON
+    lines: list[list] = field(default_factory=list)  # [file, line] of notebook cells on the way to its operations
+    graph_module: Any = field(default=None, repr=False, compare=False)  # live torch.fx.GraphModule, not in the JSON
+    aten: Any = field(default=None, repr=False, compare=False)  # live torch.fx.GraphModule or Graph, not in the JSON
 
 
 @dataclass
 class Break:
     """A graph break: what ended the graph, at which line, and what to write instead."""
+
     kind: str
     reason: str
     file: str = ""
@@ -168,6 +212,7 @@ class Break:
 @dataclass
 class GuardRow:
     """A guard in words. `cls` is "watched" (a flag), "checked" (each call) or "once"."""
+
     entry: int
     source: str
     kind: str
@@ -177,13 +222,14 @@ class GuardRow:
     line: int | None = None
     why: str = ""
     cls: str = "checked"
-    failed: int = 0                    # times this guard was the first to fail
-    count: int = 1                     # > 1: this row stands for several guards that differ in their source alone
+    failed: int = 0  # times this guard was the first to fail
+    count: int = 1  # > 1: this row stands for several guards that differ in their source alone
 
 
 @dataclass
 class Recompile:
     """An entry's first failing guard: the reason why a frame was compiled again."""
+
     frame: int | None
     frame_name: str
     source: str = ""
@@ -196,13 +242,14 @@ class Recompile:
     code: str = ""
     suggestion: str = ""
     why: str = ""
-    others: int = 0                    # further entries of the frame that failed as well
+    others: int = 0  # further entries of the frame that failed as well
     time: float = 0.0
 
 
 @dataclass
 class Trial:
     """One candidate that autotuning measured."""
+
     config: dict[str, Any]
     seconds: float | None = None
     chosen: bool = False
@@ -212,20 +259,21 @@ class Trial:
 @dataclass
 class Kernel:
     """A generated kernel."""
+
     name: str
-    language: str = "cpp"              # "cpp" | "triton"
+    language: str = "cpp"  # "cpp" | "triton"
     source: str = ""
     ir: str = ""
     graph: int | None = None
-    bytes: int | None = None           # read and written by one launch, at the first call's sizes
+    bytes: int | None = None  # read and written by one launch, at the first call's sizes
     flops: int | None = None
-    launches: int = 1                  # per call of its graph
-    seconds: float | None = None       # one launch, where measured
+    launches: int = 1  # per call of its graph
+    seconds: float | None = None  # one launch, where measured
     compile_seconds: float | None = None
     registers: int | None = None
     spills: int | None = None
-    origins: list[str] = field(default_factory=list)           # names of the lowered nodes in it
-    lines: list[list] = field(default_factory=list)            # [file, line]
+    origins: list[str] = field(default_factory=list)  # names of the lowered nodes in it
+    lines: list[list] = field(default_factory=list)  # [file, line]
     fused_because: list[str] = field(default_factory=list)
     choices: dict[str, Any] = field(default_factory=dict)
     trials: list[Trial] = field(default_factory=list)
@@ -234,6 +282,7 @@ class Kernel:
 @dataclass
 class AutotuneRun:
     """A search whose kernel is not (or not only) in `kernels`."""
+
     kernel: str
     trials: list[Trial] = field(default_factory=list)
 
@@ -241,6 +290,7 @@ class AutotuneRun:
 @dataclass
 class Extern:
     """A call of torch's own kernel from the plan."""
+
     op: str
     count: int = 1
     reason: str = ""
@@ -252,15 +302,16 @@ class Extern:
 class MemoryBuffer:
     name: str
     bytes: int
-    start: int                         # step of the plan that allocates it
-    end: int                           # step that frees it
-    reuse: str = ""                    # the buffer whose memory it takes
+    start: int  # step of the plan that allocates it
+    end: int  # step that frees it
+    reuse: str = ""  # the buffer whose memory it takes
     kind: str = "temp"
 
 
 @dataclass
 class Memory:
     """The memory plan of one graph."""
+
     graph: int | None = None
     peak_bytes: int | None = None
     without_reuse_bytes: int | None = None
@@ -272,6 +323,7 @@ class Memory:
 @dataclass
 class Stage:
     """Time spent in one stage of the pipeline. `seconds` includes the stages inside it, `self_seconds` does not."""
+
     name: str
     seconds: float
     self_seconds: float
@@ -291,6 +343,7 @@ class CacheLookup:
 @dataclass
 class Fallback:
     """Work that ran as plain eager code, and why."""
+
     what: str
     reason: str
     count: int = 1
@@ -300,6 +353,7 @@ class Fallback:
 @dataclass
 class NumericError:
     """Error of one output or node against eager and a float64 reference."""
+
     name: str
     max_abs: float | None = None
     rms_vs_float64: float | None = None
@@ -310,22 +364,24 @@ class NumericError:
 @dataclass
 class EngineTime:
     """Seconds per call of one engine on one call. `status` other than "ok" says in `reason` why there is no figure."""
+
     engine: str
-    status: str = "ok"                 # "ok" | "skipped" | "failed" | "stopped" | "unavailable"
+    status: str = "ok"  # "ok" | "skipped" | "failed" | "stopped" | "unavailable"
     reason: str = ""
     median: float | None = None
-    lo: float | None = None            # 95 % bootstrap interval of the median
+    lo: float | None = None  # 95 % bootstrap interval of the median
     hi: float | None = None
-    n: int = 0                         # samples
-    inner: int = 1                     # calls per sample
-    cold: float | None = None          # the first call, compilation included
-    warm: float | None = None          # the second call
+    n: int = 0  # samples
+    inner: int = 1  # calls per sample
+    cold: float | None = None  # the first call, compilation included
+    warm: float | None = None  # the second call
     samples: list[float] = field(default_factory=list)
 
 
 @dataclass
 class Speedup:
     """`engine` is `ratio` times as fast as `over`, with a 95 % interval."""
+
     engine: str
     over: str
     ratio: float
@@ -336,11 +392,12 @@ class Speedup:
 @dataclass
 class CallTiming:
     """One call of the cell, timed again under each engine."""
+
     name: str
     line: int | None = None
     safe: bool = True
     why_not: str = ""
-    measured: str = "call"             # "call" end to end | "graphs" the graphs alone | "cell" the whole cell | "" nothing
+    measured: str = "call"  # "call" end to end | "graphs" the graphs alone | "cell" the whole cell | "" nothing
     engines: list[EngineTime] = field(default_factory=list)
     speedups: list[Speedup] = field(default_factory=list)
     compile_seconds: float | None = None
@@ -350,7 +407,7 @@ class CallTiming:
 
 @dataclass
 class Speedups:
-    status: str = "off"                # "measured" | "partial" | "off" | "unavailable"
+    status: str = "off"  # "measured" | "partial" | "off" | "unavailable"
     reason: str = "timing was not asked for"
     budget_seconds: float | None = None
     spent_seconds: float = 0.0
@@ -369,8 +426,9 @@ class Speedups:
 @dataclass
 class TimelineEvent:
     """Something that happened at `time` seconds after the report began, in the order of the events."""
+
     time: float
-    kind: str                          # "capture" | "entry" | "recompile" | "break" | "skip" | "limit" | "error"
+    kind: str  # "capture" | "entry" | "recompile" | "break" | "skip" | "limit" | "error"
     frame: int | None = None
     entry: int | None = None
     text: str = ""
@@ -380,7 +438,8 @@ class TimelineEvent:
 @dataclass
 class Finding:
     """Something worth doing, most costly first."""
-    severity: str                      # "warning" | "info"
+
+    severity: str  # "warning" | "info"
     text: str
     action: str = ""
     ref: str = ""
@@ -391,6 +450,7 @@ class Finding:
 @dataclass
 class Omission:
     """What was left out of the report to keep it small."""
+
     what: str
     count: int
     why: str
@@ -399,7 +459,8 @@ class Omission:
 @dataclass
 class Summary:
     """The closed line of a report, as figures."""
-    status: str = "nothing"            # one of STATUSES
+
+    status: str = "nothing"  # one of STATUSES
     symbol: str = "○"
     graphs: int = 0
     breaks: int = 0
@@ -408,4 +469,4 @@ class Summary:
     recompiles: int = 0
     compile_seconds: float = 0.0
     note: str = ""
-    line: str = ""                     # the whole closed line as text
+    line: str = ""  # the whole closed line as text

@@ -1,4 +1,5 @@
 """A report as plain text: the closed line, then short tables with Unicode bars. 100 columns, no colours."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -28,7 +29,7 @@ def table(rows: list[list[str]], head: list[str] | None = None, right: tuple[int
     for r in every:
         cells = [c.rjust(w) if i in right else c.ljust(w) for i, (c, w) in enumerate(zip(r, widths))]
         line = "  " + "  ".join(cells).rstrip()
-        out.append(line if len(line) <= _WIDTH + 40 else line[:_WIDTH + 39] + "…")
+        out.append(line if len(line) <= _WIDTH + 40 else line[: _WIDTH + 39] + "…")
     return out
 
 
@@ -47,11 +48,25 @@ def render_short(r: Any) -> str:
 def render(r: Any) -> str:
     """Everything, section by section; empty sections are left out."""
     out = [r.summary.line or f"tcompile report: {r.title}"]
-    for title, lines in (("Findings", _findings(r)), ("Speed", _speed(r.speedups)), ("Stages", _stages(r.stages)), ("Graph breaks", _breaks(r)),
-                         ("Recompiles", _recompiles(r)), ("Functions", _frames(r)), ("Graphs", _graphs(r)), ("Guards", _guards(r)), ("Kernels", _kernels(r)),
-                         ("Library calls", _externs(r)), ("Memory", _memory(r)), ("Cache", _cache(r)), ("Ran eager", _fallbacks(r)),
-                         ("Numerics", _numerics(r)), ("Errors", [f"  {e}" for e in r.errors]), ("Left out", [f"  {o.what}: {o.count}, {o.why}" for o in r.omitted]),
-                         ("Environment", ["  " + " · ".join(f"{k} {v}" for k, v in r.environment.items())] if r.environment else [])):
+    for title, lines in (
+        ("Findings", _findings(r)),
+        ("Speed", _speed(r.speedups)),
+        ("Stages", _stages(r.stages)),
+        ("Graph breaks", _breaks(r)),
+        ("Recompiles", _recompiles(r)),
+        ("Functions", _frames(r)),
+        ("Graphs", _graphs(r)),
+        ("Guards", _guards(r)),
+        ("Kernels", _kernels(r)),
+        ("Library calls", _externs(r)),
+        ("Memory", _memory(r)),
+        ("Cache", _cache(r)),
+        ("Ran eager", _fallbacks(r)),
+        ("Numerics", _numerics(r)),
+        ("Errors", [f"  {e}" for e in r.errors]),
+        ("Left out", [f"  {o.what}: {o.count}, {o.why}" for o in r.omitted]),
+        ("Environment", ["  " + " · ".join(f"{k} {v}" for k, v in r.environment.items())] if r.environment else []),
+    ):
         if lines:
             out += ["", title, *lines]
     return "\n".join(out)
@@ -71,7 +86,9 @@ def _speed(sp: s.Speedups) -> list[str]:
         return [f"  not measured: {sp.reason}"] if sp.reason else []
     out = []
     for c in sp.calls:
-        what = {"call": "the call, end to end", "graphs": "its graphs alone", "cell": "the whole cell"}.get(c.measured, "not measured")
+        what = {"call": "the call, end to end", "graphs": "its graphs alone", "cell": "the whole cell"}.get(
+            c.measured, "not measured"
+        )
         out.append(f"  {c.name}{f' (line {c.line})' if c.line else ''}: {what}{'; ' + c.why_not if c.why_not else ''}")
         longest = max((e.median or 0.0 for e in c.engines), default=0.0)
         rows = []
@@ -80,7 +97,14 @@ def _speed(sp: s.Speedups) -> list[str]:
                 rows.append([e.engine, "–", "", e.status + (f": {e.reason}" if e.reason else "")])
             else:
                 extra = "".join(f"  {k} {seconds(v)}" for k, v in (("cold", e.cold), ("warm", e.warm)) if v is not None)
-                rows.append([e.engine, seconds(e.median), f"[{seconds_range(e.lo, e.hi)}]", bar(e.median / longest if longest else 0) + extra])
+                rows.append(
+                    [
+                        e.engine,
+                        seconds(e.median),
+                        f"[{seconds_range(e.lo, e.hi)}]",
+                        bar(e.median / longest if longest else 0) + extra,
+                    ]
+                )
         out += ["  " + line for line in table(rows, right=(1,))]
         for x in c.speedups:
             out.append(f"    {x.engine} against {x.over}: {interval(x.ratio, x.lo, x.hi)}")
@@ -95,7 +119,15 @@ def _speed(sp: s.Speedups) -> list[str]:
 
 def _stages(stages: list[s.Stage]) -> list[str]:
     total = sum(st.self_seconds for st in stages)
-    rows = [[("  " if st.parent else "") + st.name, seconds(st.self_seconds), f"{st.count}×", bar(st.self_seconds / total if total else 0)] for st in stages]
+    rows = [
+        [
+            ("  " if st.parent else "") + st.name,
+            seconds(st.self_seconds),
+            f"{st.count}×",
+            bar(st.self_seconds / total if total else 0),
+        ]
+        for st in stages
+    ]
     return table(rows, right=(1, 2))
 
 
@@ -117,28 +149,60 @@ def _recompiles(r: Any) -> list[str]:
     out = []
     for c in r.recompiles:
         what = f"{c.source}.{c.detail}" if c.source and c.detail else c.source or c.detail or c.kind
-        out.append(f"  {c.frame_name}: {what}: expected {c.expected}, got {c.got}" + (f"   ({c.file}:{c.line})" if c.line else ""))
+        out.append(
+            f"  {c.frame_name}: {what}: expected {c.expected}, got {c.got}"
+            + (f"   ({c.file}:{c.line})" if c.line else "")
+        )
         if c.suggestion:
             out.append(f"    → {c.suggestion}")
     return out
 
 
 def _frames(r: Any) -> list[str]:
-    return table([[f.name, f"{f.file}:{f.line}", f.status, plural(len(f.entries), "entry", "entries"), f.reason] for f in r.frames])
+    return table(
+        [
+            [f.name, f"{f.file}:{f.line}", f.status, plural(len(f.entries), "entry", "entries"), f.reason]
+            for f in r.frames
+        ]
+    )
 
 
 def _graphs(r: Any) -> list[str]:
-    return table([[g.name, plural(g.ops, "operation"), plural(len(g.kernels), "kernel"), "inputs " + ", ".join(g.inputs[:6]) + (", …" if len(g.inputs) > 6 else "")]
-                  for g in r.graphs])
+    return table(
+        [
+            [
+                g.name,
+                plural(g.ops, "operation"),
+                plural(len(g.kernels), "kernel"),
+                "inputs " + ", ".join(g.inputs[:6]) + (", …" if len(g.inputs) > 6 else ""),
+            ]
+            for g in r.graphs
+        ]
+    )
 
 
 def _guards(r: Any) -> list[str]:
-    rows = [["✕" if g.failed else "", str(g.entry), g.cls, g.text, f"{g.file}:{g.line}" if g.line else ""] for g in r.guards[:40]]
-    return table(rows, ["", "entry", "", "guard", "line"]) + ([f"  … and {len(r.guards) - 40} more"] if len(r.guards) > 40 else [])
+    rows = [
+        ["✕" if g.failed else "", str(g.entry), g.cls, f"{g.file}:{g.line}" if g.line else "", g.text]
+        for g in r.guards[:40]
+    ]
+    return rows and table(rows, ["", "entry", "", "line", "what has to hold"]) + (
+        [f"  … and {len(r.guards) - 40} more"] if len(r.guards) > 40 else []
+    )
 
 
 def _kernels(r: Any) -> list[str]:
-    rows = [[k.name, k.language, size(k.bytes), f"{k.launches}×", seconds(k.seconds) if k.seconds else "", ", ".join(k.origins)] for k in r.kernels]
+    rows = [
+        [
+            k.name,
+            k.language,
+            size(k.bytes),
+            f"{k.launches}×",
+            seconds(k.seconds) if k.seconds else "",
+            ", ".join(k.origins),
+        ]
+        for k in r.kernels
+    ]
     return table(rows, right=(2, 3, 4)) + (["  source: r.kernels[0].source"] if rows else [])
 
 
@@ -150,8 +214,14 @@ def _memory(r: Any) -> list[str]:
     rows = []
     for m in r.memory:
         name = r.graphs[m.graph].name if m.graph is not None and m.graph < len(r.graphs) else ""
-        rows.append([name, f"peak {size(m.peak_bytes)}", f"without reuse {size(m.without_reuse_bytes)}" if m.without_reuse_bytes else "",
-                     f"eager {size(m.eager_peak_bytes)}" if m.eager_peak_bytes else ""])
+        rows.append(
+            [
+                name,
+                f"peak {size(m.peak_bytes)}",
+                f"without reuse {size(m.without_reuse_bytes)}" if m.without_reuse_bytes else "",
+                f"eager {size(m.eager_peak_bytes)}" if m.eager_peak_bytes else "",
+            ]
+        )
     return table(rows)
 
 
@@ -166,5 +236,13 @@ def _fallbacks(r: Any) -> list[str]:
 def _numerics(r: Any) -> list[str]:
     def number(x: float | None) -> str:
         return "–" if x is None else f"{x:.2e}"
-    return table([[n.name, number(n.max_abs), number(n.rms_vs_float64), number(n.eager_rms_vs_float64)] for n in r.numerics],
-                 ["output", "max |difference|", "RMS to float64", "eager's"], right=(1, 2, 3)) if r.numerics else []
+
+    return (
+        table(
+            [[n.name, number(n.max_abs), number(n.rms_vs_float64), number(n.eager_rms_vs_float64)] for n in r.numerics],
+            ["output", "max |difference|", "RMS to float64", "eager's"],
+            right=(1, 2, 3),
+        )
+        if r.numerics
+        else []
+    )

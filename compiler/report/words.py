@@ -1,4 +1,5 @@
 """Guards in words: one plain sentence for each, and the short text of an expected value."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -21,16 +22,24 @@ def short(x: Any, limit: int = 80) -> str:
         return f"module {x.__name__}"
     try:
         text = repr(x)
-    except Exception as e:                        # a user's __repr__ may fail; the report must not
+    except Exception as e:  # a user's __repr__ may fail; the report must not
         text = f"<{type(x).__name__}, its repr raises {type(e).__name__}>"
-    return text if len(text) <= limit else text[:limit - 1] + "…"
+    return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
 def spec_text(spec: TensorSpec) -> str:
     """`float32[s0, 64] cpu`, with what is unusual added."""
     shape = ", ".join("any" if d is None else str(d) for d in spec.shape)
-    extra = [t for t, on in (("requires grad", spec.requires_grad), ("conj", spec.is_conj), ("neg", spec.is_neg),
-                             ("this memory", spec.data_ptr is not None)) if on]
+    extra = [
+        t
+        for t, on in (
+            ("requires grad", spec.requires_grad),
+            ("conj", spec.is_conj),
+            ("neg", spec.is_neg),
+            ("this memory", spec.data_ptr is not None),
+        )
+        if on
+    ]
     return f"{_dtype(spec)}[{shape}] {spec.device}" + "".join(f", {e}" for e in extra)
 
 
@@ -49,7 +58,9 @@ def _shape_words(shape: tuple) -> str:
     parts = []
     for i, d in enumerate(shape):
         which = f"{_ORDINALS[i]} size" if i < len(_ORDINALS) else f"size {i}"
-        parts.append(f"{which} {'any' if d is None else d if type(d) is int else f'any from 2 up (`{d}`)' if str(d).isidentifier() else f'`{d}`'}")
+        parts.append(
+            f"{which} {'any' if d is None else d if type(d) is int else f'any from 2 up (`{d}`)' if str(d).isidentifier() else f'`{d}`'}"
+        )
     return f"{len(shape)}-D, " + ", ".join(parts)
 
 
@@ -82,20 +93,45 @@ def guard_text(g: Guard) -> str:
     if g.kind == "TENSOR" and isinstance(e, TensorSpec):
         kind = {"Tensor": "tensor", "Parameter": "parameter"}.get(e.type.__name__, e.type.__name__)
         grad = ", requires grad" if e.requires_grad else ""
-        return f"{s} is a {_dtype(e)} {kind} on {e.device}, {_shape_words(e.shape)}{grad}".replace(", of shape", " of shape")
-    if g.kind == "STATE":
-        return "torch's state: " + x
+        return f"{s} is a {_dtype(e)} {kind} on {e.device}, {_shape_words(e.shape)}{grad}".replace(
+            ", of shape", " of shape"
+        )
+    if g.kind == "STATE" and isinstance(e, dict):
+        return _state_words(e)
     return {
-        "ID": f"{s} is {x}", "TYPE": f"{s} is exactly a {x}", "EQUALS": f"{s} is {x}", "LEN": f"{s} has {x} items",
-        "DICT_KEYS": f"{s} has the keys {x}", "HASATTR": f"{s} {x}", "INT_SYMBOL": f"{s} is any whole number (`{x}`)",
-        "FLOAT": f"{s} is a float, of any value", "PREDICATE": x, "ALIAS": f"{s} and `{x}` are one object",
-        "NO_ALIAS": f"different objects: {x}", "NO_OVERLAP": f"tensors that share no memory: {x}",
-        "CODE": f"{s} still has the code it had", "WEAK_ID": f"{s} is {x}",
+        "ID": f"{s} is {x}",
+        "TYPE": f"{s} is exactly a {x}",
+        "EQUALS": f"{s} is {x}",
+        "LEN": f"{s} has {x} items",
+        "DICT_KEYS": f"{s} has the keys {x}",
+        "HASATTR": f"{s} {x}",
+        "INT_SYMBOL": f"{s} is any whole number (`{x}`)",
+        "FLOAT": f"{s} is a float, of any value",
+        "PREDICATE": x,
+        "ALIAS": f"{s} and `{x}` are one object",
+        "NO_ALIAS": f"different objects: {x}",
+        "NO_OVERLAP": f"tensors that share no memory: {x}",
+        "CODE": f"{s} still has the code it had",
+        "WEAK_ID": f"{s} is {x}",
     }.get(g.kind, f"{s} {g.kind} {x}")
 
 
+def _state_words(state: dict[str, Any]) -> str:
+    """Gradient and inference mode in words; of the rest what is not as torch starts with."""
+    out = []
+    if "grad_mode" in state:
+        out.append("gradients are " + ("on" if state["grad_mode"] else "off"))
+    if state.get("inference_mode"):
+        out.append("inference mode is on")
+    if state.get("autocast"):
+        out.append(f"autocast is {short(state['autocast'], 40)}")
+    if len(state) > len(out):
+        out.append("torch's other settings are as they were")
+    return ", ".join(out)
+
+
 def guard_class(g: Guard) -> str:
-    """"watched", "checked" or "once", as the guard itself says or, failing that, by where its source starts."""
+    """ "watched", "checked" or "once", as the guard itself says or, failing that, by where its source starts."""
     given = getattr(g, "cls", None)
     if given:
         return str(given)

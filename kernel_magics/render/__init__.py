@@ -2,6 +2,7 @@
 
 Nothing here needs Jupyter; importing this package makes reports draw themselves as HTML wherever they are displayed.
 """
+
 from __future__ import annotations
 
 from typing import Any, Iterable
@@ -18,8 +19,12 @@ JSON_LIMIT = 110_000
 def bundle(report: Any, only: Iterable[str] | None = None) -> dict[str, Any]:
     """The MIME bundle of a report: text, HTML and JSON, or the types in `only`."""
     from .html import render_html
-    makers = {"text/plain": lambda: render_short(report), "text/html": lambda: render_html(report),
-              MIME: lambda: report.to_dict(JSON_LIMIT)}
+
+    makers = {
+        "text/plain": lambda: render_short(report),
+        "text/html": lambda: render_html(report),
+        MIME: lambda: report.to_dict(JSON_LIMIT),
+    }
     return {mime: make() for mime, make in makers.items() if only is None or mime in only}
 
 
@@ -27,8 +32,10 @@ def view(report: Any, name: str) -> Any:
     """A widget or a plot of a report, by name."""
     if name in ("speedup_plot", "break_even_plot"):
         from . import plot
+
         return plot.speedup_figure(report) if name == "speedup_plot" else plot.break_even_figure(report)
     from ..widgets import VIEWS
+
     return VIEWS[name](report)
 
 

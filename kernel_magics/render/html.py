@@ -3,6 +3,7 @@
 Structure carries the meaning (headings, tables, `<details>`), so that it reads where a site removes all styles; colour repeats what words
 say. Every text of the user's is escaped: sections build on `esc` and on `table`, which escapes plain strings.
 """
+
 from __future__ import annotations
 
 from html import escape
@@ -13,11 +14,22 @@ from ...compiler.report.finish import SYMBOLS
 from ...compiler.report.numbers import count, interval, plural, seconds, seconds_range, size
 from . import svg
 
-__all__ = ["render_html", "line_html", "overview_html", "speed_html", "graph_html", "guards_html", "kernels_html", "more_html", "STYLE", "esc"]
+__all__ = [
+    "render_html",
+    "line_html",
+    "overview_html",
+    "speed_html",
+    "graph_html",
+    "guards_html",
+    "kernels_html",
+    "more_html",
+    "STYLE",
+    "esc",
+]
 
-_SOURCE_BUDGET = 20_000           # characters of kernel and entry sources in all
-_NODE_BUDGET = 160                # rows of graph tables in all
-_ROWS = 40                        # rows of any other table
+_SOURCE_BUDGET = 20_000  # characters of kernel and entry sources in all
+_NODE_BUDGET = 160  # rows of graph tables in all
+_ROWS = 40  # rows of any other table
 
 STYLE = """\
 .tcr{font-size:13px;line-height:1.45;max-width:1100px;font-variant-numeric:tabular-nums}
@@ -55,13 +67,19 @@ def colour(x: Any, value: str) -> Raw:
     return Raw(f'<span style="color:{value}">{esc(x)}</span>')
 
 
-def table(rows: Sequence[Sequence[Any]], head: Sequence[str] = (), right: Sequence[int] = (), limit: int = _ROWS) -> str:
+def table(
+    rows: Sequence[Sequence[Any]], head: Sequence[str] = (), right: Sequence[int] = (), limit: int = _ROWS
+) -> str:
     """A table of cells, escaped unless Raw; past `limit` rows it says how many there are more."""
     out = ["<table>"]
     if head:
         out.append("<tr>" + "".join(f"<th>{esc(h)}</th>" for h in head) + "</tr>")
     for r in rows[:limit]:
-        out.append("<tr>" + "".join(f'<td class="r">{esc(c)}</td>' if i in right else f"<td>{esc(c)}</td>" for i, c in enumerate(r)) + "</tr>")
+        out.append(
+            "<tr>"
+            + "".join(f'<td class="r">{esc(c)}</td>' if i in right else f"<td>{esc(c)}</td>" for i, c in enumerate(r))
+            + "</tr>"
+        )
     out.append("</table>")
     if len(rows) > limit:
         out.append(f"<div>{dim(f'and {len(rows) - limit} more, in the report object')}</div>")
@@ -77,17 +95,30 @@ def fold(title: str, body: str, note: str = "", open_: bool = False) -> str:
 
 def render_html(r: Any) -> str:
     """The whole report of a CompileReport, closed to its one line."""
-    sections = [_findings(r), fold("Code", _code(r), _marks_note(r), True), fold("Speed", _speed(r.speedups), _speed_note(r.speedups), True),
-                fold("Where the compile time went", _stages(r), seconds(r.summary.compile_seconds)),
-                fold("Graph breaks", _breaks(r), str(len(r.graph_breaks)), bool(r.graph_breaks)),
-                fold("Recompiles", _recompiles(r), str(len(r.recompiles)), bool(r.recompiles)),
-                fold("Guards", _guards(r), str(sum(g.count for g in r.guards))), fold("Functions", _frames(r), str(len(r.frames))),
-                fold("Graphs", _graphs(r), str(len(r.graphs))), fold("Kernels", _kernels(r), str(len(r.kernels))),
-                fold("Library calls", _externs(r), str(sum(e.count for e in r.externs))), fold("Memory", _memory(r)),
-                fold("Numerics", _numerics(r)), fold("Timeline", _timeline(r), str(len(r.timeline))), fold("Cache", _cache(r), _cache_note(r)),
-                fold("Ran eager", _fallbacks(r), str(len(r.fallbacks))), fold("Errors", "".join(f"<div>{esc(e)}</div>" for e in r.errors)),
-                fold("Environment", table([[k, v] for k, v in {**r.environment, **{f"option {k}": v for k, v in r.options.items()}}.items()])),
-                "".join(f"<div>{dim(f'left out: {o.what} ({o.count}), {o.why}')}</div>" for o in r.omitted)]
+    sections = [
+        _findings(r),
+        fold("Code", _code(r), _marks_note(r), True),
+        fold("Speed", _speed(r.speedups), _speed_note(r.speedups), True),
+        fold("Where the compile time went", _stages(r), seconds(r.summary.compile_seconds)),
+        fold("Graph breaks", _breaks(r), str(len(r.graph_breaks)), bool(r.graph_breaks)),
+        fold("Recompiles", _recompiles(r), str(len(r.recompiles)), bool(r.recompiles)),
+        fold("Guards", _guards(r), str(sum(g.count for g in r.guards))),
+        fold("Functions", _frames(r), str(len(r.frames))),
+        fold("Graphs", _graphs(r), str(len(r.graphs))),
+        fold("Kernels", _kernels(r), str(len(r.kernels))),
+        fold("Library calls", _externs(r), str(sum(e.count for e in r.externs))),
+        fold("Memory", _memory(r)),
+        fold("Numerics", _numerics(r)),
+        fold("Timeline", _timeline(r), str(len(r.timeline))),
+        fold("Cache", _cache(r), _cache_note(r)),
+        fold("Ran eager", _fallbacks(r), str(len(r.fallbacks))),
+        fold("Errors", "".join(f"<div>{esc(e)}</div>" for e in r.errors)),
+        fold(
+            "Environment",
+            table([[k, v] for k, v in {**r.environment, **{f"option {k}": v for k, v in r.options.items()}}.items()]),
+        ),
+        "".join(f"<div>{dim(f'left out: {o.what} ({o.count}), {o.why}')}</div>" for o in r.omitted),
+    ]
     return f'<style>{STYLE}</style><div class="tcr"><details><summary>{_line(r)}</summary>{"".join(sections)}</details></div>'
 
 
@@ -108,8 +139,15 @@ def kernels_html(r: Any) -> str:
 
 
 def more_html(r: Any) -> str:
-    return (fold("Functions", _frames(r), open_=True) + fold("Library calls", _externs(r)) + fold("Memory", _memory(r), open_=True) + fold("Timeline", _timeline(r))
-            + fold("Cache", _cache(r), _cache_note(r)) + fold("Ran eager", _fallbacks(r), open_=True) + fold("Environment", table([[k, v] for k, v in r.environment.items()])))
+    return (
+        fold("Functions", _frames(r), open_=True)
+        + fold("Library calls", _externs(r))
+        + fold("Memory", _memory(r), open_=True)
+        + fold("Timeline", _timeline(r))
+        + fold("Cache", _cache(r), _cache_note(r))
+        + fold("Ran eager", _fallbacks(r), open_=True)
+        + fold("Environment", table([[k, v] for k, v in r.environment.items()]))
+    )
 
 
 def guards_html(r: Any, find: str = "") -> str:
@@ -121,17 +159,25 @@ def guards_html(r: Any, find: str = "") -> str:
 def graph_html(r: Any, which: int, form: str = "captured", find: str = "") -> str:
     """One graph as a table: `form` is "captured" or "lowered"; nodes that have `find` in name, operation, module or kernel."""
     g = r.graphs[which]
-    rows = [row for row in _node_rows(r, (getattr(g, form) or g.captured or g.lowered).nodes()) if find.lower() in " ".join(map(str, row)).lower()]
+    rows = [
+        row
+        for row in _node_rows(r, (getattr(g, form) or g.captured or g.lowered).nodes())
+        if find.lower() in " ".join(map(str, row)).lower()
+    ]
     return table(rows, _NODE_HEAD, limit=500) if rows else "<p>no operation matches</p>"
 
 
 def _line(r: Any) -> str:
     """The closed line; the symbol carries the status's colour, the status its weight."""
     m = r.summary
-    tone = {"compiled": svg.MARK_COLOURS["captured"], "partly": svg.MARK_COLOURS["break"], "error": "#d14b4b"}.get(m.status, svg.MARK_COLOURS["eager"])
+    tone = {"compiled": svg.MARK_COLOURS["captured"], "partly": svg.MARK_COLOURS["break"], "error": "#d14b4b"}.get(
+        m.status, svg.MARK_COLOURS["eager"]
+    )
     head, _, rest = m.line.partition("   ")
     symbol, _, word = head.partition(" ")
-    return f"{colour(symbol or SYMBOLS['nothing'], tone)} <b>{esc(word)}</b> &nbsp; {esc(rest).replace('   ', ' &nbsp; ')}"
+    return (
+        f"{colour(symbol or SYMBOLS['nothing'], tone)} <b>{esc(word)}</b> &nbsp; {esc(rest).replace('   ', ' &nbsp; ')}"
+    )
 
 
 def _findings(r: Any) -> str:
@@ -139,7 +185,9 @@ def _findings(r: Any) -> str:
     for f in r.findings:
         sign = colour("▲", svg.MARK_COLOURS["break"]) if f.severity == "warning" else Raw("·")
         cost = dim(f" (about {seconds(f.cost_seconds)})") if f.cost_seconds else ""
-        action = f'<div class="act">→ {code(f.action) if _is_code(f.action) else esc(f.action)}</div>' if f.action else ""
+        action = (
+            f'<div class="act">→ {code(f.action) if _is_code(f.action) else esc(f.action)}</div>' if f.action else ""
+        )
         out.append(f'<div class="find">{sign} {esc(f.text)}{cost}{action}</div>')
     return "".join(out)
 
@@ -160,13 +208,23 @@ def _code(r: Any) -> str:
     rows = []
     for i, line in enumerate(lines[:200], r.source.first_line):
         m = marks.get(i)
-        glyph = f'<span title="{escape(m.text)}" style="color:{svg.MARK_COLOURS[m.kind]}">{_GLYPHS[m.kind]}</span>' if m else ""
+        glyph = (
+            f'<span title="{escape(m.text)}" style="color:{svg.MARK_COLOURS[m.kind]}">{_GLYPHS[m.kind]}</span>'
+            if m
+            else ""
+        )
         note = f'<div class="dim">{esc(m.text)}</div>' if m and m.kind in ("break", "eager") else ""
-        rows.append(f'<tr><td>{glyph}</td><td class="r dim">{i}</td><td class="src"><code>{escape(line) or " "}</code>{note}</td></tr>')
+        rows.append(
+            f'<tr><td>{glyph}</td><td class="r dim">{i}</td><td class="src"><code>{escape(line) or " "}</code>{note}</td></tr>'
+        )
     more = f"<div>{dim(f'and {len(lines) - 200} lines more')}</div>" if len(lines) > 200 else ""
     others = [m for m in r.marks if m.file != r.source.file and m.kind != "captured"]
-    elsewhere = table([[colour(_GLYPHS[m.kind], svg.MARK_COLOURS[m.kind]), f"{m.file}:{m.line}", m.text] for m in others]) if others else ""
-    return f'<table>{"".join(rows)}</table>{more}{elsewhere}'
+    elsewhere = (
+        table([[colour(_GLYPHS[m.kind], svg.MARK_COLOURS[m.kind]), f"{m.file}:{m.line}", m.text] for m in others])
+        if others
+        else ""
+    )
+    return f"<table>{''.join(rows)}</table>{more}{elsewhere}"
 
 
 def _marks_note(r: Any) -> str:
@@ -181,8 +239,12 @@ def _speed_note(sp: s.Speedups) -> str:
 def _speed(sp: s.Speedups) -> str:
     out = []
     for c in sp.calls:
-        what = {"call": "the call, end to end", "graphs": "its graphs alone", "cell": "the whole cell"}.get(c.measured, "not measured")
-        out.append(f"<div>{code(c.name)}{esc(f' · line {c.line}') if c.line else ''} · {esc(what)}{dim('; ' + c.why_not) if c.why_not else ''}</div>")
+        what = {"call": "the call, end to end", "graphs": "its graphs alone", "cell": "the whole cell"}.get(
+            c.measured, "not measured"
+        )
+        out.append(
+            f"<div>{code(c.name)}{esc(f' · line {c.line}') if c.line else ''} · {esc(what)}{dim('; ' + c.why_not) if c.why_not else ''}</div>"
+        )
         longest = max((e.hi or e.median or 0.0 for e in c.engines), default=0.0)
         rows = []
         for e in c.engines:
@@ -190,8 +252,16 @@ def _speed(sp: s.Speedups) -> str:
             if e.median is None:
                 rows.append([name, "–", dim(e.status + (f": {e.reason}" if e.reason else "")), "", "", ""])
             else:
-                rows.append([name, seconds(e.median), Raw(svg.time_bar(e.median, e.lo or e.median, e.hi or e.median, longest, e.engine, e.samples)),
-                             seconds_range(e.lo, e.hi), seconds(e.cold), seconds(e.warm)])
+                rows.append(
+                    [
+                        name,
+                        seconds(e.median),
+                        Raw(svg.time_bar(e.median, e.lo or e.median, e.hi or e.median, longest, e.engine, e.samples)),
+                        seconds_range(e.lo, e.hi),
+                        seconds(e.cold),
+                        seconds(e.warm),
+                    ]
+                )
         if rows:
             out.append(table(rows, ["engine", "steady", "", "95 % interval", "first call", "second"], (1, 4, 5)))
         facts = [f"{x.engine} is {interval(x.ratio, x.lo, x.hi)} as fast as {x.over}" for x in c.speedups]
@@ -214,9 +284,19 @@ def _stages(r: Any) -> str:
     total = sum(v[0] for v in by_name.values())
     if not total:
         return ""
-    rows = [[Raw(f'<span style="color:{svg.STAGE_COLOURS[i % len(svg.STAGE_COLOURS)]}">■</span>'), name, seconds(t), f"{100 * t / total:.0f} %", f"{n}×"]
-            for i, (name, (t, n)) in enumerate(by_name.items())]
-    return svg.stacked_bar([(k, v[0]) for k, v in by_name.items()]) + table(rows, ["", "stage", "time", "share", "runs"], (2, 3, 4))
+    rows = [
+        [
+            Raw(f'<span style="color:{svg.STAGE_COLOURS[i % len(svg.STAGE_COLOURS)]}">■</span>'),
+            name,
+            seconds(t),
+            f"{100 * t / total:.0f} %",
+            f"{n}×",
+        ]
+        for i, (name, (t, n)) in enumerate(by_name.items())
+    ]
+    return svg.stacked_bar([(k, v[0]) for k, v in by_name.items()]) + table(
+        rows, ["", "stage", "time", "share", "runs"], (2, 3, 4)
+    )
 
 
 def _where(file: str, line: int | None) -> str:
@@ -231,18 +311,33 @@ def _breaks(r: Any) -> str:
         if b.code:
             text = b.code.encode()
             if b.col is not None and b.end_col is not None and b.end_line in (None, b.line) and b.end_col <= len(text):
-                parts = [escape(p.decode(errors="replace")) for p in (text[:b.col], text[b.col:b.end_col], text[b.end_col:])]
-                marked = f"<pre>{parts[0]}<b style=\"color:{svg.MARK_COLOURS['break']}\">{parts[1]}</b>{parts[2]}</pre>"
+                parts = [
+                    escape(p.decode(errors="replace"))
+                    for p in (text[: b.col], text[b.col : b.end_col], text[b.end_col :])
+                ]
+                marked = f'<pre>{parts[0]}<b style="color:{svg.MARK_COLOURS["break"]}">{parts[1]}</b>{parts[2]}</pre>'
             else:
                 marked = f"<pre>{escape(b.code)}</pre>"
-        out.append(f"<div>{colour('▲', svg.MARK_COLOURS['break'])} {esc(_where(b.file, b.line))}{esc(f' in {b.function}') if b.function else ''}: {esc(b.reason)}</div>{marked}"
-                   + (f'<div class="act">→ {esc(b.remedy)}</div>' if b.remedy else "") + (f'<div class="act">{dim(chain)}</div>' if chain else ""))
+        out.append(
+            f"<div>{colour('▲', svg.MARK_COLOURS['break'])} {esc(_where(b.file, b.line))}{esc(f' in {b.function}') if b.function else ''}: {esc(b.reason)}</div>{marked}"
+            + (f'<div class="act">→ {esc(b.remedy)}</div>' if b.remedy else "")
+            + (f'<div class="act">{dim(chain)}</div>' if chain else "")
+        )
     return "".join(out)
 
 
 def _recompiles(r: Any) -> str:
-    rows = [[c.frame_name, code(f"{c.source}.{c.detail}" if c.source and c.detail else c.source or c.detail or c.kind), code(c.expected), code(c.got),
-             Raw(f"{esc(_where(c.file, c.line))} {code(c.code.strip())}"), c.suggestion] for c in r.recompiles]
+    rows = [
+        [
+            c.frame_name,
+            code(f"{c.source}.{c.detail}" if c.source and c.detail else c.source or c.detail or c.kind),
+            code(c.expected),
+            code(c.got),
+            Raw(f"{esc(_where(c.file, c.line))} {code(c.code.strip())}"),
+            c.suggestion,
+        ]
+        for c in r.recompiles
+    ]
     return table(rows, ["function", "what changed", "expected", "got", "your line", "what to change"]) if rows else ""
 
 
@@ -251,14 +346,31 @@ def _guards(r: Any) -> str:
 
 
 def _guard_table(guards: Sequence[s.GuardRow], limit: int) -> str:
-    rows = [[colour(f"failed {g.failed}×", svg.MARK_COLOURS["break"]) if g.failed else "", g.entry, g.cls, g.text + (f" (× {g.count})" if g.count > 1 and "guards of kind" not in g.text else ""),
-             _where(g.file, g.line) if g.line else "", dim(g.why)] for g in guards]
+    rows = [
+        [
+            colour(f"failed {g.failed}×", svg.MARK_COLOURS["break"]) if g.failed else "",
+            g.entry,
+            g.cls,
+            g.text + (f" (× {g.count})" if g.count > 1 and "guards of kind" not in g.text else ""),
+            _where(g.file, g.line) if g.line else "",
+            dim(g.why),
+        ]
+        for g in guards
+    ]
     return table(rows, ["", "entry", "checked", "what has to hold", "line", "why"], limit=limit) if rows else ""
 
 
 def _frames(r: Any) -> str:
-    rows = [[code(f.name), _where(f.file, f.line), f.status + (f": {f.reason}" if f.reason else ""), len(f.entries),
-             ", ".join(str(r.entries[e].hits) if r.entries[e].hits is not None else "–" for e in f.entries)] for f in r.frames]
+    rows = [
+        [
+            code(f.name),
+            _where(f.file, f.line),
+            f.status + (f": {f.reason}" if f.reason else ""),
+            len(f.entries),
+            ", ".join(str(r.entries[e].hits) if r.entries[e].hits is not None else "–" for e in f.entries),
+        ]
+        for f in r.frames
+    ]
     return table(rows, ["function", "where", "status", "entries", "calls served"], (3,)) if rows else ""
 
 
@@ -274,9 +386,21 @@ def _node_rows(r: Any, nodes: Sequence[s.Node], hidden: Collection[int] = ()) ->
         args = n.args
         for k in reversed(range(len(n.inputs))):
             args = args.replace(f"%{k}", names[n.inputs[k]])
-        shape = f"{n.dtype}[{', '.join(map(str, n.shape))}]" if n.shape is not None and not any(isinstance(d, list) for d in n.shape) else n.dtype
-        rows.append([code(n.name), code(f"{n.op.removeprefix('aten.')}({args})"), shape, _where(n.file, n.line) if n.line else "", n.module,
-                     r.kernels[n.kernel].name if n.kernel is not None and n.kernel < len(r.kernels) else ""])
+        shape = (
+            f"{n.dtype}[{', '.join(map(str, n.shape))}]"
+            if n.shape is not None and not any(isinstance(d, list) for d in n.shape)
+            else n.dtype
+        )
+        rows.append(
+            [
+                code(n.name),
+                code(f"{n.op.removeprefix('aten.')}({args})"),
+                shape,
+                _where(n.file, n.line) if n.line else "",
+                n.module,
+                r.kernels[n.kernel].name if n.kernel is not None and n.kernel < len(r.kernels) else "",
+            ]
+        )
     return rows
 
 
@@ -287,7 +411,7 @@ def _graphs(r: Any) -> str:
         nodes, repeats = data.nodes(), data.repeats
         hidden: set[int] = set()
         at = 0
-        for rep in repeats:                       # later copies of a repeated layer are not listed again
+        for rep in repeats:  # later copies of a repeated layer are not listed again
             start = rep["start"] + at
             hidden |= set(range(start + rep["length"], start + rep["length"] * rep["times"]))
             at += rep["length"] * (rep["times"] - 1)
@@ -298,7 +422,15 @@ def _graphs(r: Any) -> str:
         note += [f"{' and '.join(rep['modules'][:1])} repeats {rep['times']} times" for rep in repeats]
         note += [f"{y.name} = {y.hint} at first, from {y.source or 'a size'}" for y in g.symbols]
         body = table(rows, _NODE_HEAD, limit=take) if take else dim(f"{len(rows)} operations, in the report object")
-        unfused = table([[code(a), code(b), why] for a, b, why in (u[:3] for u in g.unfused if len(u) >= 3)], ["not fused", "with", "because"], limit=12) if g.unfused else ""
+        unfused = (
+            table(
+                [[code(a), code(b), why] for a, b, why in (u[:3] for u in g.unfused if len(u) >= 3)],
+                ["not fused", "with", "because"],
+                limit=12,
+            )
+            if g.unfused
+            else ""
+        )
         out.append(fold(g.name, body + unfused, " · ".join(note)))
     return "".join(out)
 
@@ -306,9 +438,15 @@ def _graphs(r: Any) -> str:
 def _kernels(r: Any) -> str:
     budget, out = _SOURCE_BUDGET, []
     for k in r.kernels:
-        facts = [f"{size(k.bytes)} moved" if k.bytes is not None else "", f"{count(k.flops)} operations" if k.flops else "", f"{k.launches}× a call" if k.launches != 1 else "",
-                 f"{seconds(k.seconds)} a launch" if k.seconds else "", f"compiled in {seconds(k.compile_seconds)}" if k.compile_seconds else "",
-                 f"{k.registers} registers, {k.spills or 0} spills" if k.registers else "", ", ".join(f"{a}={b}" for a, b in k.choices.items())]
+        facts = [
+            f"{size(k.bytes)} moved" if k.bytes is not None else "",
+            f"{count(k.flops)} operations" if k.flops else "",
+            f"{k.launches}× a call" if k.launches != 1 else "",
+            f"{seconds(k.seconds)} a launch" if k.seconds else "",
+            f"compiled in {seconds(k.compile_seconds)}" if k.compile_seconds else "",
+            f"{k.registers} registers, {k.spills or 0} spills" if k.registers else "",
+            ", ".join(f"{a}={b}" for a, b in k.choices.items()),
+        ]
         body = f"<div>{dim('computes')} {code(', '.join(k.origins))}</div>" if k.origins else ""
         body += f"<div>{dim('one kernel because')} {esc('; '.join(k.fused_because))}</div>" if k.fused_because else ""
         body += _trials(k.trials)
@@ -321,7 +459,9 @@ def _kernels(r: Any) -> str:
     entries = [e for e in r.entries if e.source and len(e.source) < budget]
     for e in entries[:6]:
         budget -= len(e.source)
-        out.append(fold(f"entry of {r.frames[e.frame].name}", f"<pre>{escape(e.source)}</pre>", "the Python around the graph"))
+        out.append(
+            fold(f"entry of {r.frames[e.frame].name}", f"<pre>{escape(e.source)}</pre>", "the Python around the graph")
+        )
     return "".join(out)
 
 
@@ -335,15 +475,26 @@ def _trials(trials: Sequence[s.Trial]) -> str:
 
 
 def _externs(r: Any) -> str:
-    return table([[code(e.op), f"{e.count}×", e.reason, ", ".join(_where(*x) for x in e.lines[:4])] for e in r.externs], ["operator", "calls", "why not generated", "lines"], (1,)) if r.externs else ""
+    return (
+        table(
+            [[code(e.op), f"{e.count}×", e.reason, ", ".join(_where(*x) for x in e.lines[:4])] for e in r.externs],
+            ["operator", "calls", "why not generated", "lines"],
+            (1,),
+        )
+        if r.externs
+        else ""
+    )
 
 
 def _memory(r: Any) -> str:
     out = []
     for m in r.memory:
         name = r.graphs[m.graph].name if m.graph is not None and m.graph < len(r.graphs) else "graph"
-        facts = [f"peak {size(m.peak_bytes)}"] + ([f"{size(m.without_reuse_bytes)} without reuse"] if m.without_reuse_bytes else []) \
+        facts = (
+            [f"peak {size(m.peak_bytes)}"]
+            + ([f"{size(m.without_reuse_bytes)} without reuse"] if m.without_reuse_bytes else [])
             + ([f"eager {size(m.eager_peak_bytes)}"] if m.eager_peak_bytes else [])
+        )
         out.append(f"<div>{code(name)} {esc(' · '.join(facts))}</div>")
         if m.buffers:
             lane: dict[str, int] = {}
@@ -358,8 +509,19 @@ def _memory(r: Any) -> str:
 def _numerics(r: Any) -> str:
     def number(x: float | None) -> str:
         return "–" if x is None else f"{x:.2e}"
-    return table([[code(n.name), number(n.max_abs), number(n.rms_vs_float64), number(n.eager_rms_vs_float64)] for n in r.numerics],
-                 ["output", "largest difference to eager", "RMS error to float64", "eager's RMS error"], (1, 2, 3)) if r.numerics else ""
+
+    return (
+        table(
+            [
+                [code(n.name), number(n.max_abs), number(n.rms_vs_float64), number(n.eager_rms_vs_float64)]
+                for n in r.numerics
+            ],
+            ["output", "largest difference to eager", "RMS error to float64", "eager's RMS error"],
+            (1, 2, 3),
+        )
+        if r.numerics
+        else ""
+    )
 
 
 def _timeline(r: Any) -> str:
@@ -367,7 +529,15 @@ def _timeline(r: Any) -> str:
 
 
 def _cache(r: Any) -> str:
-    return table([[c.what, "hit" if c.hit else "miss", code(c.key), f"{c.count}×", c.reason] for c in r.cache], ["what", "", "key", "", "why"], (3,)) if r.cache else ""
+    return (
+        table(
+            [[c.what, "hit" if c.hit else "miss", code(c.key), f"{c.count}×", c.reason] for c in r.cache],
+            ["what", "", "key", "", "why"],
+            (3,),
+        )
+        if r.cache
+        else ""
+    )
 
 
 def _cache_note(r: Any) -> str:
@@ -376,4 +546,8 @@ def _cache_note(r: Any) -> str:
 
 
 def _fallbacks(r: Any) -> str:
-    return table([[code(f.what), f"{f.count}×", f.reason] for f in r.fallbacks], ["what", "", "why"], (1,)) if r.fallbacks else ""
+    return (
+        table([[code(f.what), f"{f.count}×", f.reason] for f in r.fallbacks], ["what", "", "why"], (1,))
+        if r.fallbacks
+        else ""
+    )

@@ -2,13 +2,24 @@
 
 They hold shapes only, in mid-tones that read on white and on black; all words stand beside them as HTML in the page's own colour.
 """
+
 from __future__ import annotations
 
 import base64
 from html import escape
 from typing import Sequence
 
-__all__ = ["image", "ENGINE_COLOURS", "STAGE_COLOURS", "MARK_COLOURS", "time_bar", "stacked_bar", "share_bar", "lifetimes", "dots"]
+__all__ = [
+    "image",
+    "ENGINE_COLOURS",
+    "STAGE_COLOURS",
+    "MARK_COLOURS",
+    "time_bar",
+    "stacked_bar",
+    "share_bar",
+    "lifetimes",
+    "dots",
+]
 
 ENGINE_COLOURS = {"eager": "#8b9099", "tcompile": "#2f7de1", "torch": "#d08a2e"}
 STAGE_COLOURS = ("#2f7de1", "#2aa198", "#6f9d3c", "#c9962b", "#d0703a", "#c4547c", "#8a63c9", "#8b9099")
@@ -30,14 +41,23 @@ def _line(x1: float, y1: float, x2: float, y2: float, stroke: str, width: float 
     return f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" stroke="{stroke}" stroke-width="{width}"/>'
 
 
-def time_bar(median: float, lo: float, hi: float, longest: float, engine: str, samples: Sequence[float] = (), width: float = 240) -> str:
+def time_bar(
+    median: float, lo: float, hi: float, longest: float, engine: str, samples: Sequence[float] = (), width: float = 240
+) -> str:
     """A bar to the median with a whisker over the interval, and the single samples as dots under it."""
     scale = (width - 8) / longest if longest > 0 else 0
     colour = ENGINE_COLOURS.get(engine, "#8a63c9")
     a, b = lo * scale, min(hi * scale, width - 2)
-    shapes = [_rect(0, 3, median * scale, 9, colour, 'opacity="0.75" rx="1"'), _line(a, 7.5, b, 7.5, "#777b83"),
-              _line(a, 4.5, a, 10.5, "#777b83"), _line(b, 4.5, b, 10.5, "#777b83")]
-    shapes += [f'<circle cx="{min(x * scale, width - 2):.1f}" cy="16" r="1.4" fill="{colour}" opacity="0.45"/>' for x in samples[:60]]
+    shapes = [
+        _rect(0, 3, median * scale, 9, colour, 'opacity="0.75" rx="1"'),
+        _line(a, 7.5, b, 7.5, "#777b83"),
+        _line(a, 4.5, a, 10.5, "#777b83"),
+        _line(b, 4.5, b, 10.5, "#777b83"),
+    ]
+    shapes += [
+        f'<circle cx="{min(x * scale, width - 2):.1f}" cy="16" r="1.4" fill="{colour}" opacity="0.45"/>'
+        for x in samples[:60]
+    ]
     return image(width, 19 if samples else 15, shapes, f"{engine}: bar to the median, whisker over its interval")
 
 
@@ -54,7 +74,12 @@ def stacked_bar(parts: Sequence[tuple[str, float]], width: float = 420) -> str:
 
 def share_bar(share: float, colour: str = "#2f7de1", width: float = 90) -> str:
     share = max(0.0, min(1.0, share))
-    return image(width, 8, [_rect(0, 0, width, 8, "#8b9099", 'opacity="0.25"'), _rect(0, 0, width * share, 8, colour)], f"{100 * share:.0f} %")
+    return image(
+        width,
+        8,
+        [_rect(0, 0, width, 8, "#8b9099", 'opacity="0.25"'), _rect(0, 0, width * share, 8, colour)],
+        f"{100 * share:.0f} %",
+    )
 
 
 def lifetimes(rows: Sequence[tuple[str, int, int, int, bool]], steps: int, width: float = 420) -> str:
@@ -62,7 +87,10 @@ def lifetimes(rows: Sequence[tuple[str, int, int, int, bool]], steps: int, width
     lanes = 1 + max((r[1] for r in rows), default=0)
     scale = width / max(1, steps)
     shapes = [_rect(0, 10 * i, width, 8, "#8b9099", 'opacity="0.15"') for i in range(lanes)]
-    shapes += [_rect(start * scale, 10 * lane, (end - start) * scale - 1, 8, "#2aa198" if out else "#2f7de1") for _, lane, start, end, out in rows]
+    shapes += [
+        _rect(start * scale, 10 * lane, (end - start) * scale - 1, 8, "#2aa198" if out else "#2f7de1")
+        for _, lane, start, end, out in rows
+    ]
     return image(width, 10 * lanes, shapes, f"{len(rows)} buffers in {lanes} pieces of memory over {steps} steps")
 
 
@@ -72,5 +100,7 @@ def dots(values: Sequence[tuple[float, bool]], width: float = 240) -> str:
     shapes = [_line(0, 7, width, 7, "#8b9099", 0.7)]
     for v, chosen in sorted(values, key=lambda p: p[1]):
         x = 4 + (width - 8) * v / longest
-        shapes.append(f'<circle cx="{x:.1f}" cy="7" r="{4 if chosen else 3}" fill="{"#2f7de1" if chosen else "none"}" stroke="{"#2f7de1" if chosen else "#8b9099"}"/>')
+        shapes.append(
+            f'<circle cx="{x:.1f}" cy="7" r="{4 if chosen else 3}" fill="{"#2f7de1" if chosen else "none"}" stroke="{"#2f7de1" if chosen else "#8b9099"}"/>'
+        )
     return image(width, 14, shapes, f"{len(values)} candidates, from 0 to {longest:.3g} s; the filled one was chosen")

@@ -1,4 +1,5 @@
 """A real IPython shell, in this process, with the magics on a stand-in engine."""
+
 import os
 import sys
 
@@ -12,6 +13,7 @@ def shell():
     from IPython.core.interactiveshell import InteractiveShell
     from standin import StandIn
     from tcompile.kernel_magics import magics
+
     InteractiveShell.clear_instance()
     sh = InteractiveShell.instance(colors="nocolor")
     sh.history_manager.enabled = False

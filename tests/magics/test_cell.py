@@ -1,4 +1,5 @@
 """A cell under %%tcompile runs as it would without it."""
+
 import pytest
 
 
@@ -61,13 +62,20 @@ def test_top_level_await(shell, capsys):
 
 
 def test_magics_shell_commands_and_help_inside(shell, capfd):
-    r = run(shell, "%%tcompile\n!echo \"it's\" here\nfiles = !echo one\n%time a = 3\na")
-    assert r.success and r.result == 3 and list(shell.user_ns["files"]) == ["one"] and "it's here" in capfd.readouterr().out
+    r = run(shell, '%%tcompile\n!echo "it\'s" here\nfiles = !echo one\n%time a = 3\na')
+    assert (
+        r.success
+        and r.result == 3
+        and list(shell.user_ns["files"]) == ["one"]
+        and "it's here" in capfd.readouterr().out
+    )
 
 
 def test_keyboard_interrupt_and_system_exit(shell, capsys):
     r = run(shell, "%%tcompile\nbefore = 1\nraise KeyboardInterrupt\nafter = 1")
-    assert isinstance(r.error_in_exec, KeyboardInterrupt) and shell.user_ns["before"] == 1 and "after" not in shell.user_ns
+    assert (
+        isinstance(r.error_in_exec, KeyboardInterrupt) and shell.user_ns["before"] == 1 and "after" not in shell.user_ns
+    )
     r = run(shell, "%%tcompile\nimport sys\nsys.exit(3)")
     assert isinstance(r.error_in_exec, SystemExit)
     assert run(shell, "%%tcompile\n1").result == 1
@@ -75,7 +83,9 @@ def test_keyboard_interrupt_and_system_exit(shell, capsys):
 
 
 def test_future_flags_and_interactivity_settings(shell, capsys):
-    assert run(shell, "%%tcompile\nfrom __future__ import annotations\ndef f(a: nowhere): pass\nf.__annotations__").result == {"a": "nowhere"}
+    assert run(
+        shell, "%%tcompile\nfrom __future__ import annotations\ndef f(a: nowhere): pass\nf.__annotations__"
+    ).result == {"a": "nowhere"}
     shell.ast_node_interactivity = "all"
     r = run(shell, "%%tcompile\n1\n2\n3")
     out = capsys.readouterr().out
@@ -93,6 +103,7 @@ def test_ast_transformers_apply(shell):
     class Double(ast.NodeTransformer):
         def visit_Constant(self, node):
             return ast.copy_location(ast.Constant(node.value * 2), node) if isinstance(node.value, int) else node
+
     shell.ast_transformers.append(Double())
     try:
         assert run(shell, "%%tcompile\n21").result == 42
@@ -115,5 +126,6 @@ def test_debugger_finds_the_cell_by_the_hash_of_what_was_typed(shell):
     cell = "%%tcompile\ndef g():\n    return 1\n"
     run(shell, cell)
     import inspect
+
     assert inspect.getsource(shell.user_ns["g"]) == "def g():\n    return 1\n"
     assert shell.user_ns["g"].__code__.co_firstlineno == 2

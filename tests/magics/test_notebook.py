@@ -1,4 +1,5 @@
 """Notebooks run by nbclient in a real kernel, saved, and exported by nbconvert."""
+
 import os
 
 import nbformat
@@ -26,7 +27,9 @@ f(x).shape"""
 def execute(*cells, allow_errors=False):
     nb = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(c) for c in (SETUP, *cells)])
     nb.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}
-    nbclient.NotebookClient(nb, timeout=60, allow_errors=allow_errors, store_widget_state=False, kernel_name="python3").execute()
+    nbclient.NotebookClient(
+        nb, timeout=60, allow_errors=allow_errors, store_widget_state=False, kernel_name="python3"
+    ).execute()
     return nb
 
 
@@ -36,7 +39,14 @@ def outputs(cell, kind):
 
 @pytest.fixture(scope="module")
 def notebook():
-    return execute(CELL, "%tcompile on time=off", "1 + 1", "import asyncio\nawait asyncio.sleep(0)\ncompile_now = (f, x)\n7", "%tcompile last", "r.widget()")
+    return execute(
+        CELL,
+        "%tcompile on time=off",
+        "1 + 1",
+        "import asyncio\nawait asyncio.sleep(0)\ncompile_now = (f, x)\n7",
+        "%tcompile last",
+        "r.widget()",
+    )
 
 
 def test_report_under_the_cell(notebook):
@@ -54,12 +64,21 @@ def test_report_under_the_cell(notebook):
 
 def test_all_user_text_is_escaped(notebook):
     html = outputs(notebook.cells[1], "display_data")[0].data["text/html"]
-    assert "<script" not in html and "&lt;script&gt;alert(1)" in html and "&lt;b&gt;&amp;" in html and "http://" not in html and "https://" not in html
+    assert (
+        "<script" not in html
+        and "&lt;script&gt;alert(1)" in html
+        and "&lt;b&gt;&amp;" in html
+        and "http://" not in html
+        and "https://" not in html
+    )
 
 
 def test_on_shows_reports_only_where_something_was_compiled(notebook):
     assert not outputs(notebook.cells[3], "display_data")
-    assert outputs(notebook.cells[4], "display_data") and outputs(notebook.cells[4], "execute_result")[0].data["text/plain"] == "7"
+    assert (
+        outputs(notebook.cells[4], "display_data")
+        and outputs(notebook.cells[4], "execute_result")[0].data["text/plain"] == "7"
+    )
     assert MIME in outputs(notebook.cells[5], "execute_result")[0].data
 
 
@@ -76,7 +95,12 @@ def test_exported_page_reads_without_network_or_scripts_of_ours(notebook):
 
 
 def test_errors_stop_run_all():
-    for bad in ("%%tcompile\n1 / 0", "%%tcompile\nfor in x:\n    pass", "%%tcompile mod=1\n1", "%%tcompile\nawait __import__('asyncio').sleep(0)\nboom"):
+    for bad in (
+        "%%tcompile\n1 / 0",
+        "%%tcompile\nfor in x:\n    pass",
+        "%%tcompile mod=1\n1",
+        "%%tcompile\nawait __import__('asyncio').sleep(0)\nboom",
+    ):
         nb = None
         with pytest.raises(nbclient.exceptions.CellExecutionError):
             execute(bad, "after = 1")

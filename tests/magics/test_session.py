@@ -1,4 +1,5 @@
 """Reports of cells, `%tcompile` and its commands, cells under `%tcompile on`."""
+
 import pytest
 import torch
 
@@ -67,6 +68,7 @@ def test_timing_off_and_nothing_to_time_are_said(shell):
 
 def test_result_is_shown_before_the_timing(shell, monkeypatch, capsys):
     import tcompile.kernel_magics.timing as timing
+
     seen = []
     real = timing.measure
     monkeypatch.setattr(timing, "measure", lambda *a, **k: (seen.append(capsys.readouterr().out), real(*a, **k))[1])
@@ -84,7 +86,11 @@ def test_on_and_off(shell, capsys):
     out = capsys.readouterr().out
     assert not r.success and "line 3" in out and "tcompile" not in out
     cells = shell.tcompile.session.cells
-    assert run(shell, "%%timeit -n1 -r1\n1 + 1").success and run(shell, "%pwd").success and shell.tcompile.session.cells == cells
+    assert (
+        run(shell, "%%timeit -n1 -r1\n1 + 1").success
+        and run(shell, "%pwd").success
+        and shell.tcompile.session.cells == cells
+    )
     assert run(shell, "import asyncio\nawait asyncio.sleep(0)\n3").result == 3
     r = run(shell, "# tcompile: mod=x\n1")
     assert not r.success and "mod" in capsys.readouterr().err
@@ -102,24 +108,41 @@ def test_commands(shell, capsys):
     assert shell.tcompile.session.engine.resets == 1
     run(shell, "%%tcompile time=off" + FUNCTION)
     assert run(shell, "%tcompile last").result is shell.tcompile.session.last
-    for bad, word in (("stat", "status"), ("mode=default", "%tcompile on mode=default"), ("off now", "takes nothing more"), ("cache all", "cache clear")):
+    for bad, word in (
+        ("stat", "status"),
+        ("mode=default", "%tcompile on mode=default"),
+        ("off now", "takes nothing more"),
+        ("cache all", "cache clear"),
+    ):
         r = run(shell, f"%tcompile {bad}")
         err = capsys.readouterr().err
         assert not r.success and word in err, (bad, err)
 
 
-@pytest.mark.parametrize("line, want", [
-    ("%tcompile st", "status"), ("%%tcompile mo", "mode="), ("%%tcompile mode=max", "mode=max-autotune"), ("%%tcompile --mode max", "max-autotune"),
-    ("%%tcompile --full", "--fullgraph"), ("%%tcompile compare=", "compare=eager,torch"), ("%tcompile on back", "backend="), ("%%tcompile backend=e", "backend=eager")])
+@pytest.mark.parametrize(
+    "line, want",
+    [
+        ("%tcompile st", "status"),
+        ("%%tcompile mo", "mode="),
+        ("%%tcompile mode=max", "mode=max-autotune"),
+        ("%%tcompile --mode max", "max-autotune"),
+        ("%%tcompile --full", "--fullgraph"),
+        ("%%tcompile compare=", "compare=eager,torch"),
+        ("%tcompile on back", "backend="),
+        ("%%tcompile backend=e", "backend=eager"),
+    ],
+)
 def test_completion(shell, line, want):
     from types import SimpleNamespace
     from tcompile.kernel_magics.magics import complete
+
     assert want in complete(shell, SimpleNamespace(line=line, symbol="", text_until_cursor=line))
     assert want in shell.complete(line.split()[-1], line, len(line))[1]
 
 
 def test_loading_twice_and_unloading(shell):
     from tcompile.kernel_magics import magics
+
     before = len(shell.input_transformers_cleanup)
     magics.load(shell, shell.tcompile.session.engine)
     assert len(shell.input_transformers_cleanup) == before
@@ -131,9 +154,11 @@ def test_loading_twice_and_unloading(shell):
 def test_bundle_is_displayed_with_all_three_types(shell, monkeypatch):
     """In a notebook the report is one output, updated in place: progress, report, report with timings."""
     from tcompile.compiler.report import MIME
-    shell.kernel = object()                       # what tells a notebook's shell from a terminal's
+
+    shell.kernel = object()  # what tells a notebook's shell from a terminal's
     try:
         from IPython.utils.capture import capture_output
+
         with capture_output() as c:
             assert run(shell, "%%tcompile time=20ms\nDELAY = 0.1" + FUNCTION).success
     finally:
@@ -147,4 +172,8 @@ def test_bundle_is_displayed_with_all_three_types(shell, monkeypatch):
 
 def test_report_is_kept_when_the_cell_raises(shell):
     r = run(shell, "%%tcompile -o r" + FUNCTION + "boom")
-    assert not r.success and len(shell.user_ns["r"].graphs) == 1 and shell.user_ns["r"].speedups.reason == "the cell raised"
+    assert (
+        not r.success
+        and len(shell.user_ns["r"].graphs) == 1
+        and shell.user_ns["r"].speedups.reason == "the cell raised"
+    )

@@ -1,4 +1,5 @@
 """Events in, report out."""
+
 import contextlib
 import threading
 
@@ -24,12 +25,29 @@ def test_facts_become_fields():
         state_compilation(f, torch.ones(4), brk=True, recompile=True)
     r = b.report()
     assert [x.name for x in r.frames] == ["f"] and r.frames[0].entries == [0] and r.frames[0].status == "partly"
-    assert r.entries[0].graph == 0 and r.entries[0].guards == 3 and r.entries[0].breaks == [0] and "graph_0" in r.entries[0].source
-    assert r.graphs[0].inputs == ["x"] and r.graphs[0].ops == 2 and r.graphs[0].kernels == [0] and r.graphs[0].entry == 0
+    assert (
+        r.entries[0].graph == 0
+        and r.entries[0].guards == 3
+        and r.entries[0].breaks == [0]
+        and "graph_0" in r.entries[0].source
+    )
+    assert (
+        r.graphs[0].inputs == ["x"] and r.graphs[0].ops == 2 and r.graphs[0].kernels == [0] and r.graphs[0].entry == 0
+    )
     names = {n.name: n for n in r.graphs[0].captured.nodes()}
-    assert names["mul"].shape == [4] and names["mul"].line and names["mul"].kernel == 0 and names["sin"].op == "torch.sin"
-    assert r.graph_breaks[0].kind == "item" and r.graph_breaks[0].entry == 0 and r.graph_breaks[0].code.strip().startswith("return")
-    assert [e.op for e in r.externs] == ["aten.mm.default"] and r.memory[0].peak_bytes == 4096 and r.memory[0].buffers[0].kind == "output"
+    assert (
+        names["mul"].shape == [4] and names["mul"].line and names["mul"].kernel == 0 and names["sin"].op == "torch.sin"
+    )
+    assert (
+        r.graph_breaks[0].kind == "item"
+        and r.graph_breaks[0].entry == 0
+        and r.graph_breaks[0].code.strip().startswith("return")
+    )
+    assert (
+        [e.op for e in r.externs] == ["aten.mm.default"]
+        and r.memory[0].peak_bytes == 4096
+        and r.memory[0].buffers[0].kind == "output"
+    )
     assert r.kernels[0].trials[0].chosen and r.kernels[0].compile_seconds == 0.05 and r.cache[0].hit is False
     assert {st.name for st in r.stages} == {"capture", "graph", "lowering", "fusion", "codegen", "runtime"}
     assert r.compile_seconds == pytest.approx(sum(st.seconds for st in r.stages if not st.parent))
@@ -45,7 +63,12 @@ def test_report_can_be_made_while_it_goes_on():
         first = b.report()
         assert first.summary.graphs == 1 and len(first.marks) == len(b.report().marks)
         state_compilation(f, torch.ones(5))
-    assert b.report() is first and first.summary.graphs == 2 and len(first.frames) == 1 and first.frames[0].entries == [0, 1]
+    assert (
+        b.report() is first
+        and first.summary.graphs == 2
+        and len(first.frames) == 1
+        and first.frames[0].entries == [0, 1]
+    )
 
 
 def test_stages_nest():
@@ -66,7 +89,12 @@ def test_skip_limit_and_errors():
         events.emit("capture_begin", frame="g", file="a.py", line=3)
         events.emit("skip", frame="g", reason="a generator")
     r = b.report()
-    assert r.summary.status == "eager" and r.frames[0].status == "skipped" and "a generator" in r.summary.line and r.fallbacks[0].what == "g"
+    assert (
+        r.summary.status == "eager"
+        and r.frames[0].status == "skipped"
+        and "a generator" in r.summary.line
+        and r.fallbacks[0].what == "g"
+    )
     with record() as b:
         events.emit("limit", frame="h", limit=8)
         events.emit("fallback", what="h", reason="recompile limit", count=1)
@@ -93,6 +121,7 @@ def test_threads_do_not_mix():
             for _ in range(n):
                 state_compilation(f, torch.ones(4))
             heard[n] = len(b.report().entries)
+
     threads = [threading.Thread(target=work, args=(n,)) for n in (1, 2, 3)]
     [t.start() for t in threads], [t.join() for t in threads]
     assert heard == {1: 1, 2: 2, 3: 3}
@@ -108,16 +137,34 @@ def test_nothing_of_a_tensor_is_kept_by_the_data():
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_of_guard_has_words(kind):
     x = src.local(0, "x")
-    expected = {"TENSOR": spec(torch.ones(2, 3)), "STATE": {"grad_mode": True}, "HASATTR": ("bias", False), "ALIAS": src.local(1, "y"), "NO_ALIAS": (x, src.local(1, "y")),
-                "NO_OVERLAP": (x, src.local(1, "y")), "LEN": 3, "DICT_KEYS": ("a", "b"), "TYPE": dict, "ID": torch, "CODE": f.__code__, "WEAK_ID": lambda: 5}.get(kind, 4)
+    expected = {
+        "TENSOR": spec(torch.ones(2, 3)),
+        "STATE": {"grad_mode": True},
+        "HASATTR": ("bias", False),
+        "ALIAS": src.local(1, "y"),
+        "NO_ALIAS": (x, src.local(1, "y")),
+        "NO_OVERLAP": (x, src.local(1, "y")),
+        "LEN": 3,
+        "DICT_KEYS": ("a", "b"),
+        "TYPE": dict,
+        "ID": torch,
+        "CODE": f.__code__,
+        "WEAK_ID": lambda: 5,
+    }.get(kind, 4)
     g = Guard(None if kind == "STATE" else x, kind, expected)
-    assert guard_text(g) and expected_text(g) and guard_class(g) in ("watched", "checked", "once") and "0x" not in guard_text(g)
+    assert (
+        guard_text(g)
+        and expected_text(g)
+        and guard_class(g) in ("watched", "checked", "once")
+        and "0x" not in guard_text(g)
+    )
 
 
 def test_words_never_run_a_failing_repr():
     class Bad:
         def __repr__(self):
             raise RuntimeError("no")
+
     assert "Bad" in guard_text(Guard(src.local(0, "x"), "EQUALS", Bad()))
 
 
@@ -125,8 +172,15 @@ def test_many_parameter_guards_become_one_row():
     with record() as b:
         result = state_compilation(f, torch.ones(4))
         me = src.local(0, "self")
-        result.guards += [Guard(src.attr(src.item(src.attr(me, "layers"), i), "weight"), "TENSOR", spec(torch.nn.Parameter(torch.ones(2)))) for i in range(50)]
-        events.emit("entry", frame="f", entry=type("E", (), {"result": result})())
+        result.guards += [
+            Guard(
+                src.attr(src.item(src.attr(me, "layers"), i), "weight"),
+                "TENSOR",
+                spec(torch.nn.Parameter(torch.ones(2))),
+            )
+            for i in range(50)
+        ]
+        events.emit("entry", frame="f", entry=type("E", (), {"meta": result})())
     rows = b.report().guards
     assert any(g.count == 50 for g in rows) and len(rows) < 12
 
@@ -144,7 +198,10 @@ def test_a_global_listener_hears_too():
 def test_no_stock_compiler_is_imported():
     import subprocess
     import sys
-    code = "import sys; from tcompile.compiler.report.builder import record; import tcompile.kernel_magics.timing, tcompile.kernel_magics.render; " \
-           "from tcompile.compiler.report.environment import environment; environment(); assert not [m for m in sys.modules if m.startswith(('torch._dynamo', 'torch._inductor', 'plotly', 'ipywidgets', 'IPython'))]"
+
+    code = (
+        "import sys; from tcompile.compiler.report.builder import record; import tcompile.kernel_magics.timing, tcompile.kernel_magics.render; "
+        "from tcompile.compiler.report.environment import environment; environment(); assert not [m for m in sys.modules if m.startswith(('torch._dynamo', 'torch._inductor', 'plotly', 'ipywidgets', 'IPython'))]"
+    )
     with contextlib.suppress(subprocess.TimeoutExpired):
         assert subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=60).returncode == 0

@@ -1,4 +1,5 @@
 """set_logs and TCOMPILE_LOGS."""
+
 import logging
 import subprocess
 import sys
@@ -35,7 +36,10 @@ def test_each_log_says_its_part(heard):
     assert set(text) == {f"tcompile.{n}" for n in logs.LOGS}
     assert "sin: float32[4] = torch.sin(x)" in text["tcompile.graph"]
     assert "instead: use torch.where" in text["tcompile.graph_breaks"] and "was 5, got 4" in text["tcompile.recompiles"]
-    assert "`x` is a float32 tensor on cpu of shape (4)" in text["tcompile.guards"] and "* 1.0 µs  tile=8" in text["tcompile.autotuning"]
+    assert (
+        "`x` is a float32 tensor on cpu of shape (4)" in text["tcompile.guards"]
+        and "* 1.0 µs  tile=8" in text["tcompile.autotuning"]
+    )
     assert "def entry" in text["tcompile.output_code"] and "aten.mm.default" in text["tcompile.schedule"]
 
 
@@ -66,5 +70,11 @@ def test_environment(heard):
 
 def test_environment_variable_prints_to_stderr_and_a_typing_error_stops_nothing():
     code = "import tcompile, logging; logging.getLogger('tcompile.graph').info('here'); print('done')"
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, env={**__import__("os").environ, "TCOMPILE_LOGS": "graph,gaurds"})
+    run = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**__import__("os").environ, "TCOMPILE_LOGS": "graph,gaurds"},
+    )
     assert run.stdout == "done\n" and "here" in run.stderr and "Did you mean 'guards'" in run.stderr

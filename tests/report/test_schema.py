@@ -1,4 +1,5 @@
 """The JSON: round trip, payloads, size limit, damage."""
+
 import dataclasses
 import json
 import os
@@ -50,25 +51,42 @@ def test_save_and_load(tmp_path):
     with open(r.save(tmp_path / "r.txt"), encoding="utf-8") as f:
         assert "Graph breaks" in f.read()
     import tcompile.kernel_magics.render  # noqa: F401
+
     with open(r.save(tmp_path / "r.html"), encoding="utf-8") as f:
         page = f.read()
     assert page.startswith("<!doctype html>") and "<details>" in page and "<script" not in page
 
 
-@pytest.mark.parametrize("bad, words", [("", "not JSON"), ("[]", "expected"), ('{"schema": "other"}', "expected"), ('{"schema": "tcompile.report", "version": 99}', "version 99"),
-                                        ('{"schema": "tcompile.report", "version": 1, "guards": {"$z": "AAAA", "n": 3}}', "damaged"),
-                                        ('{"schema": "tcompile.report", "version": 1, "summary": []}', "Summary")])
+@pytest.mark.parametrize(
+    "bad, words",
+    [
+        ("", "not JSON"),
+        ("[]", "expected"),
+        ('{"schema": "other"}', "expected"),
+        ('{"schema": "tcompile.report", "version": 99}', "version 99"),
+        ('{"schema": "tcompile.report", "version": 1, "guards": {"$z": "AAAA", "n": 3}}', "damaged"),
+        ('{"schema": "tcompile.report", "version": 1, "summary": []}', "Summary"),
+    ],
+)
 def test_what_is_no_report_is_refused_with_words(bad, words):
     with pytest.raises(ValueError, match=words):
         CompileReport.from_json(bad)
 
 
 def test_unknown_fields_are_ignored_and_missing_ones_default():
-    r = CompileReport.from_json({"schema": "tcompile.report", "version": 1, "new_thing": 1, "summary": {"status": "compiled", "later": 2}})
+    r = CompileReport.from_json(
+        {"schema": "tcompile.report", "version": 1, "new_thing": 1, "summary": {"status": "compiled", "later": 2}}
+    )
     assert r.summary.status == "compiled" and r.graphs == [] and not r.speedups
 
 
-@given(st.recursive(st.none() | st.booleans() | st.integers(-10**9, 10**9) | st.text(), lambda x: st.lists(x) | st.dictionaries(st.text().filter(lambda k: k != "$z"), x), max_leaves=40))
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers(-(10**9), 10**9) | st.text(),
+        lambda x: st.lists(x) | st.dictionaries(st.text().filter(lambda k: k != "$z"), x),
+        max_leaves=40,
+    )
+)
 @settings(max_examples=60, deadline=None)
 def test_pack_unpack(value):
     assert unpack(json.loads(json.dumps(pack(value)))) == value
@@ -121,8 +139,21 @@ def random_nodes(draw):
     for i in range(n):
         op = draw(st.sampled_from(["input", "parameter", "mm", "add"]))
         ins = draw(st.lists(st.integers(0, i - 1), max_size=3, unique=True)) if i and op in ("mm", "add") else []
-        out.append(s.Node(i, f"n{i}", op, ins, draw(st.sampled_from(["", "%0"])), draw(st.sampled_from([None, [1], [["s0"], [2]]])), "f", "", draw(st.sampled_from([None, 1])),
-                          draw(st.sampled_from(["", "l.0", "l.1", "l.2", "l.1.x", "m"])), draw(st.sampled_from([None, 0, 3]))))
+        out.append(
+            s.Node(
+                i,
+                f"n{i}",
+                op,
+                ins,
+                draw(st.sampled_from(["", "%0"])),
+                draw(st.sampled_from([None, [1], [["s0"], [2]]])),
+                "f",
+                "",
+                draw(st.sampled_from([None, 1])),
+                draw(st.sampled_from(["", "l.0", "l.1", "l.2", "l.1.x", "m"])),
+                draw(st.sampled_from([None, 0, 3])),
+            )
+        )
     return out
 
 
@@ -134,7 +165,9 @@ def test_payload_of_any_graph(nodes):
     by_name = {n.name: n for n in back}
     for n in nodes:
         b = by_name[n.name]
-        assert [back[i].name for i in b.inputs] == [nodes[i].name for i in n.inputs] and all(i < b.index for i in b.inputs)
+        assert [back[i].name for i in b.inputs] == [nodes[i].name for i in n.inputs] and all(
+            i < b.index for i in b.inputs
+        )
         assert (b.op, b.args, b.shape, b.line, b.kernel) == (n.op, n.args, n.shape, n.line, n.kernel)
         assert n.op == "parameter" or b.module == n.module
 
@@ -149,11 +182,15 @@ def test_damaged_payload_is_an_error():
 @pytest.mark.parametrize("limit", [200_000, 40_000, 16_000])
 def test_size_limit_names_what_it_left_out(limit):
     import random
+
     rng = random.Random(0)
     r = sample()
     noise = ["".join(rng.choices("abcdefghij ();+*", k=4000)) for _ in range(120)]
     r.kernels = [dataclasses.replace(r.kernels[0], name=f"k{i}", source=t, ir=t[::-1]) for i, t in enumerate(noise)]
-    r.guards = [s.GuardRow(0, "".join(rng.choices("abcdef", k=30)), "TENSOR", "".join(rng.choices("abcdef ", k=60))) for _ in range(3000)]
+    r.guards = [
+        s.GuardRow(0, "".join(rng.choices("abcdef", k=30)), "TENSOR", "".join(rng.choices("abcdef ", k=60)))
+        for _ in range(3000)
+    ]
     text = r.to_json(limit)
     assert len(text.encode()) <= limit
     q = CompileReport.from_json(text)
@@ -163,8 +200,17 @@ def test_size_limit_names_what_it_left_out(limit):
 
 def test_values_that_json_does_not_know():
     import torch
+
     r = sample()
-    r.options = {"dtype": torch.float16, "nan": float("nan"), "inf": float("-inf"), "n": {1, }, "size": torch.Size([2])}
+    r.options = {
+        "dtype": torch.float16,
+        "nan": float("nan"),
+        "inf": float("-inf"),
+        "n": {
+            1,
+        },
+        "size": torch.Size([2]),
+    }
     r.kernels[0].seconds = float("inf")
     data = json.loads(r.to_json())
     assert data["options"]["dtype"] == "torch.float16" and data["options"]["nan"] == "nan"

@@ -8,16 +8,37 @@ from tcompile.compiler.report.schema import Speedup
 from tcompile.compiler.report.text import bar, render_short
 
 
-@pytest.mark.parametrize("x, text", [(0, "0 s"), (None, "–"), (12.3, "12 s"), (1.0, "1.0 s"), (0.412, "0.41 s"), (0.0123, "12 ms"), (5.8e-5, "58 µs"), (3.1e-7, "310 ns"), (4e-9, "4.0 ns")])
+@pytest.mark.parametrize(
+    "x, text",
+    [
+        (0, "0 s"),
+        (None, "–"),
+        (12.3, "12 s"),
+        (1.0, "1.0 s"),
+        (0.412, "0.41 s"),
+        (0.0123, "12 ms"),
+        (5.8e-5, "58 µs"),
+        (3.1e-7, "310 ns"),
+        (4e-9, "4.0 ns"),
+    ],
+)
 def test_seconds(x, text):
     assert seconds(x) == text
 
 
 def test_numbers():
     assert size(98_560) == "99 KB" and size(1.2e6) == "1.2 MB" and size(12) == "12 B" and size(None) == "–"
-    assert interval(2.94, 2.81, 3.02) == "2.9× [2.8–3.0]" and interval(1.021, 1.012, 1.033) == "1.02× [1.01–1.03]" and interval(120, 110, 130) == "120× [110–130]"
+    assert (
+        interval(2.94, 2.81, 3.02) == "2.9× [2.8–3.0]"
+        and interval(1.021, 1.012, 1.033) == "1.02× [1.01–1.03]"
+        and interval(120, 110, 130) == "120× [110–130]"
+    )
     assert count(1900) == "1\u202f900" or count(1900) == "1 900"
-    assert plural(1, "graph") == "1 graph" and plural(0, "graph") == "0 graphs" and plural(2, "entry", "entries") == "2 entries"
+    assert (
+        plural(1, "graph") == "1 graph"
+        and plural(0, "graph") == "0 graphs"
+        and plural(2, "entry", "entries") == "2 entries"
+    )
     assert seconds_range(1.97e-5, 2.03e-5) == "19.7–20.3 µs"
     assert bar(0) == "" and bar(1, 4) == "████" and bar(5, 4) == "████"
 
@@ -25,7 +46,10 @@ def test_numbers():
 def test_closed_line_of_each_status():
     r = sample()
     finish(r)
-    assert r.summary.line.startswith("▲ partly   2 graphs · 1 break (line 7: s.item()) · 3 kernels") and "2.9× [2.8–3.0] faster than eager" in r.summary.line
+    assert (
+        r.summary.line.startswith("▲ partly   2 graphs · 1 break (line 7: s.item()) · 3 kernels")
+        and "2.9× [2.8–3.0] faster than eager" in r.summary.line
+    )
     assert "pays off after" in r.summary.line and "recompiled 1× (x.shape[0])" in r.summary.line
     r.graph_breaks.clear(), r.fallbacks.clear(), r.recompiles.clear()
     finish(r)
@@ -39,9 +63,15 @@ def test_closed_line_of_each_status():
 
 def test_files_get_short_names(tmp_path, monkeypatch):
     import torch
+
     monkeypatch.chdir(tmp_path)
     assert label(torch.nn.functional.__file__) == "torch/nn/functional.py"
-    assert label(str(tmp_path / "a" / "b.py")) == "a/b.py" and label("<string>") == "<string>" and label("") == "" and label("/elsewhere/x.py") == "x.py"
+    assert (
+        label(str(tmp_path / "a" / "b.py")) == "a/b.py"
+        and label("<string>") == "<string>"
+        and label("") == ""
+        and label("/elsewhere/x.py") == "x.py"
+    )
     set_cell_labels({"/tmp/cell.py": 7}.get)
     try:
         assert label("/tmp/cell.py") == "In[7]" and cell_number("In[7]") == 7 and cell_number("x") is None
