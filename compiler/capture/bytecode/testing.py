@@ -69,6 +69,7 @@ def states(function: Callable, args: tuple) -> dict[int, list[int]]:
         return trace
 
     previous = sys.gettrace()
+    sys._getframe().f_trace_opcodes = True       # 3.12 sends opcode events only if some frame asked for them before settrace
     sys.settrace(trace)
     try:
         function(*args)
@@ -126,7 +127,7 @@ def _with_exit(bytecode: Bytecode, index: int, spec: ResumeSpec, due: Callable[[
     call(due)
     emit("CALL", 0)
     jump = emit("POP_JUMP_IF_FALSE")
-    jump.target = stays
+    lead = jump.target = Instruction("NOP", positions=entry.positions, handler=stays.handler)       # resume.py says why
     saved: dict[int, int] = {}
     for depth in range(len(spec.kinds) - 1, -1, -1):
         kind = spec.kinds[depth]
@@ -173,7 +174,7 @@ def _with_exit(bytecode: Bytecode, index: int, spec: ResumeSpec, due: Callable[[
         if ins.op == "LOAD_CLOSURE" and ins.slot >= n_locals:
             ins.slot += added
     bytecode.slots[n_locals:n_locals] = temporaries
-    bytecode.instructions[index:index + 1] = made + [stays]
+    bytecode.instructions[index:index + 1] = made + [lead, stays]
     if not bytecode.is_function:
         as_globals(bytecode.instructions)
     return bytecode
