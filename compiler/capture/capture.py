@@ -192,11 +192,20 @@ class _Attempt:
         return self._result(writer, [brk], needs_hook=True)
 
     def _worth_breaking(self) -> bool:
-        """A frame that broke before any tensor work is still worth its rest, if it was given tensors or modules to work on."""
-        if self.machine.world.tensors:
+        """A frame that broke before any tensor work is still worth its rest, if it has tensors, modules or torch itself in reach."""
+        if self.machine.world.tensors or not self.frame.bytecode.is_function:
             return True
-        return any(isinstance(a, (torch.Tensor, torch.nn.Module)) or isinstance(a, (tuple, list)) and
-                   any(isinstance(b, (torch.Tensor, torch.nn.Module)) for b in a[:8]) for a in self.args)
+        near: list[Any] = []
+        for a in self.args:
+            near.extend(a[:8] if isinstance(a, (tuple, list)) else list(a.values())[:8] if isinstance(a, dict) else (a,))
+        near += [self.namespace.get(name) for name in self.code.co_names]
+        for cell in getattr(self.func, "__closure__", None) or ():
+            try:
+                near.append(cell.cell_contents)
+            except ValueError:
+                continue
+        return any(isinstance(v, (torch.Tensor, torch.nn.Module, torch.optim.Optimizer)) or
+                   isinstance(v, types.ModuleType) and v.__name__.partition(".")[0] == "torch" for v in near)
 
     def _write_effects(self, writer: EntryWriter) -> None:
         for effect in self.machine.effects:

@@ -114,6 +114,8 @@ def _read(m: Machine, obj: Any) -> Any:
         world.guard(source, "LEN", len(obj), "length of a set")
         value = set(obj)
     shadow.value = value
+    if base is not frozenset and base is not tuple:
+        world.shadowed[id(value)] = obj
     for name, args in shadow.blind:
         _apply(m, value, name, args, {})
     shadow.blind = []
@@ -177,6 +179,8 @@ def iterate(m: Machine, value: Any) -> Any:
     if base_of(value) is not None:
         return iterate_subclass(m, value)
     if id(value) in world.sources and not isinstance(value, (type, types.ModuleType)):
+        if type(value).__module__ in ("builtins", "itertools") and hasattr(type(value), "__next__"):
+            return value                                 # iter() of an iterator is itself; advancing it breaks
         raise Break("unknown_object", f"an object of type {t.__name__} from outside is iterated over", "make it a list first")
     return m.native(iter, value)
 
@@ -243,10 +247,8 @@ def _missing(m: Machine, obj: dict, key: Any) -> Any:
     if method is not None:
         return m.call(method, [obj, key])
     if isinstance(obj, collections.defaultdict) and obj.default_factory is not None:
-        m.world.guard(S.attr(m.world.sources[id(obj)], "default_factory"), "ID", obj.default_factory)
-        value = m.call(obj.default_factory, [])
-        mutate(m, obj, "__setitem__", [key, value], {})
-        return value
+        raise Break("unsupported", "a defaultdict from outside makes a missing value; guards cannot watch its factory",
+                    "use a dict and setdefault")
     raise Raised(KeyError(key))
 
 

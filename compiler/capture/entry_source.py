@@ -130,6 +130,9 @@ class EntryWriter:
         name = self._made.get(id(v))
         if name is not None:
             return name
+        real = self.machine.world.shadowed.get(id(v))
+        if real is not None:                          # an iterator over an outside container goes on over that container
+            return self.value(real)
         if id(v) in self._making:
             raise Unrebuildable(v, f"a {t.__name__} that contains itself")
         self._making.add(id(v))
@@ -248,7 +251,7 @@ class EntryWriter:
             return self.assign(v, f"{self.value(dict(v.mapping))}.{method}()")
         if t in (staticmethod, classmethod):
             return self.assign(v, f"{self.constant(t)}({self.value(v.__func__)})")
-        if isinstance(v, _REDUCED) and id(v) not in self.machine.origins:
+        if isinstance(v, _REDUCED):
             return self._iterator(v)
         if isinstance(v, (InlineGenerator, PythonIterator)) or id(v) in self.machine.origins:
             raise Unrebuildable(v, f"a {'generator' if t is InlineGenerator else t.__name__}")

@@ -353,9 +353,20 @@ def list_to_tuple(m: Machine, f: Frame, ins: Any) -> None:
     f.stack.append(tuple(f.stack.pop()))
 
 
+def _stores_follow(f: Frame, n: int) -> bool:
+    program = f.program
+    return all(program[i][1].op == "STORE_FAST" for i in range(f.pc, min(f.pc + n, len(program))))
+
+
 @handler("UNPACK_SEQUENCE")
 def unpack_sequence(m: Machine, f: Frame, ins: Any) -> None:
     value = f.stack.pop()
+    if type(value) is tuple and id(value) in m.world.sources and len(value) == ins.arg and _stores_follow(f, ins.arg):
+        # what is unpacked into locals is guarded when it is read
+        source = m.world.sources[id(value)]
+        m.world.guard(source, "LEN", ins.arg, "length of a sequence")
+        f.stack.extend(Unread(v, S.item(source, i)) for i, v in reversed(list(enumerate(value))))
+        return
     if isinstance(value, TraceTensor) and value.dim() and value.shape[0] == ins.arg:
         items = list(m.iterate(value))
     else:

@@ -66,6 +66,7 @@ class World:
         self.tensors: dict[int, TraceTensor] = {}   # id of a real tensor -> its stand-in
         self.reals: dict[int, torch.Tensor] = {}    # id of a stand-in -> the real tensor of this call
         self.shadows: dict[int, Any] = {}           # outside containers read whole or written: id -> containers.Shadow
+        self.shadowed: dict[int, Any] = {}          # id of a shadow's content -> the outside container
         self.cell_contents: dict[int, Source] = {}  # id of an outside cell -> source of its content
         self.state_relied: dict[str, Any] = {}
 

@@ -1,0 +1,277 @@
+"""Side effects: each once, in order, after the graph; reads see pending writes; nothing happens during capture."""
+import collections
+import logging
+import warnings
+
+import pytest
+import torch
+
+from .runner import Runner
+from .test_basics import same
+
+X = torch.linspace(-2, 2, 12).reshape(3, 4)
+COUNT = 0
+HISTORY = []
+
+
+def twice(fn, make):
+    """Eager and captured, called twice on equal fresh arguments: same results and same arguments afterwards."""
+    run = Runner()
+    a, b = make(), make()
+    for _ in range(2):
+        same(run(fn, *a), fn(*b))
+        same(list(a), list(b))
+    assert not run.breaks and not run.skips, (run.breaks, run.skips)
+    return run
+
+
+def test_append_needs_no_guard_on_the_list():
+    def fn(lst, x):
+        lst.append(x + 1)
+        return x * 2
+    run = twice(fn, lambda: ([], X))
+    assert len(run.captures) == 1
+
+
+def test_list_methods():
+    def fn(lst, x):
+        lst.append(1)
+        n = len(lst)
+        lst.extend([x, 3])
+        lst[0] = n
+        last = lst.pop()
+        lst.insert(1, last)
+        del lst[2]
+        lst += [7]
+        lst.reverse()
+        return x * n, list(lst)
+    twice(fn, lambda: ([5, 6, 7], X))
+
+
+def test_sorting_a_list():
+    def fn(lst, x):
+        lst.sort(key=lambda v: -v)
+        return x + lst[0]
+    twice(fn, lambda: ([5, 9, 7], X))
+
+
+def test_dict_methods():
+    def fn(d, x):
+        d["new"] = x + 1
+        y = d["new"] * 2
+        d["a"] += 1
+        d.update(b=5, c=x)
+        d.setdefault("a", 100)
+        d.setdefault("z", 100)
+        gone = d.pop("b")
+        del d["c"]
+        return y + gone + len(d), sorted(d)
+    twice(fn, lambda: ({"a": 1}, X))
+    twice(fn, lambda: (collections.OrderedDict(a=1), X))
+
+
+def test_default_dict():
+    def fn(d, x):
+        d["k"].append(x)
+        return x + len(d["k"])
+    run = Runner()
+    a, b = collections.defaultdict(list), collections.defaultdict(list)
+    for _ in range(2):
+        same(run(fn, a, X), fn(b, X))
+    same(a["k"], b["k"])
+    assert run.breaks[0].code == 'd["k"].append(x)'
+
+
+class Counter:
+    def __init__(self):
+        self.n = 0
+        self.log = []
+        self.last = None
+
+    @property
+    def double(self):
+        return self.n * 2
+
+    @double.setter
+    def double(self, v):
+        self.n = v // 2
+
+    def step(self, x):
+        self.n += 1
+        self.last = x * self.n
+        self.log.append(self.n)
+        return self.last
+
+
+def test_attributes():
+    def fn(c, x):
+        y = c.step(x) + c.step(x)
+        c.double = 40
+        return y + c.n + c.double
+    run = Runner()
+    a, b = Counter(), Counter()
+    for _ in range(3):
+        same(run(fn, a, X), fn(b, X))
+        same(vars(a), vars(b))
+    assert not run.breaks
+
+
+def test_globals_and_cells():
+    seen = 0
+
+    def fn(x):
+        global COUNT
+        nonlocal seen
+        COUNT += 1
+        seen += 2
+        HISTORY.append(COUNT)
+        return x * COUNT + seen
+    global COUNT
+    run = Runner()
+    for _ in range(3):
+        COUNT, before = COUNT, (COUNT, seen)
+        expected = X * (COUNT + 1) + seen + 2
+        same(run(fn, X), expected)
+        assert (COUNT, seen) == (before[0] + 1, before[1] + 2)
+    assert HISTORY == [1, 2, 3] and not run.breaks
+
+
+def test_module_state():
+    class Stateful(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("total", torch.zeros(4))
+            self.bn = torch.nn.BatchNorm1d(4)
+            self.calls = 0
+
+        def forward(self, x):
+            self.calls += 1
+            self.total = self.total + x.sum(0)
+            self.cache = x
+            return self.bn(x) + self.total
+    a, b = Stateful(), Stateful()
+    run = Runner()
+
+    def fn(m, x):
+        return m(x)
+    for _ in range(3):
+        same(run(fn, a, X), fn(b, X))
+        same(dict(a.state_dict()), dict(b.state_dict()))
+        assert a.calls == b.calls and a.cache is X
+    assert not run.breaks
+
+
+def test_print_and_logging(capsys, caplog):
+    logger = logging.getLogger("capture-test")
+
+    def fn(x):
+        print("shape", x.shape, 3, sep="|")
+        logger.warning("value %d", 5)
+        y = x + 1
+        print(f"{y.dtype}")
+        return y
+    run = Runner()
+    with caplog.at_level(logging.WARNING):
+        for _ in range(2):
+            same(run(fn, X), X + 1)
+    assert capsys.readouterr().out == "shape|torch.Size([3, 4])|3\ntorch.float32\n" * 2
+    assert [r.getMessage() for r in caplog.records] == ["value 5"] * 2
+    assert not run.breaks
+
+
+def test_warnings():
+    def fn(x):
+        warnings.warn("careful", UserWarning)
+        return x + 1
+    run = Runner()
+    with pytest.warns(UserWarning, match="careful"):
+        same(run(fn, X), X + 1)
+    assert not run.breaks
+
+
+def test_in_place_on_inputs():
+    def fn(x, y):
+        x.mul_(2)
+        x[0] = 5
+        y += x
+        return x.sum() + y
+    run = Runner()
+    a, b = (X.clone(), X.clone()), (X.clone(), X.clone())
+    for _ in range(2):
+        same(run(fn, *a), fn(*b))
+        same(a, b)
+    assert not run.breaks
+
+
+def test_effects_before_a_break_happen_before_it(capsys):
+    def fn(lst, x):
+        lst.append(1)
+        print("first")
+        y = x * 2
+        print(y.sum().item())
+        lst.append(2)
+        print("last")
+        return y + len(lst)
+    run = Runner()
+    a, b = [], []
+    out = run(fn, a, X)
+    captured = capsys.readouterr().out
+    same(out, fn(b, X))
+    assert captured == capsys.readouterr().out and a == b
+    assert run.breaks
+
+
+def test_nothing_happens_when_capture_gives_up():
+    calls = []
+
+    class Odd:
+        def __init__(self):
+            self.n = 0
+
+    def fn(o, lst, x):
+        o.n += 1
+        lst.append(o.n)
+        y = x + 1
+        print(y)
+        return y
+    run = Runner()
+    o, lst = Odd(), []
+    run(fn, o, lst, X)
+    assert o.n == 1 and lst == [1] and not calls
+
+
+def test_identity_of_returned_objects():
+    def fn(c, lst, x):
+        inner = [x]
+        return c, lst, [inner, inner], {"c": c}
+    run = Runner()
+
+    def with_work(c, lst, x):
+        y = x + 1
+        return (*fn(c, lst, x), y)
+    c, lst = Counter(), [1]
+    a = run(with_work, c, lst, X)
+    assert a[0] is c and a[1] is lst and a[2][0] is a[2][1] and a[3]["c"] is c and a[2][0][0] is X
+
+
+def test_functions_that_leave():
+    def fn(x):
+        k = 3
+        def inner(v):
+            return v * k + x
+        k = 4
+        return inner, x + 1
+    run = Runner()
+    f, y = run(fn, X)
+    same(f(X), X * 4 + X)
+    same(y, X + 1)
+    assert not run.breaks
+
+
+def test_generators_that_leave():
+    def fn(x):
+        y = x + 1
+        return (y * i for i in range(2)), y
+    run = Runner()
+    g, y = run(fn, X)
+    same(list(g), [(X + 1) * 0, (X + 1)])
