@@ -14,35 +14,39 @@ from .calls import trace_call
 from .functionalize import Functionalizer
 from .tensor import TraceTensor, from_meta, recording, tensor_meta, trace_tensor_like
 
-__all__ = ["record", "record_function"]
+__all__ = ["record", "run_nodes", "record_function"]
 
 
-def record(captured: CapturedGraph, keep_grad: bool = False) -> AtenGraph:
-    """The captured graph as a functional aten graph, nothing decomposed yet.
+def record(captured: CapturedGraph) -> AtenGraph:
+    """The captured graph as a functional aten graph, nothing decomposed yet."""
+    f = Functionalizer(captured.env)
+    with recording(f):
+        _, result = run_nodes(f, captured, keep_grad=False)
+    return f.finish(result, captured.inputs, captured.name)
 
-    keep_grad: inputs keep requires_grad, so that gradients asked for inside the graph are recorded too."""
+
+def run_nodes(f: Functionalizer, captured: CapturedGraph, keep_grad: bool) -> tuple[list, tuple]:
+    """Run a captured graph node by node on TraceTensors, `f` listening: its inputs and what it returns.
+
+    keep_grad: inputs keep requires_grad, so that gradients asked for afterwards are recorded too."""
     gm = captured.graph_module
-    env: ShapeEnv | None = captured.env
-    f = Functionalizer(env)
     values: dict[torch.fx.Node, Any] = {}
-    inputs = iter(enumerate(captured.inputs))
+    inputs: list[Any] = []
+    result: Any = ()
     grad = torch.is_grad_enabled()
-    result: tuple = ()
     try:
-        with recording(f):
-            for node in gm.graph.nodes:
-                if node.op == "placeholder":
-                    values[node] = _input(f, node, *next(inputs), captured, keep_grad)
-                    continue
-                if node.op == "output":
-                    result = map_arg(node.args[0], values.__getitem__)
-                    break
+        for node in gm.graph.nodes:
+            if node.op == "placeholder":
+                i = len(inputs)
+                values[node] = _input(f, node, i, captured.inputs[i], captured, keep_grad)
+                inputs.append(values[node])
+            elif node.op == "output":
+                result = map_arg(node.args[0], values.__getitem__)
+            else:
                 values[node] = _run(f, gm, node, values)
     finally:
         torch._C._set_grad_enabled(grad)
-    if not isinstance(result, (tuple, list)):
-        result = (result,)
-    return f.finish(tuple(result), captured.inputs, captured.name)
+    return inputs, tuple(result) if isinstance(result, (tuple, list)) else (result,)
 
 
 def record_function(fn: Callable[..., Any], tensors: Sequence[torch.Tensor], env: ShapeEnv | None = None,

@@ -1,6 +1,7 @@
 """Neural-network operators: convolution, pooling, normalisation, attention, losses, resampling."""
 from __future__ import annotations
 
+import functools
 from typing import Any, Sequence
 
 import torch
@@ -279,12 +280,20 @@ def native_batch_norm_backward(g: TensorMeta, x: TensorMeta, w: Any, rm: Any, rv
 def sdpa_flash_cpu(q: TensorMeta, k: TensorMeta, v: TensorMeta, dropout_p: float = 0.0, is_causal: bool = False, *,
                    attn_mask: Any = None, scale: Any = None) -> tuple[TensorMeta, TensorMeta]:
     b, h, n, d = q.shape
-    # the kernel works on (batch, length, head, dim) and hands out the transpose
-    out = new((b, n, h, v.shape[3]), q.dtype, q.device)
-    lse = new((b, n, h), torch.float32 if q.dtype in (torch.bfloat16, torch.float16) else q.dtype, q.device)
-    t = [0, 2, 1, 3]
-    return (TensorMeta(tuple(out.shape[i] for i in t), tuple(out.stride[i] for i in t), q.dtype, q.device),
-            TensorMeta((b, h, n), (lse.stride[0], lse.stride[2], lse.stride[1]), lse.dtype, q.device))
+    if _flash_cpu_is_like_query():
+        out = TensorMeta(q.shape, preserve_strides(q), q.dtype, q.device)
+    else:                                # made as (batch, length, head, dim), handed out transposed
+        m = new((b, n, h, v.shape[3]), q.dtype, q.device)
+        out = TensorMeta((b, h, n, v.shape[3]), (m.stride[0], m.stride[2], m.stride[1], m.stride[3]), q.dtype, q.device)
+    lse = new((b, n, h), opmath(q.dtype), q.device)
+    return out, TensorMeta((b, h, n), (lse.stride[0], lse.stride[2], lse.stride[1]), lse.dtype, q.device)
+
+
+@functools.cache
+def _flash_cpu_is_like_query() -> bool:
+    """Which of its two layouts this torch gives the result: asked of the kernel itself, once."""
+    x = torch.zeros(1, 2, 3, 4)
+    return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(x, x, x)[0].is_contiguous()
 
 
 @rule("_scaled_dot_product_flash_attention_for_cpu_backward")
