@@ -88,6 +88,8 @@ def break_kind_of(exc: BaseException) -> str | None:
 
 def native_operation(m: Machine, fn: Callable, *args: Any) -> Any:
     """Native operator on values without TraceTensors; a size expression that it cannot take is fixed to its value."""
+    if m.env.hints:
+        m.env.location = m.user_line()
     try:
         return fn(*args)
     except Exception as exc:
@@ -200,7 +202,10 @@ def truth(m: Machine, value: Any) -> bool:
     t = type(value)
     if t is TraceTensor:
         raise Break("data_dependent_branch")
-    if t in ATOMS or isinstance(value, _SYMBOLIC):
+    if t in ATOMS:
+        return bool(value)
+    if isinstance(value, _SYMBOLIC):
+        m.env.location = m.user_line()
         return bool(value)
     method = python_method(t, "__bool__")
     if method is not None:

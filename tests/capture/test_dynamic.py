@@ -1,0 +1,133 @@
+"""Sizes and ints as symbols: one capture serves many, predicates guard the branches taken."""
+import pytest
+import torch
+
+from tcompile.compiler.guards import source as S
+
+from .runner import Runner
+from .test_basics import same
+
+
+def pointwise(x):
+    return torch.relu(x * 2) + x.shape[0]
+
+
+def reshaping(x):
+    b, c = x.shape
+    y = x.view(b * c).reshape(c, -1).T
+    return y.sum(0), y.shape, x.size(0) // 2, b + c * 2
+
+
+def factories(x):
+    n = x.shape[0]
+    return torch.arange(n) + x[:, 0], torch.zeros(n, 2), torch.ones((x.shape[1],), dtype=torch.int64), x.new_zeros(n)
+
+
+def branching(x):
+    if x.shape[0] > 5:
+        return x + 1
+    return x - 1
+
+
+def ranged(x):
+    for i in range(x.shape[0]):
+        x = x + i
+    return x
+
+
+def mlp(x):
+    w = torch.ones(3, x.shape[-1])
+    y = torch.nn.functional.linear(x, w)
+    return torch.softmax(y, -1) @ w, torch.cat([x, x]), x[1:], x[:-1].mean()
+
+
+def ints(x, n):
+    return x * n + n // 2, n + 1
+
+
+SIZES = [(4, 3), (6, 3), (9, 5), (2, 2), (7, 8)]
+
+
+@pytest.mark.parametrize("fn", [pointwise, reshaping, factories, mlp])
+def test_all_dims_are_symbols(fn):
+    run = Runner(dynamic=True)
+    for shape in SIZES:
+        x = torch.randn(shape)
+        same(run(fn, x), fn(x))
+    assert len(run.captures) <= 2, [g for g in run.captures[-1].guards if g.kind == "PREDICATE"]
+
+
+@pytest.mark.parametrize("fn", [pointwise, reshaping, mlp, factories])
+def test_zero_and_one_are_never_symbols(fn):
+    run = Runner(dynamic=True)
+    for shape in [(1, 3), (4, 3), (1, 3), (4, 1)]:
+        x = torch.randn(shape)
+        same(run(fn, x), fn(x))
+
+
+def test_branches_on_sizes_are_predicates():
+    run = Runner(dynamic=True)
+    for n in (8, 3, 20, 2, 6):
+        x = torch.randn(n, 3)
+        same(run(branching, x), branching(x))
+    assert len(run.captures) == 2
+    g = next(g for g in run.captures[0].guards if g.kind == "PREDICATE")
+    assert g.line is not None and g.file == __file__
+
+
+def test_range_over_a_size_fixes_it():
+    run = Runner(dynamic=True)
+    for n in (4, 6, 4):
+        x = torch.randn(n, 3)
+        same(run(ranged, x), ranged(x))
+    assert len(run.captures) == 2
+
+
+def test_named_dims_only():
+    x_source = S.local(0, "x")
+    run = Runner(dynamic_dims={x_source: {0}})
+    for shape in [(4, 3), (6, 3), (9, 3)]:
+        same(run(pointwise, torch.ones(shape)), pointwise(torch.ones(shape)))
+    assert len(run.captures) == 1
+    same(run(pointwise, torch.ones(4, 5)), pointwise(torch.ones(4, 5)))
+    assert len(run.captures) == 2
+
+
+def test_ints_are_symbols():
+    run = Runner(dynamic=True)
+    x = torch.randn(4, 3)
+    for n in (2, 7, 30):
+        same(run(ints, x, n), ints(x, n))
+    assert len(run.captures) == 1
+    for n in (0, 1, -3):
+        same(run(ints, x, n), ints(x, n))
+    run = Runner(dynamic_ints={S.local(1, "n")})
+    for n in (2, 7, 30):
+        same(run(ints, x, n), ints(x, n))
+    assert len(run.captures) == 1
+
+
+def test_parameters_stay_static():
+    lin = torch.nn.Linear(3, 5)
+    run = Runner(dynamic=True)
+
+    def fn(x):
+        return lin(x)
+    for n in (4, 9):
+        x = torch.randn(n, 3)
+        same(run(fn, x), fn(x))
+    assert len(run.captures) == 1
+    spec = {i.name: i.spec for i in run.graphs[0].inputs if i.kind == "tensor"}
+    assert all(isinstance(d, int) for name, s in spec.items() if name != "x" for d in s.shape)
+
+
+def test_a_size_that_leaves_over_a_break():
+    def fn(x):
+        n = x.shape[0] * 2
+        y = x + 1
+        print(y.sum() > -1e9 and "")
+        return y * n
+    run = Runner(dynamic=True)
+    for size in (3, 5):
+        x = torch.randn(size, 2)
+        same(run(fn, x), fn(x))
