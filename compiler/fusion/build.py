@@ -25,7 +25,7 @@ from .schedule import Launch
 __all__ = ["build_kernel"]
 
 LOCAL_ELEMENTS = 16384    # longest row that is kept in a local buffer: 64 KB of float32, a part of the second-level cache
-WORTH_KEEPING = 8         # cost from which storing and loading a row is cheaper than computing it again
+WORTH_KEEPING = 6         # cost from which storing and loading a row is cheaper than computing it again
 
 
 @dataclass
@@ -156,9 +156,10 @@ def _locals(group: Group, roots: list[_Root], reduced: list[int], info: _Stages,
         return []
     if numel_hint([group.factors[k].size for k in reduced], hints) > LOCAL_ELEMENTS:
         return []
-    cost = Costs()
     kept: dict[int, Value] = {}
     for s in sorted({r.stage for r in roots if r.inner}):
+        cost = Costs()
+        cost.memo.update(dict.fromkeys(kept, 1))         # what is kept already costs a load
         stack = [r.value for r in roots if r.inner and r.stage == s]
         seen: set[int] = set()
         while stack:

@@ -13,7 +13,7 @@ import torch
 import torch.fx
 
 from ..symbolic.expr import Expr, as_expr
-from .ir import Axis, Buffer, LoopNest, Value, cast, const, load, param, walk
+from .ir import Axis, Buffer, LoopNest, Value, cast, clear, const, load, param, walk
 from .lowered import Extern, LoweredGraph, LoweredStep, OutputSpec, Param, View
 from .ref import (Ref, Scalar, contiguous_strides, dim_symbol, flat_index, is_one, numel, ref_of_buffer, same, shape_of, strided)
 
@@ -60,6 +60,7 @@ def _find(name: str) -> list[Any]:
 def lower(aten: Any, opts: Any) -> LoweredGraph:
     """AtenGraph -> LoweredGraph. Never fails for an operator that it does not know: that becomes an Extern."""
     from . import rules  # noqa: F401  registers the rules
+    clear()
     return Lowering(aten, opts).run()
 
 
