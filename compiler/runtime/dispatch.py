@@ -97,6 +97,7 @@ class PythonDispatcher:
             raise TypeError(f"Dispatcher: a Python function was expected, not {type(func).__name__}")
         self.__wrapped__, self.cache, self.miss = func, cache, miss
         self._code = func.__code__
+        self.__doc__, self.__module__ = func.__doc__, func.__module__
 
     def __get__(self, obj: Any, owner: type | None = None) -> Any:
         return self if obj is None else types.MethodType(self, obj)
