@@ -11,7 +11,7 @@ LEN             int: len(value), of a list, tuple, dict, set, str, ...
 DICT_KEYS       tuple of keys, in order
 HASATTR         (name, bool): whether the attribute exists, instance and class alike
 TENSOR          TensorSpec
-INT_SYMBOL      Expr symbol: the value is an int (not bool) and binds this size symbol
+INT_SYMBOL      Expr symbol: the value is an int (not bool) of 2 or more, within 64 bits, and binds this size symbol
 FLOAT           any float; the value is passed into the graph
 PREDICATE       boolean Expr over the size symbols that TENSOR and INT_SYMBOL guards bound; source may be None
 ALIAS           Source: both sources give the same object
@@ -19,7 +19,11 @@ NO_ALIAS        tuple of Sources: the objects are all different
 NO_OVERLAP      tuple of Sources: the tensors' memory does not overlap (needed where one of them is mutated)
 STATE           GlobalState field dict: {"grad_mode": True, ...}; source is None
 CODE            the code object of the function at source
-WEAK_ID         a weak reference: identity, without keeping the object alive (module instances, user objects)
+WEAK_ID         a weak reference: identity, without keeping the object alive (module instances, user objects). An object
+                may be given too: it is referenced weakly where it can be
+
+A size that is a bare symbol in a TENSOR guard is bound to 2 or more: 0 and 1 are never symbols. NO_OVERLAP compares the
+spans from first to last byte: interleaved views count as overlapping.
 """
 from __future__ import annotations
 
@@ -53,6 +57,7 @@ class TensorSpec:
     is_conj: bool = False
     is_neg: bool = False
     data_ptr: int | None = None      # relied on only where a plan baked the address in
+    is_inference: bool | None = None # made in inference mode; None: not relied on
 
 
 @dataclass(frozen=True)

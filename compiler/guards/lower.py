@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 import builtins
-import weakref
 from types import ModuleType
 from typing import Any, Callable, Sequence
 
@@ -84,10 +83,8 @@ class _Lowering:
         many = isinstance(where, tuple)
         common = dict(guard=index, base=-1 if many or where < 0 else self.slot[where])
         slots = tuple(self.slot[w] for w in where) if many else ()
-        if kind in ("ID", "TYPE", "EQUALS", "CODE"):
+        if kind in ("ID", "WEAK_ID", "TYPE", "EQUALS", "CODE"):
             return self._make("C_" + kind, obj=payload, **common)
-        if kind == "WEAK_ID":
-            return self._make("C_WEAK_ID", obj=payload if isinstance(payload, weakref.ref) else weakref.ref(payload), **common)
         if kind == "LEN":
             return self._make("C_LEN", n=payload, **common)
         if kind == "DICT_KEYS":
@@ -121,11 +118,10 @@ class _Lowering:
         if not probe.tensor_layout_known() or spec.layout not in (None, torch.strided) or \
                 template.example.device != spec.device:
             return self._make("C_TENSOR_ASK", ask=ask, **common)
-        flags = (template.conj if spec.is_conj else 0) | (template.neg if spec.is_neg else 0)
         word = self.native.read_tensor(template.example)[4]
         dims = tuple(self._dim(e) for e in (*spec.shape, *spec.stride))
-        data = (spec.type, word, template.normal | flags, template.inference | flags, bool(spec.requires_grad), dims,
-                spec.storage_offset, spec.data_ptr)
+        normal, inference = template.accepted(spec)
+        data = (spec.type, word, normal, inference, bool(spec.requires_grad), dims, spec.storage_offset, spec.data_ptr)
         return self._make("C_TENSOR", obj=spec, data=data, ask=ask, **common)
 
     def _dim(self, e: Any) -> tuple[int, int]:

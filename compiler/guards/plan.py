@@ -83,6 +83,7 @@ def make_plan(guards: Sequence[Guard], n_locals: int) -> Plan:
 
     for i, g in enumerate(guards):
         _validate(i, g, n_locals)
+        kind = g.kind
         sources: tuple = (g.source,) if g.source is not None else ()
         payload = g.expected
         if g.kind in ("NO_ALIAS", "NO_OVERLAP"):
@@ -91,6 +92,10 @@ def make_plan(guards: Sequence[Guard], n_locals: int) -> Plan:
             sources, payload = (g.source, g.expected), None
         elif g.kind == "INT_SYMBOL":
             payload = (number(_symbol_of(i, g)), g.expected.name)
+        elif g.kind == "WEAK_ID":
+            payload = _weak(payload)
+            if not isinstance(payload, weakref.ref):
+                kind = "ID"
         elif g.kind == "PREDICATE":
             sources = ()
         elif g.kind == "TENSOR":
@@ -103,7 +108,7 @@ def make_plan(guards: Sequence[Guard], n_locals: int) -> Plan:
                              if e is not None and not isinstance(e, int) and not is_symbol(e))
             if deferred:
                 checks.append(_Check(i, "SIZES", sources, deferred, _COST["SIZES"]))
-        checks.append(_Check(i, g.kind, sources, payload, _COST[g.kind]))
+        checks.append(_Check(i, kind, sources, payload, _COST[kind]))
     plan.symbols = list(symbols)
     for c in checks:
         exprs = [c.payload] if c.kind == "PREDICATE" else [e for _, _, e in c.payload] if c.kind == "SIZES" else []
@@ -124,7 +129,7 @@ def _emit(plan: Plan, checks: list[_Check]) -> None:
             s = c.sources[0]
             by_source[s] = max(by_source.get(s, 0), c.cost)
             if c.kind in _PINNING:
-                pins.setdefault(s, ("const", c.payload) if c.kind == "ID" else ("weak", _weak(c.payload)))
+                pins.setdefault(s, ("const" if c.kind == "ID" else "weak", c.payload))
             if c.kind == "TENSOR":
                 has_tensor.add(s)
 
@@ -204,9 +209,15 @@ def _emit(plan: Plan, checks: list[_Check]) -> None:
         out.append(("check", c.index, c.kind, found if many else found[0] if found else -1, c.payload))
 
 
-def _weak(expected: Any) -> weakref.ref:
-    """WEAK_ID guards hold a weak reference; capture may also hand the object itself."""
-    return expected if isinstance(expected, weakref.ref) else weakref.ref(expected)
+def _weak(expected: Any) -> Any:
+    """WEAK_ID guards hold a weak reference; capture may also hand the object itself. An object that cannot be weakly
+    referenced (ints, tuples, classes with __slots__) comes back as it is, and is guarded by ID."""
+    if isinstance(expected, weakref.ref):
+        return expected
+    try:
+        return weakref.ref(expected)
+    except TypeError:
+        return expected
 
 
 def _depth(c: _Check) -> int:

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import builtins
 import types
-import weakref
 from typing import Any, Callable, Sequence
 
 import torch
@@ -139,7 +138,7 @@ class PythonGuardProgram:
         if kind == "ID":
             return value is expected
         if kind == "WEAK_ID":
-            known = expected() if isinstance(expected, weakref.ref) else expected
+            known = expected()
             return known is not None and value is known
         if kind == "TYPE":
             return type(value) is expected

@@ -22,7 +22,7 @@ class Source:
     local     None   (index, name)   the frame's parameter slot `index` (co_varnames order, *args and **kwargs last)
     closure   None   (index, name)   contents of the function's closure cell `index`
     global    None   name            func.__globals__[name]
-    builtin   None   name            builtins.<name>
+    builtin   None   name            builtins.<name>, where no global of that name shadows it
     function  None   None            the function object of the frame
     const     None   object          an object that the entry itself holds (a module, a class, a torch function)
     attr      src    name            getattr(base, name)

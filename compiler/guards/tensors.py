@@ -40,6 +40,13 @@ class KeyTemplate:
             with torch.inference_mode():
                 self.inference = _keys(torch.empty((0,), dtype=dtype, device=device, layout=layout)).raw_repr()
 
+    def accepted(self, spec: TensorSpec) -> tuple[int, int]:
+        """The two key words that fit `spec`: of a normal and of an inference tensor; twice the same one where the guard
+        names which."""
+        flags = (self.conj if spec.is_conj else 0) | (self.neg if spec.is_neg else 0)
+        normal, inference = self.normal | flags, self.inference | flags
+        return (normal if spec.is_inference is not True else inference, inference if spec.is_inference is not False else normal)
+
 
 @lru_cache(maxsize=None)
 def key_template(dtype: torch.dtype, device: torch.device, layout: torch.layout) -> KeyTemplate:
@@ -65,12 +72,13 @@ def tensor_mismatch(value: Any, spec: TensorSpec, bindings: dict[str, int]) -> t
             return "device", spec.device, value.device
         template = key_template(spec.dtype, spec.device, spec.layout or torch.strided)
         keys = _keys(value).raw_repr()
-        flags = (template.conj if spec.is_conj else 0) | (template.neg if spec.is_neg else 0)
-        if keys != template.normal | flags and keys != template.inference | flags:
+        if keys not in template.accepted(spec):
             if value.is_conj() != spec.is_conj:
                 return "conj", spec.is_conj, value.is_conj()
             if value.is_neg() != spec.is_neg:
                 return "neg", spec.is_neg, value.is_neg()
+            if spec.is_inference is not None and value.is_inference() is not spec.is_inference:
+                return "inference", spec.is_inference, value.is_inference()
             return "dispatch keys", "a plain dense tensor", str(_keys(value))
         if value.requires_grad is not bool(spec.requires_grad):
             return "requires_grad", spec.requires_grad, value.requires_grad

@@ -130,6 +130,8 @@ static int cache_clear(CodeCache *c)
 static void cache_dealloc(CodeCache *c)
 {
     PyObject_GC_UnTrack(c);
+    if (c->weakrefs)
+        PyObject_ClearWeakRefs((PyObject *)c);
     cache_clear(c);
     Py_TYPE(c)->tp_free((PyObject *)c);
 }
@@ -284,6 +286,7 @@ PyTypeObject tc_CodeCache_Type = {
     .tp_doc = "The compiled entries of one code object, last hit first.",
     .tp_basicsize = sizeof(CodeCache),
     .tp_dictoffset = offsetof(CodeCache, dict),
+    .tp_weaklistoffset = offsetof(CodeCache, weakrefs),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_BASETYPE,
     .tp_new = cache_new,
     .tp_dealloc = (destructor)cache_dealloc,

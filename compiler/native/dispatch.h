@@ -16,7 +16,7 @@ typedef struct {
     unsigned int version;       /* changes when entries come, go or change places */
     char skip;                  /* the hook passes frames of this code over */
     PyObject *last_failures;    /* list of (entry, guard index) of the last miss */
-    PyObject *dict;
+    PyObject *dict, *weakrefs;
 } CodeCache;
 
 HIDDEN extern PyTypeObject tc_Entry_Type, tc_CodeCache_Type;

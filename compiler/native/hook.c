@@ -25,10 +25,13 @@
 #define RequestExtraIndex _PyEval_RequestCodeExtraIndex
 #endif
 
-#define SKIP ((void *)1)
+/* A skip mark is an odd number: the generation it was made in. reset() starts another, and the marks mean nothing. */
+#define SKIP ((void *)(uintptr_t)(tc_generation * 2 + 1))
+#define IS_CACHE(state) ((state) != NULL && ((uintptr_t)(state) & 1) == 0)
 #define INLINE_LOCALS 24
 
 static Py_ssize_t extra_index = -1;
+static uintptr_t tc_generation = 1;
 static _PyFrameEvalFunction previous;       /* whom we pass frames on to */
 static int installed;
 static PyObject *callback;                  /* callback(code, func, args) */
@@ -183,15 +186,15 @@ static PyObject *evaluate(PyThreadState *ts, _PyInterpreterFrame *frame, int thr
     if (!(code->co_flags & CO_OPTIMIZED) || (code->co_flags & (CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR)))
         return previous(ts, frame, throwflag);
     GetExtra((PyObject *)code, extra_index, &state);
-    if (state == SKIP || (state && ((CodeCache *)state)->skip))
+    if (state == SKIP || (IS_CACHE(state) && ((CodeCache *)state)->skip))
         return previous(ts, frame, throwflag);
     if (!at_start(frame, code) || callback == NULL || Py_TYPE(frame_func(frame)) != &PyFunction_Type ||
-        (state == NULL && !first_seen(code)))
+        (!IS_CACHE(state) && !first_seen(code)))
         return previous(ts, frame, throwflag);
     if (Py_EnterRecursiveCall(" while calling a compiled Python function"))
         return leave(ts, frame, NULL);
     int ran;
-    PyObject *result = run_compiled(ts, frame, code, state, &ran);
+    PyObject *result = run_compiled(ts, frame, code, IS_CACHE(state) ? state : NULL, &ran);
     Py_LeaveRecursiveCall();
     return ran ? leave(ts, frame, result) : previous(ts, frame, 0);
 }
@@ -199,7 +202,7 @@ static PyObject *evaluate(PyThreadState *ts, _PyInterpreterFrame *frame, int thr
 /* ---- for Python */
 static void free_extra(void *p)
 {
-    if (p != NULL && p != SKIP)
+    if (IS_CACHE(p))
         Py_DECREF((PyObject *)p);
 }
 
@@ -318,9 +321,9 @@ static PyObject *skip_code(PyObject *self, PyObject *code)
     (void)self;
     if (!is_code(code) || GetExtra(code, extra_index, &state) < 0)
         return NULL;
-    if (state == NULL && SetExtra(code, extra_index, SKIP) < 0)
+    if (!IS_CACHE(state) && SetExtra(code, extra_index, SKIP) < 0)
         return NULL;
-    if (state && state != SKIP)
+    if (IS_CACHE(state))
         ((CodeCache *)state)->skip = 1;
     Py_RETURN_NONE;
 }
@@ -333,7 +336,7 @@ static PyObject *unskip_code(PyObject *self, PyObject *code)
         return NULL;
     if (state == SKIP && SetExtra(code, extra_index, NULL) < 0)
         return NULL;
-    if (state && state != SKIP)
+    if (IS_CACHE(state))
         ((CodeCache *)state)->skip = 0;
     Py_RETURN_NONE;
 }
@@ -344,7 +347,7 @@ static PyObject *is_skipped(PyObject *self, PyObject *code)
     (void)self;
     if (!is_code(code) || GetExtra(code, extra_index, &state) < 0)
         return NULL;
-    return PyBool_FromLong(state == SKIP || (state && ((CodeCache *)state)->skip));
+    return PyBool_FromLong(IS_CACHE(state) ? ((CodeCache *)state)->skip : state == SKIP);
 }
 
 /* code_cache(code, create=True): the CodeCache that lives as long as the code object does */
@@ -357,7 +360,7 @@ static PyObject *code_cache(PyObject *self, PyObject *args)
     if (!PyArg_ParseTuple(args, "O|p:code_cache", &code, &create) || !is_code(code) ||
         GetExtra(code, extra_index, &state) < 0)
         return NULL;
-    if (state && state != SKIP)
+    if (IS_CACHE(state))
         return Py_NewRef((PyObject *)state);
     if (!create)
         Py_RETURN_NONE;
@@ -380,7 +383,7 @@ static PyObject *forget_code(PyObject *self, PyObject *code)
         return NULL;
     if (state == SKIP && SetExtra(code, extra_index, NULL) < 0)
         return NULL;
-    if (state && state != SKIP) {
+    if (IS_CACHE(state)) {
         PyObject *r = PyObject_CallMethod((PyObject *)state, "clear", NULL);
         if (r == NULL)
             return NULL;
@@ -390,7 +393,16 @@ static PyObject *forget_code(PyObject *self, PyObject *code)
     Py_RETURN_NONE;
 }
 
+static PyObject *forget_skips(PyObject *self, PyObject *unused)
+{
+    (void)self;
+    (void)unused;
+    tc_generation++;
+    Py_RETURN_NONE;
+}
+
 static PyMethodDef functions[] = {
+    {"forget_skips", forget_skips, METH_NOARGS, "All marks of skip_code made so far on code without a cache mean nothing."},
     {"hook_install", hook_install, METH_O,
      "hook_install(callback): see frames. callback(code, func, args) is asked where no entry serves a frame; it gives an "
      "Entry to run, RUN_ORIGINAL, or the frame's result."},

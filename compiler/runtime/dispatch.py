@@ -21,8 +21,8 @@ from typing import Any, Callable, Iterator
 
 from ..native import native
 
-__all__ = ["Entry", "CodeCache", "Dispatcher", "RUN_ORIGINAL", "code_cache", "forget_code", "disabled", "is_disabled",
-           "n_parameters"]
+__all__ = ["Entry", "CodeCache", "Dispatcher", "RUN_ORIGINAL", "code_cache", "all_caches",
+           "forget_code", "forget_everything", "disabled", "is_disabled", "n_parameters"]
 
 
 def n_parameters(code: types.CodeType) -> int:
@@ -161,30 +161,52 @@ def bind_parameters(func: types.FunctionType, args: tuple, kwargs: dict[str, Any
     return tuple(out)
 
 
-_caches: dict[int, PythonCodeCache] = {}
+_by_code: dict[int, PythonCodeCache] = {}
+_all: weakref.WeakSet = weakref.WeakSet()
+
+if native is not None:
+    Entry, CodeCache, Dispatcher, RUN_ORIGINAL = native.Entry, native.CodeCache, native.Dispatcher, native.RUN_ORIGINAL
+else:
+    Entry, CodeCache, Dispatcher, RUN_ORIGINAL = PythonEntry, PythonCodeCache, PythonDispatcher, _PYTHON_RUN_ORIGINAL
 
 
-def _python_code_cache(code: types.CodeType, create: bool = True) -> PythonCodeCache | None:
-    found = _caches.get(id(code))                     # by identity: equal code objects may differ in their globals
-    if found is None and create:
-        found = _caches[id(code)] = PythonCodeCache()
-        weakref.finalize(code, _caches.pop, id(code), None).atexit = False
+def code_cache(code: types.CodeType, create: bool = True) -> Any:
+    """The one CodeCache of a code object (by identity: equal code objects may have different globals), or None where
+    there is none and `create` is false. It lives as long as the code object. Nothing that an entry holds may hold the
+    code object in its turn: code objects are not garbage collected, and the cycle would stay for good."""
+    if native is not None:
+        found = native.code_cache(code, create)
+    else:
+        found = _by_code.get(id(code))
+        if found is None and create:
+            found = _by_code[id(code)] = PythonCodeCache()
+            weakref.finalize(code, _by_code.pop, id(code), None).atexit = False
+    if found is not None:
+        _all.add(found)
     return found
 
 
-def _python_forget_code(code: types.CodeType) -> None:
-    found = _caches.get(id(code))
-    if found is not None:
-        found.clear()
-        found.skip = False
+def all_caches() -> list[Any]:
+    """Every CodeCache that lives."""
+    return list(_all)
 
 
-if native is not None:
-    Entry, CodeCache, Dispatcher = native.Entry, native.CodeCache, native.Dispatcher
-    RUN_ORIGINAL, code_cache, forget_code = native.RUN_ORIGINAL, native.code_cache, native.forget_code
-else:
-    Entry, CodeCache, Dispatcher = PythonEntry, PythonCodeCache, PythonDispatcher
-    RUN_ORIGINAL, code_cache, forget_code = _PYTHON_RUN_ORIGINAL, _python_code_cache, _python_forget_code
+def forget_code(code: types.CodeType) -> None:
+    """Drop the entries of a code object, and its skip mark."""
+    if native is not None:
+        native.forget_code(code)
+    elif id(code) in _by_code:
+        _by_code[id(code)].clear()
+        _by_code[id(code)].skip = False
+
+
+def forget_everything() -> None:
+    """Drop all entries and all skip marks: what tcompile.reset() does here."""
+    for cache in all_caches():
+        cache.clear()
+        cache.skip = False
+    if native is not None:
+        native.forget_skips()
 
 
 @contextmanager
