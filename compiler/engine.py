@@ -242,19 +242,14 @@ def _pass_over(result: CaptureResult) -> None:
 
 def _drop_with_owner(cache: CodeCache, entry: Entry, result: CaptureResult) -> None:
     """An entry made for one object (a model) goes when the object goes."""
-    def gone(_: Any, cache: Any = weakref.ref(cache) if _weak(cache) else (lambda: cache), entry: Any = entry) -> None:
-        c = cache()
-        if c is not None and entry in c.entries:
-            c.remove(entry)
+    def gone() -> None:
+        if entry in cache.entries:
+            cache.remove(entry)
     for g in result.guards:
         if g.kind == "WEAK_ID" and g.source is not None and g.source.kind == "local":
             owner = g.expected()
             if owner is not None:
-                weakref.finalize(owner, gone, None).atexit = False
-
-
-def _weak(x: Any) -> bool:
-    return type(x).__weakrefoffset__ != 0
+                weakref.finalize(owner, gone).atexit = False
 
 
 def _learn_dynamic(state: FrameState, failures: list) -> None:

@@ -15,6 +15,7 @@ from .. import events, stages
 from ..capture.result import CapturedGraph
 from ..config import Options
 from ..graph.tensor import DataDependentError
+from ..runtime.dispatch import disabled
 from .joint import CannotTrace, JointGraph
 
 __all__ = ["compile_with_grad", "GradGraph"]
@@ -41,7 +42,7 @@ class GradGraph:
         events.emit("aten", graph_module=p.forward, name=p.forward.name)
         self.forward = stages.compile_aten(p.forward, opts)
         self._backward: Callable[..., tuple] | None = None
-        self.inputs_out = {k: o.value for k, o in enumerate(p.forward.outputs[:joint.n_outputs]) if o.kind == "input"}
+        self.inputs_out = {k: o.value for k, o in enumerate(p.forward.plan[:joint.n_outputs]) if o.kind == "input"}
         self.sizes = [_size_reader(name, p.forward) for name in p.symbols]
         floats = {i.name for i in p.backward.inputs if i.kind == "float"}
         self.scalars = [k for k, i in enumerate(captured.inputs) if f"scalar_{i.name}" in floats]
@@ -60,8 +61,7 @@ class GradGraph:
     def backward(self) -> Callable[..., tuple]:
         """The compiled backward graph, made at its first use."""
         if self._backward is None:
-            from ..runtime.dispatch import tracing
-            with _lock, tracing():
+            with _lock, disabled():
                 if self._backward is None:
                     p = self.joint.partition
                     events.emit("aten", graph_module=p.backward, name=p.backward.name)

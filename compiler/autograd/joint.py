@@ -11,7 +11,7 @@ from ..graph.aten import AtenGraph
 from ..graph.functionalize import Functionalizer
 from ..graph.record import run_nodes
 from ..graph.tensor import TraceTensor, from_meta, recording, tensor_meta
-from ..graph.to_aten import finish_aten
+from ..graph.to_aten import finish
 from .partition import Partition, partition
 
 __all__ = ["JointGraph", "CannotTrace", "joint_graph"]
@@ -70,7 +70,7 @@ def joint_graph(captured: CapturedGraph, opts: Any) -> JointGraph:
         grads = torch.autograd.grad([result[i] for i in outputs], [inputs[i] for i in grad_inputs], tangents, allow_unused=True)
         kept = [(i, g) for i, g in zip(grad_inputs, grads) if g is not None]
         joint = f.finish((*result, *(g for _, g in kept)), specs, captured.name)
-    joint = finish_aten(joint, opts)
+    joint = finish(joint, opts)
     n_out = len(result)
     return JointGraph(partition(joint, len(captured.inputs), n_out), n_out, outputs, [i for i, _ in kept], joint)
 

@@ -48,9 +48,9 @@ def partition(joint: AtenGraph, n_inputs: int, n_outputs: int) -> Partition:
     primals, tangents = places[:n_inputs], places[n_inputs:]
     results = joint.results
     needs_tangent = _reach(tangents)
-    grad_slots = sorted({o.value for o in joint.outputs[n_outputs:] if o.kind == "node"})
+    grad_slots = _slots(joint.plan[n_outputs:])
+    forward_slots = sorted({*_slots(joint.plan[:n_outputs]), *(s for _, s in joint.mutation_slots)})
     backward_nodes = {n for n in joint.graph.nodes if n in needs_tangent and n.op == "call_function"}
-    forward_slots = [s for s in range(len(results)) if s not in grad_slots]
     needed = _ancestors([results[s] for s in grad_slots])
     readers = (backward_nodes & needed) | {results[s] for s in grad_slots if results[s] not in needs_tangent}
 
@@ -64,6 +64,11 @@ def partition(joint: AtenGraph, n_inputs: int, n_outputs: int) -> Partition:
     index = {n: i for i, n in enumerate(primals)}
     return Partition(forward, backward, [index[n] for n in saved if n.op == "placeholder"], [n.name for n in saved if n.op != "placeholder"],
                      sizes, sum(_bytes(n, hints) for n in saved if n.op != "placeholder"), [n.name for n in recomputed])
+
+
+def _slots(outputs: list[GraphOutput]) -> list[int]:
+    """The results that these outputs are made of."""
+    return sorted({o.value if o.kind == "buffer" else o.value[1] for o in outputs if o.kind == "buffer" or o.kind == "view" and o.value[0] == "node"})
 
 
 def _reach(starts: Iterable[torch.fx.Node]) -> set[torch.fx.Node]:
@@ -193,16 +198,16 @@ def _forward(joint: AtenGraph, n_inputs: int, n_outputs: int, slots: list[int], 
             known = len(outs) - 1
         saved_slots.append(known)
     g.output(tuple(outs))
-    outputs = [_moved(o, position) for o in joint.outputs[:n_outputs]]
-    outputs += [GraphOutput("node", k, n.meta["val"]) for k, n in zip(saved_slots, saved)]
+    outputs = [_moved(o, position) for o in joint.plan[:n_outputs]]
+    outputs += [GraphOutput("buffer", k, n.meta["val"]) for k, n in zip(saved_slots, saved)]
     constants = {n.target: joint.constants[n.target] for n in g.nodes if n.op == "get_attr"}
     return AtenGraph(g, joint.inputs[:n_inputs], outputs, [(i, position[s]) for i, s in joint.mutation_slots], joint.env, constants,
                      list(joint.no_overlap), f"{joint.name}_forward")
 
 
 def _moved(o: GraphOutput, position: dict[int, int]) -> GraphOutput:
-    if o.kind == "node":
-        return GraphOutput("node", position[o.value], o.meta)
+    if o.kind == "buffer":
+        return GraphOutput("buffer", position[o.value], o.meta)
     if o.kind == "view" and o.value[0] == "node":
         return GraphOutput("view", ("node", position[o.value[1]]), o.meta)
     return o
@@ -231,7 +236,7 @@ def _backward(joint: AtenGraph, saved: list, tangents: list, sizes: list[str], r
         new[n] = g.node_copy(n)
         inputs.append(GraphInput(n.name, None, "tensor"))
     body = readers | set(recomputed)
-    grads = joint.outputs[n_outputs:]
+    grads = joint.plan[n_outputs:]
     for n in joint.graph.nodes:
         if n.op == "get_attr" or n in body and n not in new:
             new[n] = g.node_copy(n, new.__getitem__)
@@ -240,7 +245,7 @@ def _backward(joint: AtenGraph, saved: list, tangents: list, sizes: list[str], r
     outs: list[torch.fx.Node] = []
     outputs = []
     for o in grads:
-        s = o.value if o.kind == "node" else o.value[1] if o.kind == "view" and o.value[0] == "node" else None
+        s = o.value if o.kind == "buffer" else o.value[1] if o.kind == "view" and o.value[0] == "node" else None
         if s is None:                                                  # the gradient is a tangent or an input as it is
             kind, value = ("input", o.value) if o.kind == "input" else (o.kind, o.value)
             i = value[1] if kind == "view" else value
@@ -251,7 +256,7 @@ def _backward(joint: AtenGraph, saved: list, tangents: list, sizes: list[str], r
         if s not in slots:
             slots[s] = len(outs)
             outs.append(new[results[s]])
-        outputs.append(GraphOutput("node", slots[s], o.meta) if o.kind == "node" else GraphOutput("view", ("node", slots[s]), o.meta))
+        outputs.append(GraphOutput("buffer", slots[s], o.meta) if o.kind == "buffer" else GraphOutput("view", ("node", slots[s]), o.meta))
     for n in reversed(list(g.nodes)):
         if n.op == "get_attr" and not n.users:
             g.erase_node(n)

@@ -310,7 +310,8 @@ def test_training_loop_in_a_library_function_is_seen_by_the_hook():
     data = [(torch.randn(5, 8), torch.randn(5, 4)) for _ in range(4)]
     with tcompile.record() as r, tcompile.enable():
         library_train(m, torch.optim.SGD(m.parameters(), 0.1), data)
-    assert any("forward" in g.frame for g in r.report().graphs)
+    report = r.report()
+    assert any("forward" in report.frames[g.frame].name for g in report.graphs)
 
 
 # --- bad input ----------------------------------------------------------------------------------------------------

@@ -1,0 +1,9 @@
+"""For every test: internal errors raise, every stage is verified, and the disk cache is a folder of this run."""
+from __future__ import annotations
+
+import os
+import tempfile
+
+os.environ.setdefault("TCOMPILE_SUPPRESS_ERRORS", "0")
+os.environ.setdefault("TCOMPILE_VERIFY", "1")
+os.environ.setdefault("TCOMPILE_CACHE_DIR", os.path.join(tempfile.gettempdir(), f"tcompile-tests-{os.getuid()}"))
