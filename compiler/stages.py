@@ -17,6 +17,7 @@ import inspect
 import os
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Callable, Iterator
 
@@ -70,13 +71,13 @@ def _load(path: str) -> Callable:
     return f
 
 
-def run(name: str, *args: Any, opts: Options, stage_opts: Any = None) -> Any:
+def run(name: str, *args: Any, opts: Options, stage_opts: Any = None, **more: Any) -> Any:
     """Run one stage by name: its replacement if there is one, timed, verified, dumped. `stage_opts` is what the stage gets as
     `opts` where that is not the Options themselves."""
     s = _by_name[name]
     f = _replaced.get(name) or _load(s.function)
     with events.stage(name):
-        out = f(*args, opts=stage_opts or opts)
+        out = f(*args, opts=stage_opts or opts, **more)
     if opts.get("verify") and s.verifier:
         with events.stage("verify"):
             try:
@@ -102,7 +103,13 @@ def compile_aten(aten: Any, opts: Options) -> Callable[..., tuple]:
     lowered = run("lowering", aten, opts=opts)
     schedule = run("fusion", lowered, opts=opts)
     generated = run("codegen", schedule, opts=opts)
-    return run("runtime", generated, opts=opts)
+    return run("runtime", generated, opts=opts, eager=partial(_interpret, aten))
+
+
+def _interpret(aten: Any, *inputs: Any) -> tuple:
+    """The graph by torch's own kernels: where there is no C++ compiler."""
+    from .graph.interpret import interpret
+    return interpret(aten, inputs)
 
 
 @contextmanager

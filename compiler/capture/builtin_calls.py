@@ -84,9 +84,17 @@ def made_by_native(m: Machine, value: Any) -> Any:
 # --- pure native functions, called on plain values
 PURE = frozenset((
     divmod, ord, chr, hex, bin, oct, hash, ascii, math.sqrt, *(f for f in vars(math).values() if callable(f)),
-    operator.index, operator.length_hint, sys.intern, sys.getrecursionlimit, re.escape, sys.getdefaultencoding, sys.exc_info,
+    operator.index, operator.length_hint, sys.intern, sys.getrecursionlimit, re.escape, sys.getdefaultencoding,
     torch._C._get_tracing_state,
-)) - {sys.exc_info}
+)) 
+
+
+def _is_pure(fn: Any) -> bool:
+    """Whether `fn` is in PURE; foreign callables (a ctypes function) may not even be hashable."""
+    try:
+        return fn in PURE
+    except TypeError:
+        return False
 
 
 def _is_torch(fn: Any, owner: Any) -> bool:
@@ -114,7 +122,7 @@ def call_native(m: Machine, fn: Any, owner: Any, args: list, kwargs: dict) -> An
             return _class_function(m, fn, owner, args, kwargs)
         if _is_torch(fn, owner):
             return _torch_function(m, fn, args, kwargs)
-        if fn in PURE:
+        if _is_pure(fn):
             return _pure(m, fn, args, kwargs)
         if type(fn) in (operator.itemgetter, operator.attrgetter, operator.methodcaller):
             return _getter(m, fn, args)
@@ -284,7 +292,7 @@ def call_native_method(m: Machine, fn: Any, owner: Any, args: list, kwargs: dict
         return world.is_instance(args[0], owner) if name == "__instancecheck__" else issubclass(args[0], owner)
     if isinstance(owner, _SYMBOLIC):
         from .operators import native_operation
-        return native_operation(m, functools.partial(fn.__get__(owner) if hasattr(fn, "__objclass__") else fn, **kwargs), *args)
+        return native_operation(m, functools.partial(_bound(fn, owner), **kwargs), *args)
     if isinstance(owner, logging.Logger) or name in ("warn",) and t.__module__ == "warnings":
         return log_effect(m, fn, args, kwargs)
     if isinstance(owner, InlineGenerator):
@@ -299,7 +307,7 @@ def call_native_method(m: Machine, fn: Any, owner: Any, args: list, kwargs: dict
     if name == "__hash__" and t.__hash__ is object.__hash__:
         raise Break("unsupported", "an object's identity is used as a hash")
     if isinstance(owner, BaseException) and not world.is_outside(owner):
-        return m.native(getattr(owner, name), *args, **kwargs)
+        return m.native(_bound(fn, owner), *args, **kwargs)
     if isinstance(owner, types.FunctionType) and name == "__get__":
         return types.MethodType(owner, args[0]) if args[0] is not None else owner
     if isinstance(owner, type) and name in ("__subclasses__", "mro", "__prepare__"):
@@ -365,8 +373,12 @@ def _inside_method(m: Machine, fn: Any, owner: Any, name: str, args: list, kwarg
         args = [m.deep_plain(a) for a in args]
     if any(isinstance(a, torch.SymInt) for a in args) and not isinstance(owner, (list, dict, set, collections.deque)):
         args = [int(a) if isinstance(a, torch.SymInt) else a for a in args]
-    bound = fn if isinstance(fn, (types.BuiltinFunctionType, types.MethodWrapperType)) else fn.__get__(owner)
-    return m.native(bound, *args, **kwargs)
+    return m.native(_bound(fn, owner), *args, **kwargs)
+
+
+def _bound(fn: Any, owner: Any) -> Any:
+    """A native method bound to its owner, past what a subclass overrides."""
+    return fn if isinstance(fn, (types.BuiltinFunctionType, types.MethodWrapperType)) else fn.__get__(owner)
 
 
 # --- effects
@@ -617,6 +629,19 @@ def id_(m: Machine, value: Any) -> int:
 @function(globals, locals, dir, exec, eval, compile, input, open, breakpoint, __import__)
 def refused(m: Machine, *args: Any, **kwargs: Any) -> Any:
     raise Break("unsupported", "a builtin that reads or changes the frame, or does input and output, is called")
+
+
+@function(sys.exc_info)
+def exc_info(m: Machine) -> tuple:
+    exc = m.handled
+    return (None, None, None) if exc is None else (type(exc), exc, None)
+
+
+@function(collections._count_elements)  # type: ignore[attr-defined]
+def count_elements(m: Machine, mapping: Any, iterable: Any) -> None:
+    if m.world.is_outside(mapping):
+        raise Break("mutation", "a Counter from outside is updated")
+    m.native(collections._count_elements, mapping, list(_native_iter(m, iterable)))  # type: ignore[attr-defined]
 
 
 @function(functools.reduce)
@@ -932,6 +957,7 @@ for _module, _name in ((torch.cuda, "is_available"), (torch.distributed, "is_ava
     _fn = getattr(_module, _name, None)
     if isinstance(_fn, types.FunctionType):
         PYTHON_FUNCTIONS[(_fn.__module__, _fn.__qualname__)] = _native_constant(_fn)
+FUNCTIONS[sys.exception] = lambda m: m.handled
 if hasattr(torch.distributed, "is_initialized"):
     PYTHON_FUNCTIONS[("torch.distributed.distributed_c10d", "is_initialized")] = _native_constant(torch.distributed.is_initialized)
 
