@@ -10,6 +10,7 @@ from .build import build_kernel
 from .groups import Limits, group_steps
 from .inline import buffers_read, inline
 from .memory import plan_memory
+from .names import unify_names
 from .schedule import Schedule
 from .split import split_reductions
 
@@ -37,7 +38,7 @@ def schedule(lowered: LoweredGraph, opts: Any) -> Schedule:
             launches.append(g.extern)
         else:
             launches.append(build_kernel(g, outside, hints, drop_rounding, kernel_name(len(launches), g.nests)))
-    plan, peak, mutations, written = plan_memory(launches, lowered, hints)
+    plan, peak, mutations, written = plan_memory(unify_names(launches, lowered), lowered, hints)
     return Schedule(plan, lowered.inputs, lowered.outputs, mutations, lowered.constants, lowered.symbols, lowered.hints, peak,
                     list(dict.fromkeys(unfused)), written)
 

@@ -15,7 +15,7 @@ from .domain import size_hint
 from .inline import buffers_read
 from .schedule import Alloc, Free, Launch, Step
 
-__all__ = ["plan_memory", "nbytes", "same_index"]
+__all__ = ["plan_memory", "nbytes", "outlive", "same_index"]
 
 
 def nbytes(b: Buffer) -> Expr:
@@ -101,11 +101,15 @@ class _Planner:
     # ---- when each block of memory is used
     def liveness(self) -> None:
         end = len(self.steps)
+        exists = {b for b in self.lowered.inputs if isinstance(b, Buffer)}
         for i, s in enumerate(self.steps):
             if isinstance(s, View):
                 self.base[s.buffer] = s.base
                 self.touch(s.buffer, i)
+                if s.base not in exists:                 # a library call is to write it under this view's shape
+                    self.first.setdefault(self.root(s.base), i)
                 continue
+            exists.update(b for b in s.outputs if b is not None)
             for b in (s.inputs if isinstance(s, Launch) else buffers_read(s)):
                 self.touch(b, i)
             if isinstance(s, Extern):
@@ -115,14 +119,14 @@ class _Planner:
                         if _may_alias(s, k):
                             self.aliases[b] = read
                         self.touch(b, i)
-                        self.first.setdefault(b, i)
+                        self.first.setdefault(self.root(b), i)
             else:
                 for b in s.outputs:
                     self.touch(b, i)
-                    self.first.setdefault(b, i)
-        for b in _outlive(self.lowered):
+                    self.first.setdefault(self.root(b), i)
+        for b in outlive(self.lowered):
             self.touch(b, end)
-        self.pinned = {self.root(b) for b in _outlive(self.lowered)}
+        self.pinned = {self.root(b) for b in outlive(self.lowered)}
         for b in list(self.pinned):
             self.pinned.update(self.root(x) for x in self.aliases.get(b, ()))
 
@@ -136,9 +140,8 @@ class _Planner:
         for b, i in self.last_use.items():
             dies.setdefault(i, []).append(b)
         for i, s in enumerate(self.steps):
-            outs = _allocated(s)
-            for b in outs:
-                if self.first[b] != i or b in in_place:
+            for b in self.allocated(s, i):
+                if b in in_place:
                     continue
                 room[b] = nbytes(b)
                 if b in self.pinned or b in aliased:
@@ -174,6 +177,16 @@ class _Planner:
                 return x
         return None
 
+    def allocated(self, s: Any, i: int) -> list[Buffer]:
+        """Buffers that the plan allocates for step i."""
+        if isinstance(s, View):
+            outs = [s.base]
+        elif isinstance(s, Launch) or s.out_variant is not None:
+            outs = [b for b in s.outputs if b is not None and b not in self.base]
+        else:
+            return []
+        return [b for b in outs if self.first.get(b) == i]
+
     # ---- the steps
     def emit(self, reuse: dict[Buffer, Buffer], in_place: dict[Buffer, int]) -> tuple[list[Step], int]:
         taken = set(reuse.values())
@@ -181,13 +194,17 @@ class _Planner:
         for b, i in self.last_use.items():
             if b in self.first and b not in taken and b not in self.pinned and b not in in_place:
                 dies.setdefault(i, []).append(b)
+        views: dict[Buffer, list[Buffer]] = {}           # names of a block that go with it
+        for v in self.base:
+            views.setdefault(self.root(v), []).append(v)
+        handed = {self.last_use[b]: [] for b in taken}
+        for b in taken:
+            handed[self.last_use[b]].append(b)
         out: list[Step] = []
         live = peak = 0
         size: dict[Buffer, int] = {}
         for i, s in enumerate(self.steps):
-            for b in _allocated(s):
-                if self.first[b] != i:
-                    continue
+            for b in self.allocated(s, i):
                 if b in in_place:
                     out.append(View(b, self.lowered.inputs[in_place[b]], 0))
                     continue
@@ -202,19 +219,12 @@ class _Planner:
                         live += size[b]
             peak = max(peak, live)
             out.append(s)
+            for b in (*dies.get(i, ()), *handed.get(i, ())):
+                out.extend(Free(v) for v in views.get(b, ()))
             for b in dies.get(i, ()):
                 out.append(Free(b))
                 live -= size.pop(b, 0)
         return out, peak
-
-
-def _allocated(s: Any) -> list[Buffer]:
-    """Buffers that the plan allocates for a step."""
-    if isinstance(s, Launch):
-        return s.outputs
-    if isinstance(s, Extern) and s.out_variant is not None:
-        return [b for b in s.outputs if b is not None]
-    return []
 
 
 def _may_alias(s: Extern, k: int) -> bool:
@@ -222,7 +232,8 @@ def _may_alias(s: Extern, k: int) -> bool:
     return k >= len(returns) or returns[k].alias_info is not None
 
 
-def _outlive(lowered: LoweredGraph) -> list[Buffer]:
+def outlive(lowered: LoweredGraph) -> list[Buffer]:
+    """Buffers whose memory is not the plan's to give away: results, what is copied into mutated inputs, inputs."""
     out = [b for _, b in lowered.mutations]
     for o in lowered.outputs:
         v = o.value[0] if isinstance(o.value, tuple) and o.value else o.value

@@ -18,7 +18,7 @@ def print_schedule(s: Schedule) -> str:
             out.append(f"{step.buffer!r} = view of {step.base.name} at {step.offset}, strides {step.buffer.stride}")
         elif isinstance(step, Extern):
             outs = ", ".join("_" if b is None else b.name for b in step.outputs)
-            out.append(f"{outs} = {step.op}{step.args!r}  # {step.reason}")
+            out.append(f"{outs} = {step.op}{step.args!r}{step.kwargs or ''}  # {step.reason}")
         elif isinstance(step, Launch):
             args = [b.name for b in step.inputs] + [str(e) for e in step.sizes] + list(step.params)
             out.append(f"{', '.join(b.name for b in step.outputs)} = {step.kernel.name}({', '.join(args)})")

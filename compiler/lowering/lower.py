@@ -100,6 +100,7 @@ class Lowering:
         self._names: set[str] = set()
         self._views: dict[tuple, Buffer] = {}
         self._realised: dict[tuple, Buffer] = {}
+        self.foreign: set[Buffer] = set()                # made by library calls that allocate for themselves
         self._results: dict[torch.fx.Node, Buffer] = {}
         self._result_memory: set[Buffer] = set()
 
@@ -252,14 +253,14 @@ class Lowering:
         v = strided(ref)
         if v is not None:
             base, strides, offset = v
-            fits = stride is None or _same_strides(ref.shape, strides, stride)
+            fits = stride is None or same_strides(ref.shape, strides, stride)
             if fits and not (fresh and base.kind in ("input", "constant")):
                 if stride is not None:
                     strides = tuple(stride)
                 if same(offset, 0) and len(base.shape) == ref.ndim and all(map(same, base.shape, ref.shape)) \
-                        and _same_strides(ref.shape, base.stride, strides):
+                        and same_strides(ref.shape, base.stride, strides):
                     return base
-                if not fresh or (same(offset, 0) and same(numel(base.shape), numel(ref.shape))):
+                if not fresh or (same(offset, 0) and same(numel(base.shape), numel(ref.shape)) and base not in self.foreign):
                     return self.view(base, ref.shape, strides, offset)
         if fresh:
             return self.copy(ref, stride)
@@ -348,6 +349,8 @@ class Lowering:
         if packet in OUT_VARIANTS and len(outs) == 1:
             variant = _out_variant(op)
             names = ("out",) if variant is not None else ()
+        if variant is None:
+            self.foreign.update(b for b in outs if b is not None)
         lines = [tuple(x) for x in self.lines()]
         self.steps.append(Extern(op, cargs, ckwargs, outs, variant, names, reason, node.name, lines))
         return tuple(result) if isinstance(val, (tuple, list)) else result[0]
@@ -435,7 +438,7 @@ def _out_variant(op: Any) -> Any:
     return v
 
 
-def _same_strides(shape: Sequence[Any], a: Sequence[Any], b: Sequence[Any]) -> bool:
+def same_strides(shape: Sequence[Any], a: Sequence[Any], b: Sequence[Any]) -> bool:
     return all(is_one(s) or (type(s) is int and s == 0) or same(x, y) for s, x, y in zip(shape, a, b))
 
 
