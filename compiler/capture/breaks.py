@@ -31,6 +31,7 @@ REASONS: dict[str, tuple[str, str]] = {
                        "move the call out of the compiled region, or pass plain Python values and tensors"),
     "disabled": ("the function is marked to stay uncompiled", "remove the disable mark to have it captured"),
     "backward": ("the backward pass starts here", "let the training step call backward() outside of the compiled region"),
+    "optimizer": ("the optimizer runs as it is, outside of the graph", "no change is needed: the code before and after it is compiled"),
     "autograd_function": ("a custom torch.autograd.Function is applied", "write the forward with torch operators"),
     "random_python": ("Python's own random numbers are drawn", "draw with torch.rand/torch.randint, or before the compiled region"),
     "time": ("the clock is read", "measure around the compiled region"),

@@ -9,7 +9,7 @@ import torch
 
 from ..guards import source as S
 from . import attributes, builtin_calls, classes, modules, operators, tensor_calls
-from .generators import InlineGenerator
+from .generators import InlineGenerator, PythonIterator
 from .inline_policy import CONSTANT_BY_NAME, is_disabled, is_leaf_function, is_trusted_module, known_constant_functions
 from .signals import Break, Raised
 from .world import ATOMS, MISSING, TraceTensor
@@ -21,6 +21,7 @@ __all__ = ["call", "call_python", "bind"]
 
 _CO_VARARGS, _CO_VARKEYWORDS = 0x04, 0x08
 _LRU = type(functools.lru_cache(lambda: None))
+_OPTIMIZERS = (torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler)
 _OPS = (torch._ops.OpOverload, torch._ops.OpOverloadPacket)
 
 
@@ -30,10 +31,14 @@ def call(m: Machine, fn: Any, args: list, kwargs: dict) -> Any:
     if t is types.FunctionType:
         return _call_function(m, fn, args, kwargs)
     if t is types.MethodType:
-        if m.world.is_outside(fn):
+        if m.world.is_outside(fn) and not isinstance(fn.__self__, _OPTIMIZERS):
             owner, function = m.getattr(fn, "__self__"), m.getattr(fn, "__func__")
             return call(m, function, [owner, *args], kwargs)
         owner = fn.__self__
+        if isinstance(owner, (InlineGenerator, PythonIterator)):
+            return m.native(fn, *args, **kwargs)
+        if isinstance(owner, _OPTIMIZERS):
+            raise Break("optimizer", f"{type(owner).__name__}.{fn.__name__}() runs as it is, outside of the graph")
         if type(owner) is TraceTensor and getattr(TraceTensor, fn.__name__, None) is fn.__func__:
             return tensor_calls.call_method(m, owner, fn.__name__, args, kwargs)
         return call(m, fn.__func__, [owner, *args], kwargs)
@@ -199,7 +204,8 @@ def bind(m: Machine, fn: types.FunctionType, args: list, kwargs: dict) -> dict[i
     if len(slots) < total + bool(flags & _CO_VARARGS) + bool(flags & _CO_VARKEYWORDS):
         defaults = fn.__defaults__ or ()
         first = n - len(defaults)
-        missing = []
+        missing: list[str] = []
+        missing_keywords: list[str] = []
         for i in range(n):
             if i not in slots:
                 if i < first:
@@ -212,11 +218,20 @@ def bind(m: Machine, fn: types.FunctionType, args: list, kwargs: dict) -> dict[i
                 if names[i] in kwdefaults:
                     slots[i] = _kwdefault(m, fn, names[i])
                 else:
-                    missing.append(names[i])
-        if missing:
-            raise Raised(TypeError(f"{fn.__qualname__}() missing {len(missing)} required argument{'s' if len(missing) > 1 else ''}: "
-                                   + ", ".join(map(repr, missing))))
+                    missing_keywords.append(names[i])
+        for kind, absent in (("positional", missing), ("keyword-only", missing_keywords)):
+            if absent:
+                raise Raised(TypeError(f"{fn.__qualname__}() missing {len(absent)} required {kind} argument{'s' if len(absent) > 1 else ''}: "
+                                       + _listed(absent)))
     return slots
+
+
+def _listed(names: list[str]) -> str:
+    """'a', 'b', and 'c', as CPython writes it."""
+    quoted = [repr(n) for n in names]
+    if len(quoted) <= 2:
+        return " and ".join(quoted)
+    return ", ".join(quoted[:-1]) + ", and " + quoted[-1]
 
 
 builtin_calls.FUNCTIONS.update(operators.OPERATOR_FUNCTIONS)

@@ -14,10 +14,11 @@ __all__ = ["Frame", "Cell", "GlobalScope"]
 
 class GlobalScope:
     """A module's namespace as the interpreted code sees it: the dict and the Source of each name."""
-    __slots__ = ("namespace", "source", "trusted", "root")
+    __slots__ = ("namespace", "source", "trusted", "root", "module")
 
-    def __init__(self, namespace: dict, source: Source | None, trusted: bool, root: bool):
+    def __init__(self, namespace: dict, source: Source | None, trusted: bool, root: bool, module: bool = False):
         self.namespace = namespace
+        self.module = module          # `source` is the module's own, else its dict's
         self.source = source          # of the module or dict; None for the globals of the root frame
         self.trusted = trusted        # torch's and the standard library's own: functions and classes there need no guard
         self.root = root

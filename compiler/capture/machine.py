@@ -1,6 +1,7 @@
 """The interpreter: runs canonical bytecode over stack values (world.py), records tensor calls, and logs effects."""
 from __future__ import annotations
 
+import sys
 import types
 from typing import Any, Callable
 
@@ -104,11 +105,10 @@ class Machine:
         scope = self._scopes.get(id(namespace))
         if scope is None:
             name = namespace.get("__name__")
-            import sys
             module = sys.modules.get(name) if isinstance(name, str) else None
             if module is not None and getattr(module, "__dict__", None) is namespace:
                 source = self.world.anchor(module)
-                scope = GlobalScope(namespace, source, is_trusted_module(name), False)
+                scope = GlobalScope(namespace, source, is_trusted_module(name), False, True)
             else:
                 self.world.keep.append(namespace)
                 scope = GlobalScope(namespace, S.const(namespace), False, False)
@@ -121,7 +121,6 @@ class Machine:
         if len(frames) > _MAX_DEPTH:
             raise Break("recursion")
         frames.append(frame)
-        start = self.instructions
         try:
             while True:
                 pc = frame.pc
@@ -144,7 +143,6 @@ class Machine:
             raise
         finally:
             frames.pop()
-            del start
 
     def unwind(self, frame: Frame, ins: Any, exc: BaseException) -> bool:
         """Go to the handler that covers `ins`; False where none does."""
@@ -250,7 +248,7 @@ class Machine:
             if scope.trusted and isinstance(value, (types.FunctionType, types.BuiltinFunctionType, type, types.ModuleType)):
                 self.world.anchor(value)
                 return value
-            source = S.attr(scope.source, name) if isinstance(scope.source.key, types.ModuleType) else S.dict_value(scope.source, name)
+            source = S.attr(scope.source, name) if scope.module else S.dict_value(scope.source, name)
             return self.world.load(value, source, "global")
         builtins = namespace.get("__builtins__", __builtins__)
         if isinstance(builtins, types.ModuleType):
