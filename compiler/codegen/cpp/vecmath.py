@@ -133,13 +133,13 @@ INLINE vf32 tanh(vf32 x) {
     vf32 a = (vf32)((vi32)x & 0x7fffffff), s = x * x;
     vf32 c = a > 10.0f ? vf32{} + 10.0f : a;
     vf32 big = 1.0f - 2.0f / (exp(c + c) + 1.0f);
-    big = (vf32)((vi32)big | ((vi32)x & (int)0x80000000));
     vf32 p = fma(vf32{} - 5.70498872745e-3f, s, vf32{} + 2.06390887954e-2f);
     p = fma(p, s, vf32{} - 5.37397155531e-2f);
     p = fma(p, s, vf32{} + 1.33314422036e-1f);
     p = fma(p, s, vf32{} - 3.33332819422e-1f);
     p = fma(p * s, x, x);
     vf32 r = a < 0.625f ? p : big;
+    r = (vf32)(((vi32)r & 0x7fffffff) | ((vi32)x & (int)0x80000000));
     return x == x ? r : x;
 }"""),
     "quadrant": (("fma", "round"), ("i32",), """\

@@ -1,0 +1,138 @@
+"""Vector mathematics against float64 and against eager, for every width of vector that the machine runs."""
+import math
+
+import pytest
+import torch
+
+from tcompile.compiler.lowering.ir import cast, const, prim
+
+from .helper import SIMD, pointwise, pointwise_many
+
+inf, nan = math.inf, math.nan
+SPECIAL = [0.0, -0.0, 1.0, -1.0, 0.5, -0.5, inf, -inf, nan, 1e-40, -1e-40, 1e-30, 3e38, -3e38, 1e5, -1e6, 3e7, 88.5, -103.0, 0.9277, 4.2]
+
+# function -> (lowest, highest argument, largest error in units of the last place)
+FLOAT32 = {"exp": (-100, 88, 1.1), "log": (1e-38, 1e30, 1.1), "sin": (-100, 100, 1.6), "cos": (-100, 100, 1.6), "tanh": (-10, 10, 1.6),
+           "erf": (-5, 5, 1.6), "sigmoid": (-80, 80, 2.6), "rsqrt": (1e-30, 1e30, 1.6), "log2": (1e-30, 1e30, 1.1),
+           "log10": (1e-30, 1e10, 1.1), "exp2": (-120, 127, 1.1), "expm1": (-20, 80, 1.6), "log1p": (-0.99, 1e5, 1.6),
+           "sqrt": (0, 1e20, 0.6), "tan": (-50, 50, 1.6), "atan": (-100, 100, 1.6), "asin": (-1, 1, 1.6), "acos": (-1, 1, 1.6),
+           "erfc": (-5, 9, 1.6), "sinh": (-80, 80, 2.1), "cosh": (-80, 80, 1.6), "asinh": (-1e5, 1e5, 2.1), "acosh": (1, 1e5, 2.1), "atanh": (-0.999, 0.999, 2.1)}
+FLOAT64 = {"exp": (-700, 700, 1.1), "log": (1e-300, 1e300, 1.1), "sin": (-100, 100, 1.6), "cos": (-100, 100, 1.6), "tanh": (-20, 20, 2.1),
+           "erf": (-5, 5, 2.1), "sigmoid": (-30, 30, 2.6), "sqrt": (0, 1e100, 0.6)}
+
+
+def samples(lo: float, hi: float, dtype: torch.dtype, n: int = 20011) -> torch.Tensor:
+    g = torch.Generator().manual_seed(7)
+    if lo > 0:
+        return torch.exp(torch.empty(n, dtype=torch.float64).uniform_(math.log(lo), math.log(hi), generator=g)).to(dtype)
+    wide = torch.empty(n, dtype=torch.float64).uniform_(lo, hi, generator=g)
+    near = torch.empty(n // 4, dtype=torch.float64).uniform_(max(lo, -1), min(hi, 1), generator=g)
+    return torch.cat([wide, near, near * 1e-3]).to(dtype)
+
+
+def errors(got: torch.Tensor, want: torch.Tensor) -> torch.Tensor:
+    """In units of the last place of `got`'s type; `want` is more exact."""
+    digits, least = {torch.float32: (23, -126), torch.float64: (52, -1022)}[got.dtype]
+    exponent = torch.floor(torch.log2(want.abs().clamp_min(2.0 ** least))).clamp_min(least)
+    return ((got.double() - want.double()).abs() / torch.exp2(exponent - digits))[torch.isfinite(want.to(got.dtype))]
+
+
+def primitive(name: str):
+    return lambda v: prim(name, v)
+
+
+@pytest.fixture(scope="module", params=SIMD)
+def float32_results(request):
+    """name -> (argument, result, result in float64)"""
+    xs = {n: samples(lo, hi, torch.float32)[:20000] for n, (lo, hi, _) in FLOAT32.items()}
+    got = pointwise_many({n: (primitive(n), x) for n, x in xs.items()}, torch.float32, request.param)
+    return {n: (xs[n], got[n], getattr(torch, n)(xs[n].double())) for n in FLOAT32}
+
+
+@pytest.mark.parametrize("name", FLOAT32)
+def test_float32_error(name, float32_results):
+    x, got, want = float32_results[name]
+    normal = want.abs() > 1.2e-38
+    assert errors(got, want)[normal[torch.isfinite(want.float())]].max() <= FLOAT32[name][2]
+
+
+@pytest.mark.parametrize("name", FLOAT32)
+def test_float32_rms_error_is_at_most_twice_eager_s(name, float32_results):
+    x, got, want = float32_results[name]
+    ours = errors(got, want).square().mean().sqrt()
+    eager = errors(getattr(torch, name)(x), want).square().mean().sqrt()
+    assert ours <= 2 * eager + 0.05
+
+
+@pytest.mark.parametrize("simd", SIMD)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_special_values(dtype, simd):
+    x = torch.tensor(SPECIAL * 2 + SPECIAL[:5], dtype=dtype)
+    names = [*FLOAT32, "floor", "ceil", "round", "trunc", "frac", "abs", "sign", "relu", "reciprocal", "square", "neg"]
+    got = pointwise_many({n: (primitive(n), x) for n in names}, dtype, simd)
+    for name in names:
+        want = getattr(torch, name)(x)
+        torch.testing.assert_close(got[name], want, rtol=1e-6 if dtype == torch.float32 else 1e-14, atol=0, equal_nan=True,
+                                   msg=lambda m, name=name: f"{name}: {m}")
+        if name in ("exp", "log", "sin", "tanh", "erf", "sqrt", "neg", "abs", "floor", "round", "trunc"):
+            zero = x == 0
+            assert torch.equal(torch.signbit(got[name][zero]), torch.signbit(want[zero])), name
+
+
+def test_float64_error():
+    xs = {n: samples(lo, hi, torch.float64)[:20000] for n, (lo, hi, _) in FLOAT64.items()}
+    got = pointwise_many({n: (primitive(n), x) for n, x in xs.items()}, torch.float64)
+    for name, (_, _, limit) in FLOAT64.items():
+        want = getattr(torch, name)(xs[name])             # eager's own error is within 1 unit
+        assert errors(got[name], want).max() <= limit + 1, name
+
+
+@pytest.mark.parametrize("simd", SIMD)
+def test_large_arguments_of_sine_and_cosine(simd):
+    x = torch.cat([torch.logspace(0, 38, 5000), -torch.logspace(3, 10, 3000), torch.arange(1, 2000) * (math.pi / 2)])
+    for name in ("sin", "cos"):
+        got = pointwise(lambda v: prim(name, v), x, out=torch.float32, simd=simd)
+        torch.testing.assert_close(got.double(), getattr(torch, name)(x.double()), rtol=0, atol=2e-7)
+
+
+@pytest.mark.parametrize("simd", SIMD)
+def test_denormals_stay(simd):
+    x = torch.tensor([1e-40, -3e-42, 1.4e-45, 1e-38] * 9)
+    got = pointwise(lambda v: prim("mul", v, const(0.5, torch.float32)), x, out=torch.float32, simd=simd)
+    assert torch.equal(got, x * 0.5)
+    tiny = pointwise(lambda v: prim("exp", v), torch.full((33,), -100.0), out=torch.float32, simd=simd)
+    assert (tiny > 0).all() and (tiny < 1.2e-38).all()
+
+
+@pytest.mark.parametrize("simd", SIMD)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_low_precision_conversions(dtype, simd):
+    x = torch.cat([torch.randn(1000) * 10, torch.tensor(SPECIAL), torch.linspace(-70000, 70000, 501)])
+    torch.testing.assert_close(pointwise(lambda v: cast(v, dtype), x, out=dtype, simd=simd), x.to(dtype), rtol=0, atol=0, equal_nan=True)
+    h = torch.arange(-32768, 32768, dtype=torch.int32).to(torch.int16).view(dtype)
+    got = pointwise(lambda v: cast(v, torch.float32), h, out=torch.float32, simd=simd)
+    torch.testing.assert_close(got, h.float(), rtol=0, atol=0, equal_nan=True)
+    twice = pointwise(lambda v: prim("mul", cast(cast(v, dtype), torch.float32), const(3.0, torch.float32)), x, out=torch.float32, simd=simd)
+    torch.testing.assert_close(twice, x.to(dtype).float() * 3, rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("simd", SIMD)
+def test_powers(simd):
+    x = torch.cat([torch.rand(500) * 10, -torch.rand(500), torch.tensor(SPECIAL)])
+    exponents = [2.0, 3.0, 0.5, -0.5, -1.0, -2.0, 1.0, 0.0, 2.5, -1.7]
+    got = pointwise_many({str(e): (lambda v, e=e: prim("pow", v, const(e, torch.float32)), x) for e in exponents}, torch.float32, simd)
+    for e in exponents:
+        torch.testing.assert_close(got[str(e)], x ** e, rtol=1e-6, atol=2e-15, equal_nan=True)
+
+
+@pytest.mark.parametrize("simd", SIMD)
+def test_powers_of_two_tensors(simd):
+    x, y = torch.rand(3000) * 50, torch.randn(3000) * 10
+    want = torch.pow(x.double(), y.double())
+    got = pointwise(lambda a, b: prim("pow", a, b), x, y, out=torch.float32, simd=simd)
+    ok = (want > 1e-37) & (want < 1e38)
+    assert errors(got, want)[ok[torch.isfinite(want.float())]].max() <= 1.6
+    a = torch.tensor(SPECIAL).repeat_interleave(len(SPECIAL))
+    b = torch.tensor(SPECIAL).repeat(len(SPECIAL))
+    got = pointwise(lambda p, q: prim("pow", p, q), a, b, out=torch.float32, simd=simd)
+    torch.testing.assert_close(got, torch.pow(a, b), rtol=1e-6, atol=1e-44, equal_nan=True)

@@ -1,0 +1,129 @@
+"""The disk cache: content, checksums, several processes, bad folders, size."""
+import os
+import shutil
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+
+from tcompile.compiler import events
+from tcompile.compiler.config import Options
+from tcompile.compiler.runtime import cache as cache_module
+from tcompile.compiler.runtime import kernels
+from tcompile.compiler.runtime.cache import KernelCache, clear, content_key, inspect, open_cache
+
+from .helper import chain_schedule, compiled
+
+x = torch.randn(10)
+
+
+def facts(kind, action):
+    heard = []
+    with events.listen(lambda e: heard.append(e) if e.kind == kind else None):
+        action()
+    return heard
+
+
+def test_second_process_compiles_nothing(own_cache, monkeypatch):
+    first = facts("compile_c", lambda: compiled(chain_schedule(10, 1.0)))
+    assert len(first) == 1
+    monkeypatch.setattr(kernels, "_libraries", {})             # as a new process
+    hits = facts("cache", lambda: compiled(chain_schedule(10, 1.0)))
+    assert [h.hit for h in hits if h.what == "add_constant"] == [True]
+    assert not facts("compile_c", lambda: compiled(chain_schedule(10, 1.0)))
+    assert compiled(chain_schedule(10, 2.0))(x)[0].equal(x + 2)
+
+
+def test_key_depends_on_everything():
+    base = content_key("text", ("-O3",), "g++ 12")
+    assert len({base, content_key("text2", ("-O3",), "g++ 12"), content_key("text", ("-O2",), "g++ 12"), content_key("text", ("-O3",), "g++ 13")}) == 4
+
+
+@pytest.mark.parametrize("damage", ["truncate", "flip", "no checksum", "garbage with right checksum"])
+def test_damaged_files_are_built_again(own_cache, monkeypatch, damage):
+    compiled(chain_schedule(10, 1.0))
+    library, = own_cache.glob("v1/*/*.so")
+    data = bytearray(library.read_bytes())
+    library.unlink()                                           # this process has the file mapped: never write into it
+    if damage == "truncate":
+        library.write_bytes(data[: len(data) // 2])
+    elif damage == "flip":
+        data[len(data) // 2] ^= 255
+        library.write_bytes(data)
+    elif damage == "no checksum":
+        library.write_bytes(data)
+        library.with_suffix(".sum").unlink()
+    else:
+        import hashlib
+        library.write_bytes(b"not a library")
+        library.with_suffix(".sum").write_text(hashlib.sha256(b"not a library").hexdigest())
+    monkeypatch.setattr(kernels, "_libraries", {})
+    other = own_cache.with_name("other")                       # the loader of this process knows the old path
+    shutil.copytree(own_cache, other)
+    monkeypatch.setenv("TCOMPILE_CACHE_DIR", str(other))
+    assert compiled(chain_schedule(10, 1.0))(x)[0].equal(x + 1)
+    library, = other.glob("v1/*/*.so")
+    assert library.stat().st_size > 1000
+
+
+def test_unwritable_folder_falls_back_and_says_so(tmp_path, monkeypatch):
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    monkeypatch.setenv("TCOMPILE_CACHE_DIR", str(blocked / "below"))
+    monkeypatch.setattr(cache_module, "_open", {})
+    heard = facts("cache", lambda: compiled(chain_schedule(10, 3.0)))
+    assert any(h.what == "folder" and "temporary" in h.reason for h in heard)
+    assert compiled(chain_schedule(10, 3.0))(x)[0].equal(x + 3)
+
+
+def test_folder_that_others_can_write_is_not_trusted(tmp_path, monkeypatch):
+    root = tmp_path / "open"
+    (root / "v1").mkdir(parents=True)
+    (root / "v1").chmod(0o777)
+    monkeypatch.setenv("TCOMPILE_CACHE_DIR", str(root))
+    assert open_cache(Options.make()).temporary
+
+
+def test_eviction_drops_the_oldest(tmp_path):
+    cache = KernelCache(tmp_path, limit_bytes=2500)
+    for i in range(4):
+        work = cache.workspace() / "a.so"
+        work.write_bytes(bytes([i]) * 1000)
+        path = cache.put(f"{i:02d}" + "0" * 38, work, "source")
+        os.utime(path, (i, i))
+    cache.evict()
+    assert sorted(e.key[:2] for e in cache.entries()) == ["02", "03"]
+    assert not (tmp_path / "v1" / "00" / ("00" + "0" * 38 + ".cpp")).exists()
+
+
+def test_notes_are_verified(tmp_path):
+    cache = KernelCache(tmp_path, 1 << 20)
+    cache.put_note("name", "text\nof two lines")
+    assert cache.get_note("name") == "text\nof two lines" and cache.get_note("other") is None
+    path = tmp_path / "v1" / "notes" / "name"
+    path.write_text(path.read_text() + "!")
+    assert cache.get_note("name") is None
+
+
+def test_inspect_and_clear(own_cache):
+    compiled(chain_schedule(10, 1.0))
+    opts = Options.make()
+    seen = inspect(opts)
+    assert seen["kernels"] == 1 and seen["bytes"] > 0 and seen["folder"] == str(own_cache) and not seen["temporary"]
+    assert clear(opts) == 1 and inspect(opts)["kernels"] == 0
+    assert compiled(chain_schedule(10, 1.0))(x)[0].equal(x + 1)
+
+
+def test_threads_and_processes_share_a_folder(own_cache):
+    text = ("import torch\nfrom tests.runtime.helper import *\n"
+            "x = torch.randn(10)\nfor k in range(4):\n    assert compiled(chain_schedule(10, float(k)))(x)[0].equal(x + k)\n")
+    root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    running = [subprocess.Popen([sys.executable, "-c", text], cwd=root, stderr=subprocess.PIPE) for _ in range(2)]
+    with ThreadPoolExecutor(4) as pool:
+        results = list(pool.map(lambda k: compiled(chain_schedule(10, float(k % 4)))(x)[0], range(12)))
+    assert all(r.equal(x + k % 4) for k, r in enumerate(results))
+    for p in running:
+        assert p.wait(120) == 0, p.stderr.read().decode()[-2000:]
+    assert len(list(own_cache.glob("v1/*/*.so"))) == 4 and not list(own_cache.glob("v1/build-*"))
