@@ -1,7 +1,7 @@
 /** Small figures made of plain elements: they take the theme, stack on narrow pages and read as text. */
 
 import { h } from './dom';
-import { engineName, interval, seconds, times } from './format';
+import { engineName, seconds, speedup } from './format';
 import { EngineTime, Speedup, Stage } from './schema';
 
 /** Time per call of each engine: a bar to the median, a whisker over its 95 % interval. */
@@ -22,16 +22,16 @@ export function engineBars(engines: EngineTime[], speedups: Speedup[]): HTMLElem
         h(`span.tc-bar.tc-engine-${e.engine}`, { style: { width: share(e.median) } }),
         h('span.tc-whisker', { style: { left: share(lo), width: share(Math.max(0, hi - lo)) } })),
       h('span.tc-bar-value', { title: `median of ${e.n} samples of ${e.inner} calls; 95 % interval ${seconds(lo)} to ${seconds(hi)}` },
-        seconds(e.median), gain ? h('span.tc-bar-gain', null, ` ${times(gain.ratio)} ${interval(gain.lo, gain.hi)}`) : null)
+        seconds(e.median), gain ? h('span.tc-bar-gain', null, ` ${speedup(gain).join(' ')}`) : null)
     ]);
   }));
 }
 
 const STAGE_HUES: { [name: string]: number } = {
-  capture: 212, guards: 188, graph: 160, autograd: 140, lowering: 95, fusion: 55, codegen: 35, compile_c: 12, build: 12, load: 285, entry: 250
+  capture: 212, guards: 188, graph: 160, autograd: 140, lowering: 95, fusion: 55, codegen: 35, compile_c: 12, build: 12, runtime: 12, load: 285, entry: 250
 };
 
-const STAGE_WORDS: { [name: string]: string } = { compile_c: 'C++ compiler', build: 'C++ compiler' };
+const STAGE_WORDS: { [name: string]: string } = { compile_c: 'C++ compiler', build: 'C++ compiler', runtime: 'C++ compiler, loading' };
 
 export function stageColour(name: string, index: number): string {
   return `hsl(${STAGE_HUES[name] ?? (index * 47) % 360}, 46%, 52%)`;

@@ -68,14 +68,10 @@ export function plural(n: number, one: string, many?: string): string {
   return `${count(n)} ${n === 1 ? one : many ?? one + 's'}`;
 }
 
-export function times(ratio: number): string {
-  return `${ratio >= 10 ? ratio.toFixed(0) : ratio.toFixed(ratio >= 0.1 ? 1 : 2)}×`;
-}
-
-export function interval(lo: number, hi: number): string {
-  const digits = Math.max(lo, hi) >= 10 ? 0 : 1;
-  const same = lo.toFixed(digits) === hi.toFixed(digits);
-  return same ? `[${lo.toFixed(digits + 1)}–${hi.toFixed(digits + 1)}]` : `[${lo.toFixed(digits)}–${hi.toFixed(digits)}]`;
+/** A speedup with its interval, all three with as many digits as the interval bears, as in the plain text: `2.9×`, `[2.8–3.0]`. */
+export function speedup(s: { ratio: number; lo: number; hi: number }): [string, string] {
+  const digits = s.ratio >= 99.5 ? 0 : (s.ratio >= 1.095 && s.hi - s.lo >= 0.1) || s.ratio >= 9.95 ? 1 : 2;
+  return [`${s.ratio.toFixed(digits)}×`, `[${s.lo.toFixed(digits)}–${s.hi.toFixed(digits)}]`];
 }
 
 const DTYPES: { [name: string]: string } = {
@@ -124,7 +120,7 @@ export function nodeBytes(node: Pick<GraphNode, 'shape' | 'dtype'>): number | nu
 
 /** `aten.add.Tensor` and `torch.add` as people say them: `add`. */
 export function shortOp(op: string): string {
-  const parts = op.replace(/^(aten|prims|torch|torch\.nn\.functional|operator|tensor)\./, '').split('.');
+  const parts = op.replace(/^(aten|prims|torch\.nn\.functional|torch|operator|[Tt]ensor)\./, '').split('.');
   return parts[0] === 'nn' || parts[0] === 'functional' ? parts[parts.length - 1] : parts[0] || op;
 }
 

@@ -117,6 +117,15 @@ export class Listing {
     }
   }
 
+  /** Bring the first line that matches to the top, once the listing is in the document. */
+  scrollTo(expression: RegExp): void {
+    const at = this.lines.findIndex(line => expression.test(line));
+    const row = at > 0 ? this.rows.get((this.options.firstLine ?? 1) + at) : undefined;
+    if (row) {
+      requestAnimationFrame(() => (this.element.scrollTop = row.offsetTop - 4));
+    }
+  }
+
   /** Lines that hold one of the words: how an operation is found again in generated text. */
   linesWith(words: string[]): number[] {
     const names = words.filter(w => w).map(w => w.replace(/[^\w]/g, '\\$&'));

@@ -5,7 +5,7 @@
  */
 
 import { button, Child, clear, h } from './dom';
-import { count, engineName, interval, place, plural, seconds, times } from './format';
+import { count, engineName, place, plural, seconds, speedup } from './format';
 import { GraphView, graphState } from './graph/view';
 import { decodeReport } from './payload';
 import { Report, Status } from './schema';
@@ -185,7 +185,7 @@ function closedLine(report: Report, toggle: () => void, controls: string): HTMLE
   const gains = ['eager', 'torch'].flatMap(over => {
     const s = speedups.overall.find(x => x.engine === 'tcompile' && x.over === over);
     return s ? [h('span.tc-gain', { class: s.lo > 1 ? 'tc-gain tc-gain-up' : s.hi < 1 ? 'tc-gain tc-gain-down' : 'tc-gain' },
-      h('strong', null, times(s.ratio)), h('span.tc-muted', null, ` ${interval(s.lo, s.hi)} `), h('span', null, `vs ${engineName(over)}`))] : [];
+      h('strong', null, speedup(s)[0]), h('span.tc-muted', null, ` ${speedup(s)[1]} `), h('span', null, `vs ${engineName(over)}`))] : [];
   });
   const paid = speedups.calls.find(c => c.break_even_calls !== null)?.break_even_calls;
   const cost = [summary.compile_seconds ? `${seconds(summary.compile_seconds)} to compile` : '', paid ? `pays off after ${plural(paid, 'call')}` : '']

@@ -14,6 +14,18 @@ export interface Place {
 export type Level = 'captured' | 'lowered';
 type Listener = (place: Place, origin: unknown) => void;
 
+/** The graph that a reader wants to see first: the one with the most operations of those kept. */
+export function mainGraph(model: Model): number {
+  const { graphs } = model.report;
+  let best = 0;
+  graphs.forEach((g, i) => {
+    if (model.levels(i).length && (!model.levels(best).length || g.ops > graphs[best].ops)) {
+      best = i;
+    }
+  });
+  return best;
+}
+
 /** The report with its graphs expanded once, and the selection over it. */
 export class Model {
   readonly report: Report;

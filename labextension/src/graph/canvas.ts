@@ -137,7 +137,7 @@ export class GraphCanvas {
     this.tx = (this.width - w * this.scale) / 2;
     this.ty = h * this.scale < this.height ? (this.height - h * this.scale) / 2 : 0;
     if (w * this.scale > this.width) {
-      const first = this.layout.boxes.find(b => b.item.kind === 'group' || (b.item.node.op !== 'parameter' && b.item.node.op !== 'input'));
+      const first = this.layout.edges[0]?.to;
       this.tx = this.width / 2 - ((first?.x ?? 0) + (first?.w ?? 0) / 2) * this.scale;
     }
     this.invalidate();

@@ -253,7 +253,8 @@ function arrange(frame: Box, edges: [Box, Box][]): void {
   }
   const width = right - left;
   const height = y - GAP_Y - title - PAD;
-  const columns = fold(width, height);
+  const tallest = filled.reduce((most, layer) => Math.max(most, ...layer.map(i => work[i].box.h)), 0);
+  const columns = fold(width, height, tallest);
   let bottom = title + PAD + height;
   if (columns > 1) {
     bottom = 0;
@@ -278,8 +279,12 @@ function arrange(frame: Box, edges: [Box, Box][]): void {
 }
 
 /** Deep models are long chains: a very tall frame continues in further columns, about as wide as it is high in all. */
-function fold(width: number, height: number): number {
-  return height < FOLD_FROM || height < 4 * width ? 1 : Math.max(1, Math.round(Math.sqrt(height / (width + FOLD_GAP) / 1.4)));
+function fold(width: number, height: number, tallest: number): number {
+  if (height < FOLD_FROM || height < 4 * width) {
+    return 1;
+  }
+  const columns = Math.max(1, Math.round(Math.sqrt(height / (width + FOLD_GAP) / 1.4)));
+  return Math.max(1, Math.min(columns, Math.floor(height / tallest))); // a column is no shorter than its tallest member
 }
 
 /** Centers as near to the wanted ones as the gaps allow (least squares). */

@@ -2,7 +2,7 @@
 
 import { append, button, Child, clear, empty, h } from '../dom';
 import { bytes, count, nodeBytes, place, plural, tensorType } from '../format';
-import { Level, Model, Place } from '../selection';
+import { Level, mainGraph, Model, Place } from '../selection';
 import { GraphNode } from '../schema';
 import { kernelColour, onThemeChange } from '../theme';
 import { VirtualList } from '../virtual';
@@ -20,7 +20,7 @@ export interface GraphState {
 }
 
 export function graphState(model: Model): GraphState {
-  const graph = Math.max(0, model.report.graphs.findIndex((_, i) => model.levels(i).length > 0));
+  const graph = mainGraph(model);
   return { graph, level: model.levels(graph).includes('lowered') ? 'lowered' : 'captured', opened: {}, table: false };
 }
 

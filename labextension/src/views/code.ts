@@ -5,7 +5,7 @@ import { tensorType } from '../format';
 import { Language } from '../highlight';
 import { Listing, marksByLine } from '../listing';
 import { GraphNode } from '../schema';
-import { Place } from '../selection';
+import { mainGraph, Place } from '../selection';
 import { kernelColour } from '../theme';
 import { VirtualList } from '../virtual';
 import { View, ViewContext } from './view';
@@ -19,7 +19,8 @@ const TITLES: { [name in Name]: string } = {
 export function codeView({ model, memory }: ViewContext): View {
   const { report } = model;
   const state: { closed: Name[]; kernel: number; graph: number; entry: number } = (memory.code ??= {
-    closed: ['entry'], kernel: model.place.kernel ?? 0, graph: model.place.graph ?? 0, entry: 0
+    closed: ['entry'], kernel: model.place.kernel ?? 0, entry: 0,
+    graph: model.place.graph ?? report.kernels[model.place.kernel ?? 0]?.graph ?? mainGraph(model)
   });
   const bodies = new Map<Name, HTMLElement>();
   const panes = new Map<Name, HTMLElement>();
@@ -124,6 +125,8 @@ export function codeView({ model, memory }: ViewContext): View {
     } else if (name === 'kernel') {
       kernel = fillText(body, k?.source ?? '', k?.language === 'triton' ? 'triton' : 'cpp', 'Source of the kernel',
         k ? left : 'No kernel was generated.');
+      // Past the types and helpers that every kernel begins with.
+      kernel?.scrollTo(/extern "C"|^def /);
     } else {
       fillText(body, report.entries[state.entry]?.source ?? '', 'python', 'Python text of the entry',
         report.entries.length ? left : 'No entry: nothing was compiled.');

@@ -1,6 +1,6 @@
 /** When was what compiled, which guard failed and why, and what every entry relies on. */
 
-import { append, clear, empty, h, prose, section, table } from '../dom';
+import { append, Child, clear, empty, h, prose, section, table } from '../dom';
 import { count, place, plural, seconds } from '../format';
 import { GuardRow, Recompile, TimelineEvent } from '../schema';
 import { View, ViewContext } from './view';
@@ -41,13 +41,18 @@ export function flash(target: HTMLElement | null | undefined): void {
   }
 }
 
+/** A bare value is code; a sentence with names in it is prose. */
+function value(text: string): Child {
+  return text.includes('`') ? prose(text) : h('code', null, text || '–');
+}
+
 function recompileCard(r: Recompile, here: string, act: () => void): HTMLElement {
   const what = r.detail && !r.source.endsWith(r.detail) ? `${r.source}.${r.detail}`.replace('.[', '[') : r.source;
   return h('article.tc-card', { tabindex: -1 },
     h('h4', null, h('code', null, what || r.kind), ' changed ', h('span.tc-muted', null, `in ${r.frame_name}`)),
     h('dl.tc-versus', null,
-      h('div', null, h('dt', null, 'expected'), h('dd', null, h('code', null, r.expected || '–'))),
-      h('div', null, h('dt', null, 'got'), h('dd.tc-got', null, h('code', null, r.got || '–')))),
+      h('div', null, h('dt', null, 'expected'), h('dd', null, value(r.expected))),
+      h('div', null, h('dt', null, 'got'), h('dd.tc-got', null, value(r.got)))),
     r.line ? h('div.tc-labelled', null, h('span.tc-label', null, 'your line'),
       h('button.tc-code-link', { type: 'button', onclick: act }, h('span.tc-muted', null, place(r.file, r.line, here)), ' ', h('code', null, r.code.trim()))) : null,
     r.why ? h('div.tc-labelled', null, h('span.tc-label', null, 'why it matters'), h('span', null, ...prose(r.why))) : null,
@@ -60,7 +65,8 @@ function timeline(events: TimelineEvent[], frames: string[], go: (ref: string) =
   if (!events.length) {
     return empty('Nothing happened that has a time: no compilation, no failed guard.');
   }
-  const end = Math.max(...events.map(e => e.time + (e.seconds || 0))) || 1;
+  const last = Math.max(...events.map(e => e.time + (e.seconds || 0))) || 1;
+  const end = last * 1.08; // the last entry needs room to be seen
   const share = (t: number) => `${((t / end) * 100).toFixed(2)}%`;
   const lanes = [...new Set(events.map(e => e.frame))];
   const serial = { recompile: 0, break: 0 };

@@ -2,7 +2,7 @@
 
 import { button, Child, empty, h, prose, section, table } from '../dom';
 import { count, place, plural, seconds } from '../format';
-import { Break } from '../schema';
+import { Break, CellSource } from '../schema';
 import { flash } from './guards';
 import { omissions } from './overview';
 import { View, ViewContext } from './view';
@@ -14,7 +14,7 @@ const FRAME_WORDS: { [status: string]: string } = {
 export function moreView({ model, memory }: ViewContext): View {
   const { report } = model;
   const here = report.source.file;
-  const breaks = report.graph_breaks.map(b => breakCard(b, here, () => model.selectLine(b.file || here, b.line, 'break')));
+  const breaks = report.graph_breaks.map(b => breakCard(b, report.source, () => model.selectLine(b.file || here, b.line, 'break')));
   const frames = report.frames.length ? table([
     { title: 'function', cell: f => h('code', null, f.name) }, { title: 'where', short: true, cell: f => place(f.file, f.line, here) },
     { title: 'result', short: true, cell: f => FRAME_WORDS[f.status] ?? f.status }, { title: 'entries', number: true, cell: f => f.entries.length },
@@ -74,11 +74,16 @@ function download(name: string, text: string): void {
 }
 
 /** The break at its line, the very expression underlined, and what to write instead. */
-export function breakCard(b: Break, here: string, act: () => void): HTMLElement {
-  const single = b.col !== null && b.end_col !== null && (b.end_line === null || b.end_line === b.line);
+export function breakCard(b: Break, source: CellSource, act: () => void): HTMLElement {
+  const here = source.file;
+  // Columns count in the whole line; the break may carry it without its indentation.
+  const own = b.file === here ? source.text.split('\n')[b.line - source.first_line] ?? '' : '';
+  const line = own.trim() === b.code.trim() ? own : b.code;
+  const whole = line === own || /^\s/.test(line) || b.col === 0;
+  const single = whole && b.col !== null && b.end_col !== null && (b.end_line === null || b.end_line === b.line);
   const code = single
-    ? [b.code.slice(0, b.col!), h('u.tc-culprit', null, b.code.slice(b.col!, b.end_col!)), b.code.slice(b.end_col!)]
-    : [b.code];
+    ? [line.slice(0, b.col!).trimStart(), h('u.tc-culprit', null, line.slice(b.col!, b.end_col!)), line.slice(b.end_col!)]
+    : [line.trim()];
   return h('article.tc-card.tc-card-break', { tabindex: -1 },
     h('h4', null, h('span.tc-mark.tc-mark-break', { 'aria-hidden': 'true' }), ' ', place(b.file, b.line, here), h('span.tc-muted', null, ` in ${b.function}`),
       b.count > 1 ? h('span.tc-muted', null, `, ${plural(b.count, 'time')}`) : null),

@@ -2,9 +2,9 @@
 
 import { append, Child, clear, empty, h, section, table } from '../dom';
 import { engineBars, meter } from '../figures';
-import { bytes, count, engineName, interval, plural, rate, seconds, tick, times } from '../format';
+import { bytes, count, engineName, place, plural, rate, seconds, speedup, tick } from '../format';
 import { plot, Series } from '../plot';
-import { CallTiming, Memory, Report, Trial } from '../schema';
+import { CallTiming, Extern, Memory, Report, Trial } from '../schema';
 import { kernelColour } from '../theme';
 import { flash } from './guards';
 import { View, ViewContext } from './view';
@@ -29,8 +29,8 @@ export function speedView({ model }: ViewContext): View {
     section('Kernels', kernels),
     report.externs.length ? section('Torch’s own kernels, called from the plan', table([
       { title: 'operator', cell: e => h('code', null, e.op) }, { title: 'calls', number: true, cell: e => count(e.count) },
-      { title: 'why', cell: e => e.reason }, { title: 'lines', cell: e => e.lines.map(([f, l]) => `${f} line ${l}`).join(', ') }
-    ], report.externs, { label: 'Calls of torch kernels' })) : null,
+      { title: 'why', cell: e => e.reason }, { title: 'lines', cell: e => e.lines.map(([f, l]) => place(f, l, report.source.file)).join(', ') }
+    ], joined(report.externs), { label: 'Calls of torch kernels' })) : null,
     section('Memory over one call', memory(report.memory.filter(m => m.buffers.length || m.peak_bytes), report)),
     report.autotune.length ? section('What autotuning tried', report.autotune.map(a => autotune(a.kernel, a.trials))) : null);
   return {
@@ -81,19 +81,25 @@ function callFigures(call: CallTiming, own: (p: { element: HTMLElement; dispose:
     { title: 'samples', number: true, cell: e => e.n ? `${count(e.n)} × ${count(e.inner)}` : '' },
     { title: 'tcompile is', number: true, cell: e => {
       const s = call.speedups.find(x => x.engine === 'tcompile' && x.over === e.engine);
-      return s ? h('strong', null, `${times(s.ratio)} ${interval(s.lo, s.hi)}`) : '';
+      return s ? h('strong', null, speedup(s).join(' ')) : '';
     } }
   ], call.engines, { label: 'Times of each engine' });
   const sampled = timed.filter(e => e.samples.length > 1);
   const figures: HTMLElement[] = [];
   if (sampled.length) {
-    // A fixed spread sideways, so that the same report is always drawn the same.
-    const points: Series[] = sampled.map((e, i) => ({
-      name: engineName(e.engine), colour: `--tc-engine-${e.engine}`, points: true,
-      x: e.samples.map((_, k) => i + (((k * 0.618034) % 1) - 0.5) * 0.5), y: e.samples,
-      text: e.samples.map(v => `${engineName(e.engine)}: ${seconds(v)}`)
-    }));
-    figures.push(h('figure.tc-figure-box', null, h('figcaption', null, 'Every sample: time per call'), own(plot(points, {
+    // A few samples that the machine disturbed would flatten all others: they are counted in words.
+    const cap = Math.max(...sampled.map(e => 1.5 * quantile(e.samples, 0.95)));
+    const slow = sampled.flatMap(e => e.samples.filter(v => v > cap));
+    const points: Series[] = sampled.map((e, i) => {
+      const shown = e.samples.filter(v => v <= cap);
+      return {
+        name: engineName(e.engine), colour: `--tc-engine-${e.engine}`, points: true, y: shown,
+        // A fixed spread sideways, so that the same report is always drawn the same.
+        x: shown.map((_, k) => i + (((k * 0.618034) % 1) - 0.5) * 0.5), text: shown.map(v => `${engineName(e.engine)}: ${seconds(v)}`)
+      };
+    });
+    const beyond = slow.length ? `; ${plural(slow.length, 'slower one')}, up to ${seconds(Math.max(...slow))}, not shown` : '';
+    figures.push(h('figure.tc-figure-box', null, h('figcaption', null, `Each sample: time per call${beyond}`), own(plot(points, {
       label: 'Distribution of the time per call of each engine', xTitle: '', yTitle: '', xFormat: String, yFormat: tick,
       xNames: sampled.map(e => engineName(e.engine))
     }))));
@@ -105,6 +111,11 @@ function callFigures(call: CallTiming, own: (p: { element: HTMLElement; dispose:
     label: 'Total time over the number of calls', xTitle: 'calls', yTitle: 'total time', xFormat: v => count(Math.round(v)), yFormat: tick, logX: true, logY: true
   })) : null));
   return [heading, engineBars(call.engines, call.speedups), cells, h('div.tc-figures', null, figures)];
+}
+
+function quantile(values: number[], q: number): number {
+  const sorted = [...values].sort((a, b) => a - b);
+  return sorted[Math.min(sorted.length - 1, Math.floor(q * sorted.length))];
 }
 
 /** Total time after n calls of each engine; the lines cross where compiling has paid off. */
@@ -122,6 +133,22 @@ function breakEven(call: CallTiming): Series[] | null {
     const start = e.cold ?? (e.engine === 'tcompile' ? (call.compile_seconds ?? 0) + e.median! : e.median!);
     return { name: engineName(e.engine), colour: `--tc-engine-${e.engine}`, x, y: x.map(n => start + Math.max(0, n - 1) * e.median!) };
   });
+}
+
+/** One row per operator and reason; the graphs' calls are added up. */
+function joined(externs: Extern[]): Extern[] {
+  const rows = new Map<string, Extern>();
+  for (const e of externs) {
+    const key = `${e.op} ${e.reason}`;
+    const row = rows.get(key);
+    if (row) {
+      row.count += e.count;
+      row.lines.push(...e.lines.filter(([f, l]) => !row.lines.some(([g, m]) => f === g && l === m)));
+    } else {
+      rows.set(key, { ...e, lines: [...e.lines] });
+    }
+  }
+  return [...rows.values()].sort((a, b) => b.count - a.count);
 }
 
 function kernelTable(report: Report, onKernel: (index: number) => void): HTMLElement {
@@ -147,13 +174,17 @@ function memory(plans: Memory[], report: Report): Child {
   if (!plans.length) {
     return empty('No plan with buffers: everything was written straight into outputs, or nothing was compiled.');
   }
-  return plans.map(m => {
+  const name = (m: Memory) => h('code', null, m.graph !== null ? report.graphs[m.graph]?.name ?? `graph ${m.graph}` : '');
+  const figures = table([
+    { title: 'graph', cell: m => name(m) }, { title: 'peak', number: true, cell: m => bytes(m.peak_bytes) },
+    { title: 'without reuse', number: true, cell: m => bytes(m.without_reuse_bytes) }, { title: 'eager’s peak', number: true, cell: m => bytes(m.eager_peak_bytes) }
+  ], plans, { label: 'Memory of each graph', limit: 20 });
+  figures.classList.add('tc-narrow-table');
+  return [figures, plans.filter(m => m.buffers.length).slice(0, 12).map(m => {
     const steps = Math.max(m.steps, ...m.buffers.map(b => b.end), 1);
     const largest = Math.max(...m.buffers.map(b => b.bytes), 1);
-    const facts = [m.peak_bytes !== null ? `peak ${bytes(m.peak_bytes)}` : '', m.without_reuse_bytes !== null ? `without reuse ${bytes(m.without_reuse_bytes)}` : '',
-      m.eager_peak_bytes !== null ? `eager ${bytes(m.eager_peak_bytes)}` : ''].filter(t => t).join(' · ');
     return h('div.tc-memory', null,
-      h('p', null, m.graph !== null ? h('code', null, report.graphs[m.graph]?.name ?? `graph ${m.graph}`) : null, ' ', facts),
+      h('p', null, name(m), h('span.tc-muted', null, ' buffers over the steps of the plan')),
       h('div.tc-timeline', { role: 'list', 'aria-label': 'Buffers over the steps of the plan' }, m.buffers.slice(0, 80).map(b =>
         h('div.tc-lane', { role: 'listitem' }, h('span.tc-lane-name', { title: b.name }, b.name),
           h('span.tc-lane-track', null, h(`span.tc-buffer.tc-buffer-${b.kind === 'output' ? 'output' : b.reuse ? 'reused' : 'temp'}`, {
@@ -161,7 +192,7 @@ function memory(plans: Memory[], report: Report): Child {
             style: { left: `${(b.start / steps) * 100}%`, width: `${(Math.max(0.3, b.end - b.start) / steps) * 100}%`, opacity: 0.45 + 0.55 * (b.bytes / largest) }
           }, `${bytes(b.bytes)}${b.reuse ? ` in ${b.reuse}` : ''}`))))),
       m.buffers.length > 80 ? h('p.tc-muted', null, `and ${m.buffers.length - 80} more buffers`) : null);
-  });
+  })];
 }
 
 function autotune(name: string, trials: Trial[]): HTMLElement {
