@@ -604,10 +604,11 @@ export class GraphCanvas {
       const extern = item.node.kernel === null;
       c.fillStyle = theme.text;
       c.font = `600 12px ${theme.font}`;
-      c.fillText(label(item.node), middle, box.y + 13.5);
+      const type = tensorType(item.node);
+      c.fillText(label(item.node), middle, type ? box.y + 13.5 : box.y + box.h / 2);
       c.fillStyle = theme.muted;
       c.font = `10px ${theme.mono}`;
-      c.fillText(tensorType(item.node), middle, box.y + 28);
+      c.fillText(type, middle, box.y + 28);
       c.fillStyle = extern ? theme.muted : kernelColour(item.node.kernel!, 1, theme.dark);
       c.fillRect(box.x, box.y + 8, 3, box.h - 16);
     }

@@ -12,6 +12,8 @@ import { View, ViewContext } from './view';
 
 const COLUMNS = ['cell', 'graph', 'loop IR', 'kernel', 'entry'] as const;
 type Name = (typeof COLUMNS)[number];
+/** Generated source has the longest lines. */
+const GROW: { [name in Name]: number } = { cell: 3, graph: 3.2, 'loop IR': 3, kernel: 4.2, entry: 3 };
 const TITLES: { [name in Name]: string } = {
   cell: 'Cell', graph: 'Graph', 'loop IR': 'Loop IR', kernel: 'Kernel', entry: 'Entry (Python)'
 };
@@ -138,7 +140,6 @@ export function codeView({ model, memory }: ViewContext): View {
     for (const name of COLUMNS) {
       panes.get(name)!.hidden = !opened.includes(name);
     }
-    columns.style.setProperty('--tc-panes', String(Math.max(1, opened.length)));
     clear(toggles);
     append(toggles, COLUMNS.map(name => button(TITLES[name], { class: 'tc-segment', 'aria-pressed': String(opened.includes(name)) }, () => toggle(name))));
   };
@@ -183,7 +184,7 @@ export function codeView({ model, memory }: ViewContext): View {
 
   for (const name of COLUMNS) {
     const body = h('div.tc-pane-body');
-    const pane = h('div.tc-pane', { role: 'region', 'aria-label': TITLES[name] }, h('div.tc-pane-head'), body);
+    const pane = h('div.tc-pane', { role: 'region', 'aria-label': TITLES[name], style: { '--tc-grow': GROW[name] } }, h('div.tc-pane-head'), body);
     bodies.set(name, body);
     panes.set(name, pane);
     columns.append(pane);

@@ -43,10 +43,11 @@ export function overview(context: ViewContext): View {
   };
 }
 
-function mainCall(report: Report): CallTiming | undefined {
+/** The call that a reader asks about: the whole cell where it was timed, else the longest. */
+export function mainCall(report: Report): CallTiming | undefined {
   const calls = report.speedups.calls.filter(c => c.engines.some(e => e.median !== null));
   const weight = (c: CallTiming) => c.engines.find(e => e.engine === 'eager')?.median ?? 0;
-  return calls.find(c => c.measured === 'cell') ?? calls.sort((a, b) => weight(b) - weight(a))[0];
+  return calls.find(c => c.measured === 'cell') ?? [...calls].sort((a, b) => weight(b) - weight(a))[0];
 }
 
 function timeFigure(report: Report): HTMLElement {

@@ -7,6 +7,7 @@ import { plot, Series } from '../plot';
 import { CallTiming, Extern, Memory, Report, Trial } from '../schema';
 import { kernelColour } from '../theme';
 import { flash } from './guards';
+import { mainCall } from './overview';
 import { View, ViewContext } from './view';
 
 const STATUS_WORDS: { [status: string]: string } = {
@@ -53,11 +54,12 @@ function engines(report: Report, own: (p: { element: HTMLElement; dispose: () =>
   let chooser: Child = null;
   if (speedups.calls.length > 1) {
     const select = h('select.tc-select', { 'aria-label': 'Call' }, speedups.calls.map((c, i) =>
-      h('option', { value: i }, `${c.name}${c.line ? ` · line ${c.line}` : ''}`))) as HTMLSelectElement;
+      h('option', { value: i, selected: c === mainCall(report) }, `${c.name}${c.line ? ` · line ${c.line}` : ''}`))) as HTMLSelectElement;
     select.onchange = () => show(Number(select.value));
     chooser = h('div.tc-toolbar', null, select);
   }
-  const first = Math.max(0, speedups.calls.findIndex(c => c.engines.some(e => e.median !== null)));
+  const main = mainCall(report);
+  const first = main ? speedups.calls.indexOf(main) : 0;
   show(first);
   return section('Engines', chooser, speedups.status !== 'measured' && speedups.reason ? h('p.tc-muted', null, speedups.reason) : null, body,
     h('p.tc-muted', null, `Measured in turn for ${seconds(speedups.spent_seconds)}` +
@@ -165,7 +167,8 @@ function kernelTable(report: Report, onKernel: (index: number) => void): HTMLEle
     { title: 'bandwidth', number: true, cell: k => (k.bytes && k.seconds ? [meter(k.bytes / k.seconds / best, 'compared with the fastest kernel here'), ` ${rate(k.bytes / k.seconds, 'B')}`] : '–') },
     { title: 'arithmetic', number: true, cell: k => (k.flops && k.seconds ? rate(k.flops / k.seconds, 'FLOP') : k.flops ? count(k.flops) + ' FLOP' : '–') },
     { title: 'compiled in', number: true, cell: k => seconds(k.compile_seconds) },
-    { title: 'choices', cell: k => Object.entries(k.choices).map(([n, v]) => `${n}=${typeof v === 'object' ? JSON.stringify(v) : v}`).join(' ') }
+    { title: 'choices', cell: k => Object.entries(k.choices).filter(([, v]) => v !== null && v !== false)
+      .map(([n, v]) => `${n}=${typeof v === 'object' ? JSON.stringify(v) : v}`).join(' ') }
   ], report.kernels, { label: 'Kernels', onRow: (_, i) => onKernel(i), rowAttributes: (_, i) => ({ 'data-kernel': i }), limit: 100 });
 }
 
