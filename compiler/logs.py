@@ -47,7 +47,7 @@ def set_logs(*, all: bool | int | None = None, **names: bool | int) -> None:
             raise OptionError(f"set_logs: {n} is True, False or a logging level, got {value!r}")
     if all is None and not names:
         _on.clear()
-    for n, value in {**({n: all for n in LOGS} if all is not None else {}), **names}.items():
+    for n, value in {**(dict.fromkeys(LOGS, all) if all is not None else {}), **names}.items():
         if value is False or value is None:
             _on.pop(n, None)
         else:
@@ -65,7 +65,7 @@ def from_environment(text: str | None = None) -> None:
         name = word.lstrip("+-")
         value: Any = logging.DEBUG if word[0] == "+" else word[0] != "-"
         if name == "all":
-            settings = {n: value for n in LOGS} | settings
+            settings = dict.fromkeys(LOGS, value) | settings
         elif name in LOGS:
             settings[name] = value
         else:
@@ -155,16 +155,14 @@ def _guards(e: Any, more: bool) -> str:
 
 
 def _recompile(e: Any, more: bool) -> str:
-    from .report.words import failure_words
+    from .report.words import failure_subject, failure_words
 
     out = []
     for f in e.failures if more else e.failures[:1]:
         expected, got = failure_words(f)
-        source = f.guard.source.name() if f.guard.source is not None else "torch's state"
+        what = ".".join(filter(None, failure_subject(f)))
         at = f" ({f.guard.file}:{f.guard.line})" if f.guard.line else ""
-        out.append(
-            f"recompiling {_frame(e)}: {source}{'.' + f.detail if f.detail else ''} was {expected}, got {got}{at}"
-        )
+        out.append(f"recompiling {_frame(e)}: {what}: {expected} → {got}{at}")
         if f.suggestion:
             out.append(f"    {f.suggestion}")
     return "\n".join(out)

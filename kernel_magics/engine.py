@@ -1,14 +1,15 @@
 """The engine that a cell runs on: the one place where the notebook calls the compiler.
 
-`Engine` is what magics, cells and timing need of it; tests run them on a stand-in.
+`Engine` is what cells and timing need of it; `Compiler` is tcompile itself; tests have a stand-in.
 """
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from types import CodeType
 from typing import Any, Callable, ContextManager, Protocol
 
-from ..compiler.config import Options
+from ..compiler.config import MODES, Options
 
 __all__ = ["Engine", "Compiler"]
 
@@ -20,15 +21,18 @@ class Engine(Protocol):
     def run_code(self, code: CodeType, namespace: dict[str, Any], options: Options) -> Any:
         """Run a module-level code object through capture; the value of an expression, a coroutine where it awaits."""
 
-    def compile(self, fn: Callable, options: Options) -> Callable:
-        """`fn` compiled, for timing without the frame hook."""
+    def again(self, fn: Callable, options: Options) -> tuple[Callable, Callable[[], ContextManager[Any]]]:
+        """For timing: a callable that runs `fn` through its compiled entries, and the context to call it in."""
+
+    def entries(self, options: Options) -> list[tuple[Any, int]]:
+        """Compiled entries under these options, each with the number of calls that it has served."""
 
     def reset(self) -> None:
         """Forget all compiled entries."""
 
 
 class Compiler:
-    """tcompile itself."""
+    """tcompile itself. Its modules are imported when first needed: loading the extension costs little."""
 
     def enable(self, options: Options) -> ContextManager[Any]:
         from ..compiler import api
@@ -37,29 +41,34 @@ class Compiler:
 
     def run_code(self, code: CodeType, namespace: dict[str, Any], options: Options) -> Any:
         __tracebackhide__ = True
+        import inspect
+
         from ..compiler import api
 
+        if code.co_flags & inspect.CO_COROUTINE:  # the caller awaits it, inside enable()
+            return eval(code, namespace)
         return api.run_code(code, namespace, options)
 
-    def compile(self, fn: Callable, options: Options) -> Callable:
+    def again(self, fn: Callable, options: Options) -> tuple[Callable, Callable[[], ContextManager[Any]]]:
         from ..compiler import api
+        from ..compiler.runtime import hook
 
-        return api.compile(
-            fn,
-            backend=options.backend,
-            fullgraph=options.fullgraph,
-            dynamic=options.dynamic,
-            **({"options": {**config_of_mode(options), **options.given}} if options.given else {"mode": options.mode}),
+        if hook.available():
+            return fn, lambda: api.enable(options)
+        settings: dict[str, Any] = {"mode": options.mode}
+        if options.given:  # compile() takes a mode or options
+            settings = {"options": {**MODES[options.mode], **options.given}}
+        compiled = api.compile(
+            fn, backend=options.backend, fullgraph=options.fullgraph, dynamic=options.dynamic, **settings
         )
+        return compiled, nullcontext
+
+    def entries(self, options: Options) -> list[tuple[Any, int]]:
+        from ..compiler.hook import engine_for
+
+        return [(e, e.hits) for cache in engine_for(options).caches.values() for e in cache.entries]
 
     def reset(self) -> None:
         from ..compiler import api
 
         api.reset()
-
-
-def config_of_mode(options: Options) -> dict[str, Any]:
-    """What a mode sets, as options: compile() takes one or the other."""
-    from ..compiler.config import MODES
-
-    return dict(MODES[options.mode])

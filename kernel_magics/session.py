@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 import sys
+import weakref
 from dataclasses import replace
 from typing import Any, Callable, Iterator
 
@@ -38,6 +39,8 @@ class Session:
         self.engine: Engine = engine or Compiler()
         self.always: CellOptions | None = None
         self.last: CompileReport | None = None
+        # id of an entry's capture result -> that result (weakly), the report that told of it, the entry's number there
+        self._known: dict[int, tuple[weakref.ref, CompileReport, int]] = {}
         self.cells = 0  # cells run through tcompile
         self._executing = 0  # > 0 while the shell executes a cell
         self._due: list[Callable[[], None]] = []  # timings that wait until the cell's result is shown
@@ -163,6 +166,7 @@ class Session:
         builder = ReportBuilder(file, spec.words(), CellSource(cell.text, file, 1, self._cell_of(cell.name)))
         place = Place(self.shell, spec.quiet)
         ok = False
+        before = {id(e): (e, hits) for e, hits in self.engine.entries(spec.options)}
         try:
             with events.listen(builder), events.listen(Progress(place.say)), self.engine.enable(spec.options):
                 yield
@@ -172,7 +176,18 @@ class Session:
             raise
         finally:
             self.cells += 1
+            self._take_over(builder, before)
             self._finish(builder, spec, cell, place, implicit, ok)
+
+    def _take_over(self, builder: Any, before: dict[int, tuple[Any, int]]) -> None:
+        """Entries of earlier cells that served calls of this one belong into its report."""
+        for entry, hits in before.values():
+            if entry.hits > hits:
+                known = self._known.get(id(entry.meta))
+                if known is not None and known[0]() is entry.meta:
+                    builder.adopt(known[1], known[2], entry.hits - hits)
+                else:
+                    builder.served += entry.hits - hits
 
     def _finish(self, builder: Any, spec: CellOptions, cell: Cell, place: Place, implicit: bool, ok: bool) -> None:
         try:
@@ -181,6 +196,9 @@ class Session:
             place.clear()
             print(f"tcompile: the report could not be made: {type(e).__name__}: {e}", file=sys.stderr)
             return
+        for meta, number in builder.release():
+            key = id(meta)
+            self._known[key] = (weakref.ref(meta, lambda _, key=key: self._known.pop(key, None)), report, number)
         if spec.out:
             self.shell.user_ns[spec.out] = report
         if report.summary.status == "nothing" and (implicit or not ok):
@@ -212,10 +230,12 @@ class Session:
             self._due.append(timing)
 
     def _time(self, builder: Any, spec: CellOptions, cell: Cell, place: Place) -> Any:
+        from .calls import worth_timing
         from .timing import measure, measure_cell
 
         if not spec.repeat:
-            return measure(builder.calls, self.engine, spec.options, spec.compare, spec.time, place.say)
+            calls = worth_timing(builder.calls, builder.r)
+            return measure(calls, self.engine, spec.options, spec.compare, spec.time, place.say)
         if cell.is_async:
             from ..compiler.report.schema import Speedups
 

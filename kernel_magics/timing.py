@@ -12,15 +12,14 @@ import gc
 import random
 import sys
 import time
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
 from typing import Any, Callable, Iterable, Iterator, Sequence
 
 import torch
 
 from ..compiler.report import schema as s
 from ..compiler.report.calls import EntryCall
-from ..compiler.report.labels import label
 from .stats import Bootstrap, interval_of
 
 __all__ = ["measure", "measure_cell", "Contender", "preserved"]
@@ -39,6 +38,7 @@ class Contender:
 
     engine: str
     run: Callable[[], Any] | None
+    around: Callable[[], Any] = nullcontext      # entered around the calls of a sample, outside of the clock
     status: str = "ok"
     reason: str = ""
     cold: float | None = None
@@ -75,7 +75,7 @@ def measure(
     if not calls:
         out.status, out.reason = (
             "unavailable",
-            "no compiled call in this cell could be timed: none reached the compiler from outside",
+            "no call into compiled code was seen that could be run again; repeat=N times the whole cell",
         )
         return out
     t0 = time.perf_counter()
@@ -152,12 +152,12 @@ def _job(call: EntryCall, engine: Any, options: Any) -> _Job:
         job = _Job(call, "call")
         job.contenders["eager"] = Contender("eager", lambda: call.fn(*call.args, **call.kwargs))
         try:
-            compiled = call.compiled or engine.compile(call.fn, options)
+            compiled, around = (call.compiled, nullcontext) if call.compiled else engine.again(call.fn, options)
             job.contenders["tcompile"] = Contender(
-                "tcompile", lambda: compiled(*call.args, **call.kwargs), cold=call.compile_seconds
+                "tcompile", lambda: compiled(*call.args, **call.kwargs), around, cold=call.compile_seconds
             )
         except Exception as e:
-            job.contenders["tcompile"] = Contender("tcompile", None, "failed", f"{type(e).__name__}: {e}")
+            job.contenders["tcompile"] = Contender("tcompile", None, status="failed", reason=f"{type(e).__name__}: {e}")
         return job
     if call.graphs:
         job = _Job(call, "graphs", why_not=call.why_not or "it has side effects")
@@ -190,7 +190,7 @@ def _add_stock(job: _Job, say: Say) -> None:
             fns = [(stock.compile(g.eager), g.inputs) for g in job.call.graphs]
             c.run = lambda: [f(*inputs) for f, inputs in fns]
         with job.call.state.apply():
-            c.cold, c.warm = _once(c.run), _once(c.run)
+            c.cold, c.warm = _once(c), _once(c)
     except KeyboardInterrupt:
         c.status, c.reason, c.run = "stopped", f"interrupted after {time.perf_counter() - t0:.1f} s of compiling", None
     except Exception as e:
@@ -220,32 +220,29 @@ def _rounds(job: _Job, budget: float) -> None:
 
 def _warm_up(c: Contender, budget: float) -> None:
     assert c.run is not None
-    first = _once(c.run)
+    first = _once(c)
     if c.cold is None:
         c.cold = first
-    second = _once(c.run)
+    second = _once(c)
     c.warm = second if c.warm is None else c.warm
     c.inner = max(1, min(10_000, int(min(_MIN_SAMPLE, max(budget / 4, 1e-5)) / max(second, 1e-8))))
 
 
-def _once(run: Callable[[], Any]) -> float:
-    _synchronize()
-    t0 = time.perf_counter()
-    run()
-    _synchronize()
-    return time.perf_counter() - t0
+def _once(c: Contender) -> float:
+    return _sample(replace(c, inner=1))
 
 
 def _sample(c: Contender) -> float:
     """Seconds a call, over `inner` calls."""
     run, steps = c.run, range(c.inner)
     assert run is not None
-    _synchronize()
-    t0 = time.perf_counter()
-    for _ in steps:
-        run()
-    _synchronize()
-    return (time.perf_counter() - t0) / c.inner
+    with c.around():
+        _synchronize()
+        t0 = time.perf_counter()
+        for _ in steps:
+            run()
+        _synchronize()
+        return (time.perf_counter() - t0) / c.inner
 
 
 def _synchronize() -> None:

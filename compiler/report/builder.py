@@ -15,14 +15,16 @@ import linecache
 import time
 import uuid
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, Iterator
 
 from .. import events
 from . import schema as s
 from .labels import cell_number, label
 from .report import CompileReport
+from .payload import renumber
 from .plan import plan_facts
-from .words import expected_text, failure_words, guard_class, guard_text, short
+from .words import expected_text, failure_subject, failure_words, guard_class, guard_text, short
 
 __all__ = ["ReportBuilder", "record"]
 
@@ -65,6 +67,8 @@ class ReportBuilder:
         self._captured: list[Any] = []  # per graph: CapturedGraph
         self._lowered: list[Any] = []  # per graph: AtenGraph
         self._pending_breaks: list[int] = []
+        self._entries: list[Any] = []                        # per entry: the compiled Entry, for its count of hits
+        self._adopted_guards: list[s.GuardRow] = []
         self._failed: dict[tuple[int, int], int] = {}  # (entry, id of guard) -> times it was the first to fail
         self._began = 0.0
 
@@ -177,7 +181,8 @@ class ReportBuilder:
         at = self._seen_breaks.get(key)
         if at is None:
             at = self._seen_breaks[key] = len(self.r.graph_breaks)
-            code = b.code or linecache.getline(b.file, b.line).rstrip("\n")
+            # columns count in the line as it stands in the file, with its indentation
+            code = linecache.getline(b.file, b.line).rstrip("\n") or b.code
             chain = [s.FrameRef(str(c[0]), label(str(c[1])), int(c[2])) for c in b.call_chain]
             self.r.graph_breaks.append(
                 s.Break(
@@ -226,14 +231,15 @@ class ReportBuilder:
         f = failures[0]
         g = f.guard
         expected, got = failure_words(f)
+        source, detail = failure_subject(f)
         file, line = g.file or "", g.line
         self.r.recompiles.append(
             s.Recompile(
                 i,
                 self.r.frames[i].name,
-                g.source.name() if g.source is not None else "",
+                source,
                 g.kind,
-                f.detail,
+                detail,
                 expected,
                 got,
                 label(file),
@@ -371,6 +377,7 @@ class ReportBuilder:
             ],
         )
         self.r.entries.append(entry)
+        self._entries.append(e.facts.get("entry"))
         f.entries.append(n)
         for b in self._pending_breaks:
             if self.r.graph_breaks[b].entry is None:
@@ -403,6 +410,47 @@ class ReportBuilder:
         if call is not None:
             self.calls.append(call)
 
+    def adopt(self, old: CompileReport, entry: int, hits: int) -> None:
+        """An entry of an earlier report served `hits` calls of this run: take over what that report knows of it."""
+        e = old.entries[entry]
+        f = old.frames[e.frame]
+        key = (f.name, f.file, f.line)
+        if key not in self._frame_of:
+            self._frame_of[key] = len(self.r.frames)
+            self.r.frames.append(replace(f, entries=[], captures=0, seconds=0.0))
+        frame, number = self._frame_of[key], len(self.r.entries)
+        breaks = []
+        for b in (old.graph_breaks[i] for i in e.breaks):
+            breaks.append(len(self.r.graph_breaks))
+            self.r.graph_breaks.append(replace(b, frame=frame, entry=number))
+        graph = None
+        if e.graph is not None:
+            g = old.graphs[e.graph]
+            graph, first = len(self.r.graphs), len(self.r.kernels)
+            self.r.kernels += [replace(old.kernels[k], graph=graph) for k in g.kernels]
+            moved = {k: first + i for i, k in enumerate(g.kernels)}
+            self.r.graphs.append(replace(g, frame=frame, entry=number, kernels=list(moved.values()), captured=renumber(g.captured, moved),
+                                         lowered=renumber(g.lowered, moved)))
+            self._captured.append(None)
+            self._lowered.append(None)
+            self.r.externs += [replace(x, graph=graph) for x in old.externs if x.graph == e.graph]
+            self.r.memory += [replace(m, graph=graph) for m in old.memory if m.graph == e.graph]
+        self.r.entries.append(replace(e, frame=frame, graph=graph, breaks=breaks, hits=hits, seconds=0.0))
+        self._entries.append(None)
+        self.r.frames[frame].entries.append(number)
+        self._adopted_guards += [replace(g, entry=number, failed=0) for g in old.guards if g.entry == entry]
+        self.served += hits
+
+    def release(self) -> list[tuple[Any, int]]:
+        """Let go of compiled entries and traced graphs: the report has its data. Gives (capture result, entry number) of the
+        entries made while listening, for whoever wants to know them again."""
+        known = [(e.meta, n) for n, e in enumerate(self._entries) if getattr(e, "meta", None) is not None]
+        self._entries = [None] * len(self._entries)
+        self._captured, self._lowered = [None] * len(self._captured), [None] * len(self._lowered)
+        self._results.clear()
+        self._guards.clear()
+        return known
+
     # -- the report --------------------------------------------------------------------------------------------------
     def report(self) -> CompileReport:
         """The report of what was heard so far. May be called again later: the same object, brought up to date."""
@@ -413,7 +461,10 @@ class ReportBuilder:
         r.environment = r.environment or environment()
         order = list(dict.fromkeys(name for name, _ in self._stages))
         r.stages = sorted(self._stages.values(), key=lambda st: order.index(st.name))
-        r.guards = self._guard_rows()
+        for row, entry in zip(r.entries, self._entries):
+            hits = getattr(entry, "hits", None)
+            row.hits = hits if isinstance(hits, int) else row.hits
+        r.guards = self._guard_rows() + self._adopted_guards
         self._graphs()
         by_kernel = {a.kernel: a.trials for a in r.autotune}
         for k in r.kernels:

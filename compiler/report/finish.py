@@ -78,7 +78,7 @@ def _marks(r: Any) -> list[s.Mark]:
             c.file,
             c.line,
             "guard",
-            f"{_subject(c)} was {c.expected}, got {c.got}: `{c.frame_name}` was compiled again",
+            f"{_subject(c)}: {c.expected} → {c.got}; `{c.frame_name}` was compiled again",
             f"recompiles/{i}",
         )
     for i, f in enumerate(r.fallbacks):

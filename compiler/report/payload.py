@@ -12,7 +12,7 @@ from typing import Any
 
 from .schema import GraphData, Node
 
-__all__ = ["encode", "expand"]
+__all__ = ["encode", "expand", "renumber"]
 
 MIN_BLOCK = 3  # a repeated block must have that many nodes to be worth a record
 _TABLES = ("ops", "args", "shapes", "dtypes", "lines", "modules")
@@ -86,6 +86,13 @@ def expand(data: GraphData) -> list[Node]:
             )
         )
     return out
+
+
+def renumber(data: GraphData, kernels: dict[int, int]) -> GraphData:
+    """The same graph in a report where kernels have other numbers."""
+    if not data.count:
+        return data
+    return replace(data, columns={**data.columns, "kernel": [kernels.get(k, -1) for k in data.columns["kernel"]]})
 
 
 def _near(at: int, ref: int, reach: int = 64) -> int:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
+
+import torch
 
 from ..guards.guard import Guard, GuardFailure, TensorSpec
 
-__all__ = ["guard_text", "expected_text", "guard_class", "spec_text", "failure_words", "short"]
+__all__ = ["guard_text", "expected_text", "guard_class", "spec_text", "failure_words", "failure_subject", "short"]
 
 _WATCHED_ROOTS = ("global", "function", "const", "builtin")
 
@@ -141,7 +144,29 @@ def guard_class(g: Guard) -> str:
 
 
 def failure_words(f: GuardFailure) -> tuple[str, str]:
-    """Expected and got of a failed guard, of the part that differs where that is known."""
-    expected = f.expected_text or expected_text(f.guard)
+    """Expected and got of a failed guard: the bare values where one value differs (`8`, `16`), sentences otherwise."""
+    g = f.guard
+    expected = _part(g, f.detail)
+    if expected is not None and isinstance(f.got, (int, float, str, torch.dtype, torch.device)):
+        return expected, f.got if isinstance(f.got, str) and g.kind == "TENSOR" else short(f.got)
     got = f.got_text or (f.got if isinstance(f.got, str) else short(f.got))
-    return expected, got
+    return f.expected_text or expected_text(g), got
+
+
+def _part(g: Guard, detail: str) -> str | None:
+    """The expected value alone, of the part of the guard that `detail` names."""
+    if g.kind in ("EQUALS", "LEN"):
+        return short(g.expected)
+    if g.kind != "TENSOR" or not isinstance(g.expected, TensorSpec):
+        return None
+    m = re.fullmatch(r"(shape|stride)\[(\d+)\]", detail)
+    if m:
+        return str(getattr(g.expected, m.group(1))[int(m.group(2))])
+    return str(getattr(g.expected, detail)) if detail in ("dtype", "device", "requires_grad") else None
+
+
+def failure_subject(f: GuardFailure) -> tuple[str, str]:
+    """Source and detail of what changed: (`x`, `shape[0]`), (`n`, ``), (``, `grad mode`)."""
+    g = f.guard
+    name = g.source.name() if g.source is not None else ""
+    return name, f.detail if g.kind in ("TENSOR", "STATE", "PREDICATE") or not name else ""

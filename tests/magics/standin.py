@@ -172,8 +172,11 @@ class StandIn:
             )
         return value
 
-    def compile(self, fn: Callable, options: Any) -> Callable:
-        return fn
+    def again(self, fn: Callable, options: Any) -> tuple:
+        return fn, contextlib.nullcontext
+
+    def entries(self, options: Any) -> list:
+        return []
 
     def reset(self) -> None:
         self.resets += 1

@@ -1,0 +1,73 @@
+"""Which calls of a cell are timed, and how each can be called again.
+
+The engine states a call for every entry that it makes: for a function, for what follows a break in it, for each set of sizes, for a cell's
+top level and its loops. Here those of one function become one.
+"""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import replace
+from types import FunctionType
+from typing import Any, Sequence
+
+from ..compiler.report.calls import EntryCall
+
+__all__ = ["worth_timing", "as_called"]
+
+# Breaks that have no effect but to need a value: a function with none but these can run again.
+_PURE_BREAKS = {
+    "data_dependent_branch", "data_dependent_loop", "data_dependent_shape", "item", "tensor_attribute", "tensor_metadata",
+    "recursion",
+}  # fmt: skip
+_ONLY_BREAKS = "the graph breaks"  # the engine's why_not for a call without effects of its own
+
+
+def worth_timing(calls: Sequence[EntryCall], report: Any) -> list[EntryCall]:
+    """One call per function: its latest arguments, safe where all of its parts are. Calls that can be timed end to
+    end come first, then those that took longest to compile."""
+    groups: dict[tuple, list[EntryCall]] = {}
+    for c in calls:
+        groups.setdefault((c.file, c.line, c.name), []).append(c)
+    out = [_merged(parts, report) for parts in groups.values()]
+    return sorted(out, key=lambda c: (not c.safe, not c.graphs, -(c.compile_seconds or 0.0)))
+
+
+def _merged(parts: list[EntryCall], report: Any) -> EntryCall:
+    first = parts[0]
+    code = getattr(first.fn, "__code__", None)
+    latest = [c for c in parts if getattr(c.fn, "__code__", None) is code][-1]
+    effects = [c.why_not for c in parts if not c.safe and c.why_not != _ONLY_BREAKS]
+    frames = {i for i, f in enumerate(report.frames) if f.name == first.name}
+    impure = [b for b in report.graph_breaks if b.frame in frames and b.kind not in _PURE_BREAKS]
+    effects += [f"line {b.line}: {b.kind.replace('_', ' ')}" for b in impure]
+    args, kwargs = as_called(latest.fn, latest.args) if not latest.kwargs else (latest.args, latest.kwargs)
+    seconds = [c.compile_seconds for c in parts if c.compile_seconds is not None]
+    why = "it has effects (" + ", ".join(dict.fromkeys(effects)) + ")" if effects else ""
+    return replace(
+        latest, name=_name(first.name), args=args, kwargs=kwargs, safe=not effects, why_not=why,
+        graphs=[g for c in parts for g in c.graphs], compile_seconds=sum(seconds) if seconds else None,
+    )  # fmt: skip
+
+
+def _name(name: str) -> str:
+    if name == "<module>":
+        return "the cell's top level"
+    head, loop, line = name.partition(".<loop at line ")
+    return f"the loop at line {line.rstrip('>')}" + ("" if head == "<module>" else f" in {head}") if loop else name
+
+
+def as_called(fn: Any, parameters: tuple) -> tuple[tuple, dict[str, Any]]:
+    """Arguments for a Python call, from the values of a frame's parameters (co_varnames order, then the tuple of
+    *args and the dict of **kwargs)."""
+    if not isinstance(fn, FunctionType):
+        return parameters, {}
+    c = fn.__code__
+    n, k = c.co_argcount, c.co_kwonlyargcount
+    rest = list(parameters[n + k :])
+    args, kwargs = parameters[:n], dict(zip(c.co_varnames[n : n + k], parameters[n : n + k]))
+    if c.co_flags & inspect.CO_VARARGS:
+        args += tuple(rest.pop(0))
+    if c.co_flags & inspect.CO_VARKEYWORDS:
+        kwargs |= rest.pop(0)
+    return args, kwargs
