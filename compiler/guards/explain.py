@@ -3,6 +3,7 @@
 Evaluates the guard's parts once more, in Python, on the miss path only. What it returns keeps no tensor and no user
 object alive.
 """
+
 from __future__ import annotations
 
 import types
@@ -22,9 +23,16 @@ __all__ = ["explain_failure", "brief"]
 
 _MAX = 80
 _STATE_WORDS = {
-    "grad_mode": "grad mode", "inference_mode": "inference mode", "autocast": "autocast", "deterministic": "deterministic mode",
-    "default_dtype": "the default dtype", "default_device": "the default device", "torch_function": "torch function modes",
-    "functorch": "functorch transforms", "num_threads": "the number of threads", "matmul_precision": "matmul precision",
+    "grad_mode": "grad mode",
+    "inference_mode": "inference mode",
+    "autocast": "autocast",
+    "deterministic": "deterministic mode",
+    "default_dtype": "the default dtype",
+    "default_device": "the default device",
+    "torch_function": "torch function modes",
+    "functorch": "functorch transforms",
+    "num_threads": "the number of threads",
+    "matmul_precision": "matmul precision",
     "anomaly": "anomaly mode",
 }
 _STATE_ADVICE = {
@@ -53,11 +61,16 @@ def brief(value: Any) -> str:
         text = f"a {t.__name__}"
     else:
         text = f"a {t.__qualname__} object"
-    return text if len(text) <= _MAX else text[:_MAX - 3] + "..."
+    return text if len(text) <= _MAX else text[: _MAX - 3] + "..."
 
 
-def explain_failure(guard: Guard, func: Callable, args: Sequence[Any], bindings: dict[str, int] | None = None,
-                    guards: Sequence[Guard] | None = None) -> GuardFailure:
+def explain_failure(
+    guard: Guard,
+    func: Callable,
+    args: Sequence[Any],
+    bindings: dict[str, int] | None = None,
+    guards: Sequence[Guard] | None = None,
+) -> GuardFailure:
     """Why `guard` does not hold for this call. The values of size symbols are taken from `bindings`, or found by
     evaluating `guards`, the whole list that `guard` is one of; without either, messages name the symbols alone."""
     name = guard.source.name() if guard.source is not None else ""
@@ -65,7 +78,7 @@ def explain_failure(guard: Guard, func: Callable, args: Sequence[Any], bindings:
         program = PythonGuardProgram(guards, len(args))
         program.check(func, args)
         bindings = program.bindings
-        if guard.kind == "TENSOR":                   # this guard binds its own symbols anew
+        if guard.kind == "TENSOR":  # this guard binds its own symbols anew
             own = {e.name for e in (*guard.expected.shape, *guard.expected.stride) if is_symbol(e)}
             others = [g for g in guards if g is not guard and g.kind in ("TENSOR", "INT_SYMBOL")]
             bound = {e.name for g in others for e in _symbols(g)}
@@ -80,8 +93,14 @@ def explain_failure(guard: Guard, func: Callable, args: Sequence[Any], bindings:
     try:
         value = evaluate_source(guard.source, func, args)
     except Unreachable:
-        return GuardFailure(guard, None, "missing", f"`{name}` is there", f"`{name}` is not there any more",
-                            _missing_advice(guard.source))
+        return GuardFailure(
+            guard,
+            None,
+            "missing",
+            f"`{name}` is there",
+            f"`{name}` is not there any more",
+            _missing_advice(guard.source),
+        )
     if guard.kind == "TENSOR":
         return _tensor(guard, name, value, bindings)
     return _plain(guard, name, value)
@@ -102,7 +121,7 @@ def _missing_advice(source: Source | None) -> str:
 def _tensor(guard: Guard, name: str, value: Any, bindings: dict[str, int]) -> GuardFailure:
     spec = guard.expected
     found = tensor_mismatch(value, spec, bindings)
-    if found is None:                                # one of the size expressions
+    if found is None:  # one of the size expressions
         for what, sizes, got in (("shape", spec.shape, value.shape), ("stride", spec.stride, value.stride())):
             for d, e in enumerate(sizes):
                 if e is None or isinstance(e, int) or is_symbol(e) or not hasattr(e, "eval"):
@@ -125,7 +144,10 @@ def _tensor(guard: Guard, name: str, value: Any, bindings: dict[str, int]) -> Gu
     elif detail == "ndim":
         failure.expected_text, failure.got_text = f"`{name}` has {wanted} dimensions", f"`{name}` has {got} dimensions"
     else:
-        failure.expected_text, failure.got_text = f"`{name}` had {detail} = {brief(wanted)}", f"`{name}` has {detail} = {brief(got)}"
+        failure.expected_text, failure.got_text = (
+            f"`{name}` had {detail} = {brief(wanted)}",
+            f"`{name}` has {detail} = {brief(got)}",
+        )
     failure.suggestion = _tensor_advice(name, detail, wanted, got)
     return failure
 
@@ -149,7 +171,7 @@ def _tensor_advice(name: str, detail: str, wanted: Any, got: Any) -> str:
         "neg": f"pass {name}.resolve_neg()",
         "storage_offset": f"pass {name}.clone(), or views at one offset",
         "tangent": "call the function outside forward-mode differentiation, or accept that it runs as it is",
-        "dispatch keys": "pass a plain dense tensor; tensors inside vmap, grad, or of a mode of your own are compiled apart",
+        "dispatch keys": "pass a plain dense tensor; tensors inside vmap, grad or a mode are compiled apart",
         "data_ptr": "copy new values into the same tensor (copy_) instead of passing another",
     }.get(detail, "")
 
@@ -163,18 +185,23 @@ def _plain(guard: Guard, name: str, value: Any) -> GuardFailure:
     f = GuardFailure(guard, _plain_value(value), kind.lower())
     if kind in ("ID", "WEAK_ID"):
         wanted = expected() if isinstance(expected, weakref.ref) else expected
-        if type(wanted) in (bool, type(None)) or type(value) in (bool, type(None)):
-            f.expected_text, f.got_text = f"`{name}` was {brief(wanted)}", f"`{name}` is {brief(value)}"
-            f.suggestion = "each value has its own entry; pass it as a tensor if it changes often"
-        elif kind == "WEAK_ID" and wanted is None:
+        if kind == "WEAK_ID" and wanted is None:
             f.expected_text, f.got_text = f"`{name}` was an object that is gone", f"`{name}` is {brief(value)}"
             f.suggestion = "keep one object and change its contents, instead of making a new one for each call"
+        elif type(wanted) in (bool, type(None)) or type(value) in (bool, type(None)):
+            f.expected_text, f.got_text = f"`{name}` was {brief(wanted)}", f"`{name}` is {brief(value)}"
+            f.suggestion = "each value has its own entry; pass it as a tensor if it changes often"
         else:
             f.expected_text = f"`{name}` was {brief(wanted)}"
             same = type(wanted) is type(value)
-            f.got_text = f"`{name}` is another {type(value).__qualname__} object" if same else f"`{name}` is {brief(value)}"
-            f.suggestion = ("compile the object's own method, or pass what differs as arguments" if same
-                            else "do not rebind it between calls")
+            f.got_text = (
+                f"`{name}` is another {type(value).__qualname__} object" if same else f"`{name}` is {brief(value)}"
+            )
+            f.suggestion = (
+                "compile the object's own method, or pass what differs as arguments"
+                if same
+                else "do not rebind it between calls"
+            )
     elif kind == "TYPE":
         f.expected_text, f.got_text = f"`{name}` was a {brief(expected)}", f"`{name}` is a {brief(type(value))}"
         f.suggestion = "pass one type at every call"
@@ -195,11 +222,17 @@ def _plain(guard: Guard, name: str, value: Any) -> GuardFailure:
             keys: Any = dict_keys(value)
         except Unreachable:
             keys = None
-        f.expected_text, f.got_text = f"`{name}` had the keys {brief(tuple(expected))}", f"`{name}` has the keys {brief(keys)}"
+        f.expected_text, f.got_text = (
+            f"`{name}` had the keys {brief(tuple(expected))}",
+            f"`{name}` has the keys {brief(keys)}",
+        )
         f.suggestion = "keep the same keys in the same order"
     elif kind == "HASATTR":
         had, has = ("had", "has no") if expected[1] else ("had no", "has")
-        f.expected_text, f.got_text = f"`{name}` {had} attribute {expected[0]!r}", f"`{name}` {has} attribute {expected[0]!r}"
+        f.expected_text, f.got_text = (
+            f"`{name}` {had} attribute {expected[0]!r}",
+            f"`{name}` {has} attribute {expected[0]!r}",
+        )
         f.suggestion = "set attributes before the first call"
     elif kind == "INT_SYMBOL":
         f.expected_text, f.got_text = f"`{name}` was an int of 2 or more", f"`{name}` is {brief(value)}"
@@ -226,26 +259,44 @@ def _predicate(guard: Guard, bindings: dict[str, int]) -> GuardFailure:
     known = {n: bindings[n] for n in names if n in bindings}
     text = e.py() if hasattr(e, "py") else repr(e)
     got = ", ".join(f"{n} = {v}" for n, v in known.items())
-    return GuardFailure(guard, got or None, "predicate", f"{text} held", f"{got or 'the sizes now'} breaks {text}",
-                        "a branch of the code depends on this size; each side has its own entry")
+    return GuardFailure(
+        guard,
+        got or None,
+        "predicate",
+        f"{text} held",
+        f"{got or 'the sizes now'} breaks {text}",
+        "a branch of the code depends on this size; each side has its own entry",
+    )
 
 
 def _relation(guard: Guard, func: Callable, args: Sequence[Any]) -> GuardFailure:
     sources = (guard.source, guard.expected) if guard.kind == "ALIAS" else tuple(guard.expected)
     names = [s.name() for s in sources]
     if guard.kind == "ALIAS":
-        return GuardFailure(guard, None, "alias", f"`{names[0]}` and `{names[1]}` were one object",
-                            f"`{names[0]}` and `{names[1]}` are two objects", "pass the same object in both places, or never")
+        return GuardFailure(
+            guard,
+            None,
+            "alias",
+            f"`{names[0]}` and `{names[1]}` were one object",
+            f"`{names[0]}` and `{names[1]}` are two objects",
+            "pass the same object in both places, or never",
+        )
     shared = _first_pair(guard.kind, sources, func, args)
     what = "are one object" if guard.kind == "NO_ALIAS" else "share memory"
     pair = f"`{shared[0]}` and `{shared[1]}` {what}" if shared else f"some of {', '.join(names[:6])} {what}"
-    return GuardFailure(guard, pair, guard.kind.lower(),
-                        "the arguments were different objects" if guard.kind == "NO_ALIAS" else "the tensors did not overlap",
-                        pair, "pass separate tensors (x.clone()) where one of them is written to")
+    return GuardFailure(
+        guard,
+        pair,
+        guard.kind.lower(),
+        "the arguments were different objects" if guard.kind == "NO_ALIAS" else "the tensors did not overlap",
+        pair,
+        "pass separate tensors (x.clone()) where one of them is written to",
+    )
 
 
 def _first_pair(kind: str, sources: tuple, func: Callable, args: Sequence[Any]) -> tuple[str, str] | None:
     from .python_program import no_overlap
+
     found = []
     for s in sources:
         try:
@@ -264,9 +315,14 @@ def _state(guard: Guard) -> GuardFailure:
         got = read_field(name)
         if got != wanted and not const_equal(got, wanted):
             words = _STATE_WORDS[name]
-            return GuardFailure(guard, _plain_value(got), name, f"{words} was {_state_text(wanted)}",
-                                f"{words} is {_state_text(got)}",
-                                _STATE_ADVICE.get(name, f"keep {words} the same at every call"))
+            return GuardFailure(
+                guard,
+                _plain_value(got),
+                name,
+                f"{words} was {_state_text(wanted)}",
+                f"{words} is {_state_text(got)}",
+                _STATE_ADVICE.get(name, f"keep {words} the same at every call"),
+            )
     return GuardFailure(guard, None, "state", "global state as before", "global state fits again", "")
 
 

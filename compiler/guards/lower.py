@@ -1,4 +1,5 @@
 """From a plan to the C guard program's instructions (`compiler/native/opcodes.h` names them)."""
+
 from __future__ import annotations
 
 import builtins
@@ -16,7 +17,7 @@ from .values import Unreachable, plain_key, step
 
 __all__ = ["lower_plan"]
 
-_MAX_STACK = 60             # of the C evaluator's 64
+_MAX_STACK = 60  # of the C evaluator's 64
 _INT64_MAX = (1 << 63) - 1
 
 
@@ -40,13 +41,16 @@ class _Lowering:
 
     def program(self) -> Any:
         parts = [[self._instruction(s) for s in part] for part in (self.plan.first, self.plan.watched, self.plan.last)]
-        return self.native.GuardProgram(self.guards, tuple(self.plan.symbols), *parts, self.n_watched, self.n_others,
-                                        self.n_locals)
+        return self.native.GuardProgram(
+            self.guards, tuple(self.plan.symbols), *parts, self.n_watched, self.n_others, self.n_locals
+        )
 
     def _blame(self) -> dict[int, int]:
         """For each slot the first check that needs it: the guard that fails where the slot cannot be loaded."""
         blame: dict[int, int] = {}
-        bases = {s[1]: s[3] for part in (self.plan.first, self.plan.watched, self.plan.last) for s in part if s[0] == "load"}
+        bases = {
+            s[1]: s[3] for part in (self.plan.first, self.plan.watched, self.plan.last) for s in part if s[0] == "load"
+        }
         for s in (*self.plan.first, *self.plan.watched, *self.plan.last):
             if s[0] == "check":
                 for slot in s[3] if isinstance(s[3], tuple) else (s[3],):
@@ -55,8 +59,19 @@ class _Lowering:
                         slot = bases[slot]
         return blame
 
-    def _make(self, op: str, slot: int = -1, base: int = -1, guard: int = 0, obj: Any = None, n: int = 0, hash_: int = 0,
-              flag: bool = False, data: Any = None, ask: Any = None) -> tuple:
+    def _make(
+        self,
+        op: str,
+        slot: int = -1,
+        base: int = -1,
+        guard: int = 0,
+        obj: Any = None,
+        n: int = 0,
+        hash_: int = 0,
+        flag: bool = False,
+        data: Any = None,
+        ask: Any = None,
+    ) -> tuple:
         return (self.ops[op], slot, base, guard, obj, n, hash_, flag, data, ask)
 
     def _instruction(self, s: tuple) -> tuple:
@@ -64,7 +79,9 @@ class _Lowering:
 
     def _load(self, s: tuple) -> tuple:
         _, slot, kind, base, key = s
-        common = dict(slot=self.slot[slot], base=self.slot[base] if base >= 0 else -1, guard=self.blame.get(slot, 0))
+        common: dict[str, Any] = dict(
+            slot=self.slot[slot], base=self.slot[base] if base >= 0 else -1, guard=self.blame.get(slot, 0)
+        )
         op = "L_" + kind.upper()
         if kind in ("local", "closure", "default"):
             return self._make(op, n=key, **common)
@@ -81,7 +98,7 @@ class _Lowering:
     def _check(self, s: tuple) -> tuple:
         _, index, kind, where, payload = s
         many = isinstance(where, tuple)
-        common = dict(guard=index, base=-1 if many or where < 0 else self.slot[where])
+        common: dict[str, Any] = dict(guard=index, base=-1 if many or where < 0 else self.slot[where])
         slots = tuple(self.slot[w] for w in where) if many else ()
         if kind in ("ID", "WEAK_ID", "TYPE", "EQUALS", "CODE"):
             return self._make("C_" + kind, obj=payload, **common)
@@ -97,8 +114,12 @@ class _Lowering:
             code = [(self.ops["L_" + what.upper()], d, self._expr(e)) for what, d, e in payload]
             if any(c[2] is None for c in code):
                 code = []
-            return self._make("C_SIZES" if code else "C_TENSOR_ASK", data=tuple(code) if code else None,
-                              ask=_sizes_asker(payload) if code else _sizes_asker_swapped(payload), **common)
+            return self._make(
+                "C_SIZES" if code else "C_TENSOR_ASK",
+                data=tuple(code) if code else None,
+                ask=_sizes_asker(payload) if code else _sizes_asker_swapped(payload),
+                **common,
+            )
         if kind == "INT_SYMBOL":
             return self._make("C_INT", n=payload[0], **common)
         if kind == "FLOAT":
@@ -107,6 +128,7 @@ class _Lowering:
             return self._make("C_EXPR", data=self._expr(payload), ask=_expr_asker(payload), **common)
         if kind in ("ALIAS", "NO_ALIAS", "NO_OVERLAP"):
             from .python_program import no_overlap
+
             return self._make("C_" + kind, data=slots, ask=no_overlap, **common)
         if kind == "STATE":
             return self._make("C_STATE", data=_state(payload), **common)
@@ -115,8 +137,11 @@ class _Lowering:
     def _tensor(self, spec: TensorSpec, common: dict) -> tuple:
         ask = _tensor_asker(spec)
         template = key_template(spec.dtype, spec.device, spec.layout or torch.strided)
-        if not probe.tensor_layout_known() or spec.layout not in (None, torch.strided) or \
-                template.example.device != spec.device:
+        if (
+            not probe.tensor_layout_known()
+            or spec.layout not in (None, torch.strided)
+            or template.example.device != spec.device
+        ):
             return self._make("C_TENSOR_ASK", ask=ask, **common)
         word = self.native.read_tensor(template.example)[4]
         dims = tuple(self._dim(e) for e in (*spec.shape, *spec.stride))
@@ -174,6 +199,7 @@ def _sizes_asker(payload: tuple) -> Callable[[dict, Any], bool]:
             return all(step(what, value, d) == e.eval(bindings) for what, d, e in payload)
         except (Unreachable, ZeroDivisionError):
             return False
+
     return ask
 
 
@@ -188,12 +214,13 @@ def _expr_asker(e: Any) -> Callable[[dict], bool]:
             return bool(e.eval(bindings)) if hasattr(e, "eval") else bool(e)
         except ZeroDivisionError:
             return False
+
     return ask
 
 
 # ---- state
 def _state(expected: dict[str, Any]) -> tuple:
-    """(autograd mask, autograd bits, ((C function, value), ...), predicate on the key words, predicate asked each time).
+    """(autograd mask, autograd bits, ((C function, value), ...), predicate on the key words, predicate asked always).
 
     Fields split by what their value depends on: bits of a byte, the dispatch keys of the thread (their answer is
     remembered for the words it was given for), a C function without arguments, or anything else."""
@@ -215,22 +242,33 @@ def _state(expected: dict[str, Any]) -> tuple:
         elif (name == "autocast" and value == ()) or (name == "functorch" and value is None):
             by_keys[name] = value
         elif name == "deterministic":
-            calls += [(C._get_deterministic_algorithms, value[0]), (C._get_deterministic_algorithms_warn_only, value[1]),
-                      (C._get_deterministic_fill_uninitialized_memory, value[2])]
+            calls += [
+                (C._get_deterministic_algorithms, value[0]),
+                (C._get_deterministic_algorithms_warn_only, value[1]),
+                (C._get_deterministic_fill_uninitialized_memory, value[2]),
+            ]
         elif name == "default_dtype":
             calls.append((torch.get_default_dtype, value))
         elif name == "num_threads":
             calls.append((torch.get_num_threads, value))
-        elif name == "torch_function" and value == (True, (), 0) and expected.get("default_device") is None \
-                and "default_device" in expected:
+        elif (
+            name == "torch_function"
+            and value == (True, (), 0)
+            and expected.get("default_device") is None
+            and "default_device" in expected
+        ):
             calls += [(C._len_torch_function_stack, 0), (C._is_torch_function_enabled, True)]
             by_keys["torch_dispatch_modes"] = 0
         elif name == "default_device" and value is None and no_modes and expected["torch_function"] == (True, (), 0):
-            continue                                # set_default_device pushes a mode: the empty stack says it
+            continue  # set_default_device pushes a mode: the empty stack says it
         elif name == "matmul_precision":
-            calls += [(C._get_float32_matmul_precision, value[0]), (C._get_cublas_allow_tf32, value[1]),
-                      (C._get_cudnn_allow_tf32, value[2]), (C._get_cublas_allow_fp16_reduced_precision_reduction, value[3]),
-                      (C._get_cublas_allow_bf16_reduced_precision_reduction, value[4])]
+            calls += [
+                (C._get_float32_matmul_precision, value[0]),
+                (C._get_cublas_allow_tf32, value[1]),
+                (C._get_cudnn_allow_tf32, value[2]),
+                (C._get_cublas_allow_fp16_reduced_precision_reduction, value[3]),
+                (C._get_cublas_allow_bf16_reduced_precision_reduction, value[4]),
+            ]
         else:
             slow[name] = value
     return mask, bits, tuple(calls), _fields_asker(by_keys), _fields_asker(slow)
@@ -242,4 +280,5 @@ def _fields_asker(expected: dict[str, Any]) -> Callable[[], bool] | None:
 
     def read(name: str) -> Any:
         return torch._C._len_torch_dispatch_stack() if name == "torch_dispatch_modes" else read_field(name)
+
     return lambda: all(read(name) == value for name, value in expected.items())

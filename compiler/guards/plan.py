@@ -6,12 +6,13 @@ identity guard) through attributes and dicts: its result holds until one of the 
 program skips it while they have not. `last` is what remains: metadata of parameters, contents of lists, predicates.
 
 Steps are tuples:
-  ("load", slot, kind, base slot or -1, key)     a Source's step; kinds of source.py, and "weak": a weak reference's object
+  ("load", slot, kind, base slot or -1, key)     a Source's step; kinds of source.py, and "weak", a reference's object
   ("check", guard index, kind, slot or -1, payload)
 
 Sources share their prefixes: each distinct Source is loaded once. Within a list cheap checks come first, but no check
 runs before the checks of a prefix of its source, so that the failing guard that is named is the outermost one.
 """
+
 from __future__ import annotations
 
 import weakref
@@ -25,8 +26,25 @@ from .values import is_constant
 
 __all__ = ["Plan", "make_plan"]
 
-_COST = {"STATE": 0, "ID": 1, "TYPE": 1, "WEAK_ID": 1, "CODE": 1, "INT_SYMBOL": 1, "FLOAT": 1, "EQUALS": 2, "LEN": 2,
-         "HASATTR": 2, "DICT_KEYS": 2, "TENSOR": 3, "SIZES": 4, "PREDICATE": 4, "ALIAS": 5, "NO_ALIAS": 5, "NO_OVERLAP": 5}
+_COST = {
+    "STATE": 0,
+    "ID": 1,
+    "TYPE": 1,
+    "WEAK_ID": 1,
+    "CODE": 1,
+    "INT_SYMBOL": 1,
+    "FLOAT": 1,
+    "EQUALS": 2,
+    "LEN": 2,
+    "HASATTR": 2,
+    "DICT_KEYS": 2,
+    "TENSOR": 3,
+    "SIZES": 4,
+    "PREDICATE": 4,
+    "ALIAS": 5,
+    "NO_ALIAS": 5,
+    "NO_OVERLAP": 5,
+}
 _PINNING = ("ID", "WEAK_ID")
 _NEVER_WATCHED = ("TENSOR", "SIZES", "INT_SYMBOL", "FLOAT", "PREDICATE", "STATE", "NO_OVERLAP")
 
@@ -55,8 +73,10 @@ def _validate(i: int, g: Guard, n_locals: int) -> None:
     if g.source is None and g.kind not in ("STATE", "PREDICATE", "NO_ALIAS", "NO_OVERLAP"):
         raise ValueError(f"guard {i} ({g.kind}) needs a source")
     if g.kind == "EQUALS" and not is_constant(g.expected):
-        raise ValueError(f"guard {i}: EQUALS holds immutable constants only, got {type(g.expected).__name__} for "
-                         f"{g.source.name()}; guard its parts, or its identity")
+        raise ValueError(
+            f"guard {i}: EQUALS holds immutable constants only, got {type(g.expected).__name__} for "
+            f"{g.source.name() if g.source else None}; guard its parts, or its identity"
+        )
     if g.kind == "TENSOR" and not isinstance(g.expected, TensorSpec):
         raise ValueError(f"guard {i}: TENSOR expects a TensorSpec, got {type(g.expected).__name__}")
     if g.kind == "STATE":
@@ -103,9 +123,12 @@ def make_plan(guards: Sequence[Guard], n_locals: int) -> Plan:
             for e in (*spec.shape, *spec.stride):
                 if is_symbol(e):
                     number(e.name)
-            deferred = tuple((what, d, e) for what, sizes in (("size", spec.shape), ("stride", spec.stride))
-                             for d, e in enumerate(sizes)
-                             if e is not None and not isinstance(e, int) and not is_symbol(e))
+            deferred = tuple(
+                (what, d, e)
+                for what, sizes in (("size", spec.shape), ("stride", spec.stride))
+                for d, e in enumerate(sizes)
+                if e is not None and not isinstance(e, int) and not is_symbol(e)
+            )
             if deferred:
                 checks.append(_Check(i, "SIZES", sources, deferred, _COST["SIZES"]))
         checks.append(_Check(i, kind, sources, payload, _COST[kind]))
@@ -113,7 +136,7 @@ def make_plan(guards: Sequence[Guard], n_locals: int) -> Plan:
     for c in checks:
         exprs = [c.payload] if c.kind == "PREDICATE" else [e for _, _, e in c.payload] if c.kind == "SIZES" else []
         for e in exprs:
-            unbound = getattr(e, "symbol_names", frozenset)() - symbols.keys()
+            unbound: frozenset[str] = getattr(e, "symbol_names", frozenset)() - symbols.keys()
             if unbound:
                 raise ValueError(f"guard {c.index}: no guard binds the size symbols {sorted(unbound)} of {e!r}")
     _emit(plan, checks)
@@ -121,7 +144,7 @@ def make_plan(guards: Sequence[Guard], n_locals: int) -> Plan:
 
 
 def _emit(plan: Plan, checks: list[_Check]) -> None:
-    by_source: dict[Source, int] = {}                 # the highest cost of a check on the very source
+    by_source: dict[Source, int] = {}  # the highest cost of a check on the very source
     pins: dict[Source, tuple[str, Any]] = {}
     has_tensor: set[Source] = set()
     for c in checks:
@@ -141,8 +164,11 @@ def _emit(plan: Plan, checks: list[_Check]) -> None:
             if s.base is None:
                 known = s.kind in ("const", "global", "builtin")
             else:
-                known = ((s.base in pins or is_watched(s.base)) and s.base not in has_tensor
-                         and s.kind in ("attr", "dict", "item", "type", "default", "kwdefault"))
+                known = (
+                    (s.base in pins or is_watched(s.base))
+                    and s.base not in has_tensor
+                    and s.kind in ("attr", "dict", "item", "type", "default", "kwdefault")
+                )
             watched[s] = known
         return known
 
@@ -185,7 +211,7 @@ def _emit(plan: Plan, checks: list[_Check]) -> None:
         if found is not None:
             return found
         if is_watched(s) and out is not plan.watched:
-            return load(s, plan.watched)              # the slot is filled before `last` runs
+            return load(s, plan.watched)  # the slot is filled before `last` runs
         base = -1
         if s.base is not None:
             pin = pins.get(s.base) if is_watched(s) and not is_watched(s.base) else None

@@ -2,19 +2,19 @@
 
 The C guard program reads tensors straight from memory (5 ns instead of 40-75 ns for each attribute). It uses no torch
 header: the offsets are looked for here, in tensors whose metadata is known, and what they give is then compared with
-torch's own answers for a set of other tensors. Where anything does not fit (another torch, another build), the C program
-gets no layout, and TENSOR guards are evaluated by `tensors.py`, as correct and slower.
+torch's own answers for a set of other tensors. Where anything does not fit (another torch, another build), the C
+program gets no layout, and TENSOR guards are evaluated by `tensors.py`, as correct and slower.
 """
+
 from __future__ import annotations
 
 import ctypes
 import os
 import struct
 from contextlib import ExitStack
-from typing import Any, Callable, Iterable
+from typing import Any, Callable, Iterable, TypeVar
 
 import torch
-import torch.autograd.forward_ad  # noqa: F401  (torch does not import it by itself)
 
 from .. import events
 from ..native import native
@@ -22,7 +22,10 @@ from ..native import native
 __all__ = ["prepare", "tensor_layout_known", "thread_state", "ThreadState"]
 
 _WORD = 8
-_IMPL_WORDS = 26            # a TensorImpl is 22-26 words; the words behind it belong to the same heap
+_IMPL_WORDS = 26  # a TensorImpl is 22-26 words; the words behind it belong to the same heap
+
+
+T = TypeVar("T")
 
 
 class _NotFound(Exception):
@@ -37,7 +40,7 @@ def _words(address: int, n: int) -> list[int]:
     return list((ctypes.c_uint64 * n).from_address(address))
 
 
-def _one(what: str, candidates: Iterable[int]) -> int:
+def _one(what: str, candidates: Iterable[T]) -> T:
     found = list(candidates)
     if not found:
         raise _NotFound(f"no place for {what}")
@@ -50,18 +53,30 @@ def _keys(t: torch.Tensor) -> int:
 
 def _examples() -> list[torch.Tensor]:
     base = torch.empty(7, 11, 13)
-    return [torch.empty(5, 9), torch.empty(3, 4, 5, 6, 7, 8), torch.nn.Parameter(torch.empty(17, 3)), torch.empty(()),
-            torch.empty(6, 8, dtype=torch.bfloat16).t()[1:, 2:], base[1:, ::2].transpose(0, 2), torch.empty(0, 4),
-            torch.empty(9, dtype=torch.int64).expand(4, 9), torch.empty(19, dtype=torch.bool),
-            torch.empty(4, 5, dtype=torch.complex64, requires_grad=True), torch.empty(2, 3, device="meta"),
-            torch.nn.Parameter(torch.empty(3)) * 2, torch.empty(2, 2, 2, 2, 2, 2, 2).permute(6, 5, 4, 3, 2, 1, 0)]
+    return [
+        torch.empty(5, 9),
+        torch.empty(3, 4, 5, 6, 7, 8),
+        torch.nn.Parameter(torch.empty(17, 3)),
+        torch.empty(()),
+        torch.empty(6, 8, dtype=torch.bfloat16).t()[1:, 2:],
+        base[1:, ::2].transpose(0, 2),
+        torch.empty(0, 4),
+        torch.empty(9, dtype=torch.int64).expand(4, 9),
+        torch.empty(19, dtype=torch.bool),
+        torch.empty(4, 5, dtype=torch.complex64, requires_grad=True),
+        torch.empty(2, 3, device="meta"),
+        torch.nn.Parameter(torch.empty(3)) * 2,
+        torch.empty(2, 2, 2, 2, 2, 2, 2).permute(6, 5, 4, 3, 2, 1, 0),
+    ]
 
 
 def _find_layout() -> tuple[int, ...]:
     tensors = _examples()
     plain = [t for t in tensors if t.device.type == "cpu"]
     size = torch._C.TensorBase.__basicsize__
-    impl = _one("the TensorImpl", (o for o in range(16, size, _WORD) if all(_u64(id(t) + o) == t._cdata for t in tensors)))
+    impl = _one(
+        "the TensorImpl", (o for o in range(16, size, _WORD) if all(_u64(id(t) + o) == t._cdata for t in tensors))
+    )
     words = {id(t): _words(t._cdata, _IMPL_WORDS) for t in tensors}
 
     def where(what: str, fits: Callable[[torch.Tensor, int], bool], among: list[torch.Tensor] = tensors) -> int:
@@ -75,25 +90,57 @@ def _find_layout() -> tuple[int, ...]:
         if s.get(i) != t.dim():
             return False
         if t.dim() <= inline:
-            return all(s.get(i + 1 + d) == t.shape[d] and s.get(i + 1 + inline + d) == t.stride(d) for d in range(t.dim()))
+            return all(
+                s.get(i + 1 + d) == t.shape[d] and s.get(i + 1 + inline + d) == t.stride(d) for d in range(t.dim())
+            )
         return True
 
-    sizes, inline = _one("sizes and strides", ((i, n) for i in range(1, _IMPL_WORDS - 3) for n in (5, 4, 6, 8)
-                                               if all(run_of(i, t, s, n) for t, s in zip(tensors, signed))))
+    sizes, inline = _one(
+        "sizes and strides",
+        (
+            (i, n)
+            for i in range(1, _IMPL_WORDS - 3)
+            for n in (5, 4, 6, 8)
+            if all(run_of(i, t, s, n) for t, s in zip(tensors, signed))
+        ),
+    )
     for t in tensors:
         if t.dim() > inline:
             if _words(words[id(t)][sizes + 1], 2 * t.dim()) != [*t.shape, *t.stride()]:
                 raise _NotFound("no place for the sizes of tensors with many dimensions")
     past = sizes + 1 + 2 * inline
-    offset = _WORD * _one("the storage offset", (i for i in range(past, _IMPL_WORDS)
-                                                 if all(s[i] == t.storage_offset() for t, s in zip(tensors, signed))))
-    numel = _WORD * _one("numel", (i for i in range(past, _IMPL_WORDS)
-                                   if all(s[i] == t.numel() for t, s in zip(tensors, signed))))
+    offset = _WORD * _one(
+        "the storage offset",
+        (i for i in range(past, _IMPL_WORDS) if all(s[i] == t.storage_offset() for t, s in zip(tensors, signed))),
+    )
+    numel = _WORD * _one(
+        "numel", (i for i in range(past, _IMPL_WORDS) if all(s[i] == t.numel() for t, s in zip(tensors, signed)))
+    )
     dtype = _find_dtype(words, tensors, past)
     autograd, requires_grad, grad_fn, fw_grad = _find_autograd(storage)
-    data = _WORD * _one("the data pointer", (i for i in range(2, 8) if all(
-        _u64(t.untyped_storage()._cdata + _WORD * i) == t.untyped_storage().data_ptr() for t in plain)))
-    return (impl, storage, autograd, sizes * _WORD, inline, offset, numel, dtype, keys, requires_grad, grad_fn, fw_grad, data)
+    data = _WORD * _one(
+        "the data pointer",
+        (
+            i
+            for i in range(2, 8)
+            if all(_u64(t.untyped_storage()._cdata + _WORD * i) == t.untyped_storage().data_ptr() for t in plain)
+        ),
+    )
+    return (
+        impl,
+        storage,
+        autograd,
+        sizes * _WORD,
+        inline,
+        offset,
+        numel,
+        dtype,
+        keys,
+        requires_grad,
+        grad_fn,
+        fw_grad,
+        data,
+    )
 
 
 def _find_dtype(words: dict[int, list[int]], tensors: list[torch.Tensor], past: int) -> int:
@@ -107,8 +154,12 @@ def _find_dtype(words: dict[int, list[int]], tensors: list[torch.Tensor], past: 
             flat = {kind: next(iter(v)) for kind, v in values.items()}
             dtypes = {kind[0]: v & 0xFFFF for kind, v in flat.items()}
             devices = {kind[1]: v >> 16 for kind, v in flat.items()}
-            if (len(set(flat.values())) == len(flat) and len(set(dtypes.values())) == len(dtypes)
-                    and len(set(devices.values())) == len(devices) and max(dtypes.values()) < 256):
+            if (
+                len(set(flat.values())) == len(flat)
+                and len(set(dtypes.values())) == len(dtypes)
+                and len(set(devices.values())) == len(devices)
+                and max(dtypes.values()) < 256
+            ):
                 return i * _WORD
     raise _NotFound("no place for dtype and device")
 
@@ -127,9 +178,14 @@ def _find_autograd(storage: int) -> tuple[int, int, int, int]:
     leaf = [torch.empty(3, requires_grad=True) for _ in range(4)]
     bare = [torch.empty(3) for _ in range(4)]
     first = storage // _WORD + 1
-    autograd = _WORD * _one("the autograd metadata", (
-        i for i in range(first, first + 4) if all(_u64(t._cdata + _WORD * i) for t in leaf)
-        and not any(_u64(t._cdata + _WORD * i) for t in bare)))
+    autograd = _WORD * _one(
+        "the autograd metadata",
+        (
+            i
+            for i in range(first, first + 4)
+            if all(_u64(t._cdata + _WORD * i) for t in leaf) and not any(_u64(t._cdata + _WORD * i) for t in bare)
+        ),
+    )
 
     def meta(t: torch.Tensor) -> bytes:
         address = _u64(t._cdata + autograd)
@@ -141,7 +197,7 @@ def _find_autograd(storage: int) -> tuple[int, int, int, int]:
     flag = _one("requires_grad", (k for k in range(n) if all(a[k] == 1 and b[k] == 0 for a, b in zip(on, off))))
     for t in leaf:
         t.requires_grad_(True)
-    for t in leaf[:2]:                       # a leaf with a gradient still has no grad_fn
+    for t in leaf[:2]:  # a leaf with a gradient still has no grad_fn
         t.grad = torch.empty(3)
     inner = [leaf[0] * 2, leaf[1].view(3), leaf[2].exp(), leaf[3] + leaf[2]]
     leaves = [meta(t) for t in leaf]
@@ -149,10 +205,12 @@ def _find_autograd(storage: int) -> tuple[int, int, int, int]:
     n = min(map(len, (*leaves, *inners)))
 
     def word(b: bytes, k: int) -> int:
-        return int.from_bytes(b[k:k + _WORD], "little")
+        return int.from_bytes(b[k : k + _WORD], "little")
 
-    grad_fn = _one("grad_fn", (k for k in range(0, n - 7, _WORD) if all(word(b, k) for b in inners)
-                               and not any(word(b, k) for b in leaves)))
+    grad_fn = _one(
+        "grad_fn",
+        (k for k in range(0, n - 7, _WORD) if all(word(b, k) for b in inners) and not any(word(b, k) for b in leaves)),
+    )
     level = torch._C._enter_dual_level()
     try:
         duals = [torch._VF._make_dual(torch.empty(3), torch.empty(3), level=level) for _ in range(3)]
@@ -160,8 +218,14 @@ def _find_autograd(storage: int) -> tuple[int, int, int, int]:
         views = [torch.empty(3, requires_grad=True).view(3), torch.empty(4).view(2, 2).requires_grad_()]
         others = leaves + inners + [meta(t) for t in views]
         n = min(map(len, (*dual_bytes, *others)))
-        fw_grad = _one("the tangent", (k for k in range(0, n - 7, _WORD) if all(word(b, k) for b in dual_bytes)
-                                       and not any(word(b, k) for b in others)))
+        fw_grad = _one(
+            "the tangent",
+            (
+                k
+                for k in range(0, n - 7, _WORD)
+                if all(word(b, k) for b in dual_bytes) and not any(word(b, k) for b in others)
+            ),
+        )
     finally:
         torch._C._exit_dual_level(level=level)
     return autograd, flag, grad_fn, fw_grad
@@ -180,11 +244,29 @@ def _verify() -> None:
             detached = changed.bias * 2
         with torch.inference_mode():
             inference = torch.empty(3, 4)
-        for t in [*_examples(), dual, frozen.weight, changed.weight, changed.bias, detached, inference,
-                  torch.empty(4, dtype=torch.complex64).conj(), torch.empty(5, 5).set_(torch.empty(50).untyped_storage(), 3, (2, 2), (5, 1)),
-                  changed.bias.view(5, 1).expand(5, 6), torch.empty(3, requires_grad=True).detach()]:
+        for t in [
+            *_examples(),
+            dual,
+            frozen.weight,
+            changed.weight,
+            changed.bias,
+            detached,
+            inference,
+            torch.empty(4, dtype=torch.complex64).conj(),
+            torch.empty(5, 5).set_(torch.empty(50).untyped_storage(), 3, (2, 2), (5, 1)),
+            changed.bias.view(5, 1).expand(5, 6),
+            torch.empty(3, requires_grad=True).detach(),
+        ]:
             s, st, offset, numel, _, keys, grad, tangent, data = native.read_tensor(t)  # type: ignore[union-attr]
-            wanted = (tuple(t.shape), tuple(t.stride()), t.storage_offset(), t.numel(), _keys(t), t.requires_grad, t is dual)
+            wanted = (
+                tuple(t.shape),
+                tuple(t.stride()),
+                t.storage_offset(),
+                t.numel(),
+                _keys(t),
+                t.requires_grad,
+                t is dual,
+            )
             if (s, st, offset, numel, keys, grad, tangent) != wanted:
                 raise _NotFound(f"the layout does not read {tuple(t.shape)} {t.dtype} tensors as torch does")
             if t.device.type == "cpu" and data != t.untyped_storage().data_ptr():
@@ -197,7 +279,7 @@ def _itemsizes(dtype_at: int) -> bytes:
     """Bytes per element by torch's dtype number; 0 where unknown: C asks Python then."""
     table = bytearray(256)
     for dtype in {t for name in dir(torch) if isinstance(t := getattr(torch, name), torch.dtype)}:
-        if str(dtype).startswith(("torch.q", "torch.complex32")):       # torch warns when such tensors are made
+        if str(dtype).startswith(("torch.q", "torch.complex32")):  # torch warns when such tensors are made
             continue
         try:
             number = _u64(torch.empty(0, dtype=dtype, device="meta")._cdata + dtype_at) & 0xFFFF
@@ -210,6 +292,7 @@ def _itemsizes(dtype_at: int) -> bytes:
 
 class ThreadState:
     """Bits of the byte in which c10 keeps grad mode and inference mode; None where they are read by calls."""
+
     __slots__ = ("grad_bit", "inference_bit")
 
     def __init__(self, grad_bit: int, inference_bit: int) -> None:
@@ -251,8 +334,13 @@ def _find_thread_state() -> ThreadState | None:
         return None
     at = changed[0]
     grad_bit, inference_bit = on[0][at] ^ off[0][at], inside[0][at] & ~on[0][at]
-    good = (grad_bit.bit_count() == inference_bit.bit_count() == 1 and grad_bit != inference_bit
-            and on[0][at] & grad_bit and not off[0][at] & inference_bit and cast[0][at] == on[0][at])
+    good = (
+        grad_bit.bit_count() == inference_bit.bit_count() == 1
+        and grad_bit != inference_bit
+        and on[0][at] & grad_bit
+        and not off[0][at] & inference_bit
+        and cast[0][at] == on[0][at]
+    )
     return ThreadState(grad_bit, inference_bit) if good and native.set_thread_state(path, *names, at) else None
 
 
@@ -262,19 +350,30 @@ def prepare() -> None:
     if _prepared or native is None:
         return
     _prepared = True
-    native.set_torch(torch._C.TensorBase, torch.Tensor, torch.nn.Parameter, torch.Size, torch.device,
-                     torch.nn.Module.__getattr__)
+    native.set_torch(
+        torch._C.TensorBase, torch.Tensor, torch.nn.Parameter, torch.Size, torch.device, torch.nn.Module.__getattr__
+    )
     try:
-        with (torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch(), torch.inference_mode(False),
-              torch.enable_grad(), torch.device("cpu"), torch.autocast("cpu", enabled=False)):
+        with (
+            torch._C.DisableTorchFunction(),
+            torch._C._DisableTorchDispatch(),
+            torch.inference_mode(False),
+            torch.enable_grad(),
+            torch.device("cpu"),
+            torch.autocast("cpu", enabled=False),
+        ):
             layout = _find_layout()
             native.set_tensor_layout(*layout, _itemsizes(layout[7]))
             _verify()
         _layout_known = True
     except _NotFound as reason:
         native.forget_tensor_layout()
-        events.emit("fallback", what="tensor guards", reason=f"this torch keeps tensors in another way ({reason}); tensor "
-                    f"guards are evaluated in Python", count=1)
+        events.emit(
+            "fallback",
+            what="tensor guards",
+            reason=f"this torch keeps tensors in another way ({reason}); tensor guards are evaluated in Python",
+            count=1,
+        )
     _thread_state = _find_thread_state()
 
 

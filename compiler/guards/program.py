@@ -1,4 +1,5 @@
 """compile_guards: the guard program of an entry, in C where the extension is built."""
+
 from __future__ import annotations
 
 from typing import Any, Protocol, Sequence
@@ -13,6 +14,7 @@ __all__ = ["GuardProgram", "compile_guards"]
 
 class GuardProgram(Protocol):
     """What both programs offer."""
+
     guards: list[Guard]
     native: bool
 
@@ -33,4 +35,5 @@ def compile_guards(guards: Sequence[Guard], n_locals: int, *, force_python: bool
         say_missing()
         return PythonGuardProgram(guards, n_locals, plan)
     from .lower import lower_plan
+
     return lower_plan(native, guards, n_locals, plan)

@@ -2,6 +2,7 @@
 
 Also what the explanation of a failure uses, and the reference that the C program is tested against.
 """
+
 from __future__ import annotations
 
 import builtins
@@ -44,7 +45,7 @@ def load_root(kind: str, key: Any, func: Any, args: Sequence[Any]) -> Any:
     if kind == "global":
         return step("dict", func.__globals__, key)
     if kind == "builtin":
-        if key in func.__globals__:                   # the name resolves to a global now
+        if key in func.__globals__:  # the name resolves to a global now
             raise Unreachable(key)
         return step("dict", builtins.__dict__, key)
     raise Unreachable(kind)

@@ -38,6 +38,10 @@ class Source:
     """
 
     __slots__ = ("kind", "base", "key", "_hash", "__weakref__")
+    kind: str
+    base: "Source | None"
+    key: Any
+    _hash: int
 
     def __repr__(self) -> str:
         return f"<Source {self.name()}>"
@@ -67,7 +71,9 @@ class Source:
         if k == "function":
             return "<this function>"
         if k == "const":
-            return getattr(self.key, "__qualname__", None) or getattr(self.key, "__name__", None) or f"<{type(self.key).__name__}>"
+            named = getattr(self.key, "__qualname__", None) or getattr(self.key, "__name__", None)
+            return named or f"<{type(self.key).__name__}>"
+        assert self.base is not None
         b = self.base.name()
         if k == "attr":
             return f"{b}.{self.key}"
@@ -97,6 +103,7 @@ class Source:
             if consts is not None:
                 consts[name] = self.key
             return name
+        assert self.base is not None
         b = self.base.code(fn, consts)
         if k == "attr":
             return f"{b}.{self.key}" if self.key.isidentifier() else f"getattr({b}, {self.key!r})"

@@ -10,13 +10,14 @@ autocast          tuple of (device type, dtype) for each device type with autoca
 deterministic     (use_deterministic_algorithms, warn_only, fill_uninitialized_memory)
 default_dtype     torch.dtype
 default_device    torch.device set by torch.set_default_device, or None
-torch_function    (torch function enabled, types of the active TorchFunctionModes, number of TorchDispatchModes); the mode
-                  behind default_device is left out
+torch_function    (torch function enabled, types of the active TorchFunctionModes, number of TorchDispatchModes);
+                  the mode behind default_device is left out
 functorch         innermost functorch level (vmap, grad, jvp, ...), or None
 num_threads       int
 matmul_precision  (float32 matmul precision, cuda allow_tf32, cudnn allow_tf32, reduced-precision reductions fp16, bf16)
 anomaly           (anomaly mode, check_nan)
 """
+
 from __future__ import annotations
 
 from typing import Any, Callable, Iterable
@@ -29,8 +30,16 @@ __all__ = ["read_state", "read_field", "DEFAULT_FIELDS", "AUTOCAST_DEVICES"]
 
 # What any capture may have relied on. Not among them: matmul_precision (190 ns to read), which matters to code that
 # computes matrix products by itself, not where torch's kernels are called; num_threads; anomaly.
-DEFAULT_FIELDS = ("grad_mode", "inference_mode", "autocast", "deterministic", "default_dtype", "default_device",
-                  "torch_function", "functorch")
+DEFAULT_FIELDS = (
+    "grad_mode",
+    "inference_mode",
+    "autocast",
+    "deterministic",
+    "default_dtype",
+    "default_device",
+    "torch_function",
+    "functorch",
+)
 
 _C = torch._C
 
@@ -60,8 +69,11 @@ def _autocast() -> tuple:
 
 
 def _deterministic() -> tuple[bool, bool, bool]:
-    return (_C._get_deterministic_algorithms(), _C._get_deterministic_algorithms_warn_only(),
-            _C._get_deterministic_fill_uninitialized_memory())
+    return (
+        _C._get_deterministic_algorithms(),
+        _C._get_deterministic_algorithms_warn_only(),
+        _C._get_deterministic_fill_uninitialized_memory(),
+    )
 
 
 def _default_device_mode() -> Any:
@@ -88,8 +100,13 @@ def _functorch() -> int | None:
 
 
 def _matmul_precision() -> tuple:
-    return (torch.get_float32_matmul_precision(), _C._get_cublas_allow_tf32(), _C._get_cudnn_allow_tf32(),
-            _C._get_cublas_allow_fp16_reduced_precision_reduction(), _C._get_cublas_allow_bf16_reduced_precision_reduction())
+    return (
+        torch.get_float32_matmul_precision(),
+        _C._get_cublas_allow_tf32(),
+        _C._get_cudnn_allow_tf32(),
+        _C._get_cublas_allow_fp16_reduced_precision_reduction(),
+        _C._get_cublas_allow_bf16_reduced_precision_reduction(),
+    )
 
 
 def _anomaly() -> tuple[bool, bool]:

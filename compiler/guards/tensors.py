@@ -5,6 +5,7 @@ Only a plain dense tensor may pass: the dispatch keys of the tensor must be exac
 FakeTensors and other wrapper subclasses, functorch's wrappers, ZeroTensors, sparse, nested and quantized tensors.
 A tensor with a forward-mode tangent is refused as well.
 """
+
 from __future__ import annotations
 
 from functools import lru_cache
@@ -27,6 +28,7 @@ def is_symbol(e: Any) -> bool:
 
 class KeyTemplate:
     """The dispatch key words (raw 64-bit sets) of plain tensors of one dtype, device and layout."""
+
     __slots__ = ("normal", "inference", "conj", "neg", "example")
 
     def __init__(self, dtype: torch.dtype, device: torch.device, layout: torch.layout) -> None:
@@ -45,7 +47,10 @@ class KeyTemplate:
         names which."""
         flags = (self.conj if spec.is_conj else 0) | (self.neg if spec.is_neg else 0)
         normal, inference = self.normal | flags, self.inference | flags
-        return (normal if spec.is_inference is not True else inference, inference if spec.is_inference is not False else normal)
+        return (
+            normal if spec.is_inference is not True else inference,
+            inference if spec.is_inference is not False else normal,
+        )
 
 
 @lru_cache(maxsize=None)
@@ -61,8 +66,9 @@ def _has_tangent(t: torch.Tensor) -> bool:
 def tensor_mismatch(value: Any, spec: TensorSpec, bindings: dict[str, int]) -> tuple[str, Any, Any] | None:
     """None where `value` fits `spec`, else (which part, expected, got). Bare symbols of shape and stride are bound in
     `bindings`, or compared with what is bound already; a size symbol never stands for 0 or 1."""
-    if type(value) is not spec.type:
-        return "type", spec.type, type(value)
+    cls: Any = type(value)
+    if cls is not spec.type:
+        return "type", spec.type, cls
     with torch._C.DisableTorchFunctionSubclass():
         if value.layout is not (spec.layout or torch.strided):
             return "layout", spec.layout or torch.strided, value.layout
@@ -101,7 +107,7 @@ def tensor_mismatch(value: Any, spec: TensorSpec, bindings: dict[str, int]) -> t
                         bindings[w.name] = g
                         continue
                 elif not isinstance(w, int):
-                    continue                        # an expression: checked once all symbols are bound
+                    continue  # an expression: checked once all symbols are bound
                 if w != g:
                     return f"{what}[{i}]", w, g
         if spec.storage_offset is not None and value.storage_offset() != spec.storage_offset:

@@ -4,6 +4,7 @@ The C evaluator (`compiler/native/values.c`) does the same, step by step; the te
 taken (the attribute is missing, the list too short) or that would run code of the user's (a property, `__getattr__`,
 an overridden `__getitem__`) raises `Unreachable`, and the guard that needed it fails.
 """
+
 from __future__ import annotations
 
 import enum
@@ -14,7 +15,17 @@ from typing import Any
 
 import torch
 
-__all__ = ["Unreachable", "Absent", "load_attr", "load_item", "length", "const_equal", "instance_dict", "dict_keys", "step"]
+__all__ = [
+    "Unreachable",
+    "Absent",
+    "load_attr",
+    "load_item",
+    "length",
+    "const_equal",
+    "instance_dict",
+    "dict_keys",
+    "step",
+]
 
 
 class Unreachable(Exception):
@@ -26,16 +37,35 @@ class Absent(Unreachable):
 
 
 _MISSING = object()
-_GETATTRIBUTES = (object.__getattribute__, types.ModuleType.__dict__["__getattribute__"],
-                  types.MethodType.__dict__["__getattribute__"])
+_GETATTRIBUTES = (
+    object.__getattribute__,
+    vars(types.ModuleType)["__getattribute__"],
+    vars(types.MethodType)["__getattribute__"],
+)
 _DATA_DESCRIPTORS = (types.GetSetDescriptorType, types.MemberDescriptorType)
-_METHODS = (types.FunctionType, types.MethodDescriptorType, types.WrapperDescriptorType, classmethod,
-            types.ClassMethodDescriptorType)
+_METHODS = (
+    types.FunctionType,
+    types.MethodDescriptorType,
+    types.WrapperDescriptorType,
+    classmethod,
+    types.ClassMethodDescriptorType,
+)
 _module_getattr = torch.nn.Module.__getattr__
 _mro_of = type.__dict__["__mro__"].__get__
 _dict_of_type = type.__dict__["__dict__"].__get__
-_IDENTITY_TYPES = (type, types.FunctionType, types.BuiltinFunctionType, types.ModuleType, torch.dtype, torch.layout,
-                   torch.memory_format, type(None), bool, type(Ellipsis), type(NotImplemented))
+_IDENTITY_TYPES = (
+    type,
+    types.FunctionType,
+    types.BuiltinFunctionType,
+    types.ModuleType,
+    torch.dtype,
+    torch.layout,
+    torch.memory_format,
+    type(None),
+    bool,
+    type(Ellipsis),
+    type(NotImplemented),
+)
 
 
 def _type_lookup(tp: type, name: str) -> Any:
@@ -48,7 +78,8 @@ def _type_lookup(tp: type, name: str) -> Any:
 
 def instance_dict(obj: Any) -> dict | None:
     """The dict that instance attributes live in, or None."""
-    descr = types.ModuleType.__dict__["__dict__"] if isinstance(obj, types.ModuleType) else _type_lookup(type(obj), "__dict__")
+    is_module = isinstance(obj, types.ModuleType)
+    descr = vars(types.ModuleType)["__dict__"] if is_module else _type_lookup(type(obj), "__dict__")
     if type(descr) not in _DATA_DESCRIPTORS:
         return None
     d = descr.__get__(obj)
@@ -90,13 +121,13 @@ def load_attr(obj: Any, name: str) -> Any:
     descr = _type_lookup(tp, name)
     if type(descr) in _DATA_DESCRIPTORS:
         if isinstance(obj, torch.Tensor) and tp not in (torch.Tensor, torch.nn.Parameter):
-            raise Unreachable(name)                  # its getters call the subclass' __torch_function__
+            raise Unreachable(name)  # its getters call the subclass' __torch_function__
         try:
             return descr.__get__(obj, tp)
         except Exception as error:
             raise Absent(name) from error
     if descr is not _MISSING and hasattr(type(descr), "__set__"):
-        raise Unreachable(name)                      # a property, or another descriptor written in Python
+        raise Unreachable(name)  # a property, or another descriptor written in Python
     d = instance_dict(obj)
     if d is not None and (found := _dict_get(d, name)) is not _MISSING:
         return found
@@ -109,8 +140,11 @@ def load_attr(obj: Any, name: str) -> Any:
             if isinstance(t, dict) and (found := _dict_get(t, name)) is not _MISSING:
                 return found
         raise Absent(name)
-    if custom is _MISSING and not isinstance(obj, types.MethodType) and not (
-            isinstance(obj, types.ModuleType) and d is not None and "__getattr__" in d):
+    if (
+        custom is _MISSING
+        and not isinstance(obj, types.MethodType)
+        and not (isinstance(obj, types.ModuleType) and d is not None and "__getattr__" in d)
+    ):
         raise Absent(name)
     raise Unreachable(name)
 
@@ -142,8 +176,13 @@ def _load_class_attr(cls: type, name: str) -> Any:
         return descr.__func__
     if type(descr) in (classmethod, types.ClassMethodDescriptorType):
         return descr.__get__(None, cls)
-    if type(descr) in _METHODS or type(descr) in _DATA_DESCRIPTORS or type(descr) is property or \
-            not hasattr(type(descr), "__get__") or isinstance(descr, (type, types.BuiltinFunctionType)):
+    if (
+        type(descr) in _METHODS
+        or type(descr) in _DATA_DESCRIPTORS
+        or type(descr) is property
+        or not hasattr(type(descr), "__get__")
+        or isinstance(descr, (type, types.BuiltinFunctionType))
+    ):
         return descr
     raise Unreachable(name)
 
@@ -165,7 +204,7 @@ def load_item(obj: Any, key: Any) -> Any:
             return base.__getitem__(obj, key)
     if _inherits(tp, dict, "__getitem__"):
         found = _dict_get(obj, key)
-        if found is _MISSING:                        # a __missing__ would be user code
+        if found is _MISSING:  # a __missing__ would be user code
             raise Unreachable(key)
         return found
     raise Unreachable(key)

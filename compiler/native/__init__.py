@@ -2,8 +2,17 @@
 
 In: nothing. Out: `native`, the extension module (guard program, dispatcher, frame hook, launcher) or None, and
 `why_missing`, one sentence for the user where it is None. Everything that uses it has a pure-Python path of the same
-behaviour; `TCOMPILE_NATIVE=0` chooses that path.
+behaviour, apart from the frame hook; `TCOMPILE_NATIVE=0` chooses that path. It is built by
+`python compiler/native/build.py`.
+
+Where what is: module.c puts the parts together; values.c reaches and compares values without running user code;
+tensor.c reads tensors; state.c torch's state; watch.c what a watched result depends on; guards.c runs guard programs,
+program.c makes them; dispatch.c and dispatcher.c go from a call to its entry; hook.c is the frame hook; launcher.c
+calls kernels. Measured on 3.11 and 3.12, torch 2.11 and 2.13 (tests/native prints the figures): a TENSOR guard 8-11 ns,
+all fields of a STATE guard 55 ns, 2,800 guards on the structure of a model of 400 modules 1.7-3 us, a parameter's
+metadata 8-10 ns, dispatch 22-36 ns more than calling the entry, a frame that the hook passes over 12-16 ns.
 """
+
 from __future__ import annotations
 
 import os
@@ -13,18 +22,27 @@ from .. import events
 
 __all__ = ["native", "why_missing", "say_missing"]
 
+API = 1  # TCOMPILE_NATIVE_API in native.h
+
 native: ModuleType | None = None
 why_missing: str | None = None
 _said = False
+_how = f"Build it by: python {os.path.join(os.path.dirname(__file__), 'build.py')}"
 
 if os.environ.get("TCOMPILE_NATIVE", "1") == "0":
     why_missing = "the C extension is switched off by TCOMPILE_NATIVE=0"
 else:
     try:
         from . import _native as native  # type: ignore[attr-defined, no-redef]
+
+        if getattr(native, "API", 0) != API:
+            native = None
+            why_missing = f"the C extension of tcompile was built from other sources than these. {_how}"
     except ImportError as error:
-        why_missing = (f"the C extension of tcompile does not load ({error}); guards run in Python and cells cannot see "
-                       f"into library code. Build it by: python {os.path.join(os.path.dirname(__file__), 'build.py')}")
+        why_missing = (
+            f"the C extension of tcompile does not load ({error}); guards run in Python and cells cannot see "
+            f"into library code. {_how}"
+        )
 
 
 def say_missing() -> None:

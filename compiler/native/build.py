@@ -4,6 +4,7 @@ Used by developers, by `make` and by the wheel's build hook, so it imports nothi
 nor its headers: only a C compiler and the headers of the running interpreter. Every *.c file of this folder is one
 part of the one extension module `_native`.
 """
+
 from __future__ import annotations
 
 import os
@@ -61,15 +62,31 @@ def build_inplace(force: bool = False) -> Path:
     if not force and is_fresh(out):
         return out
     include = sysconfig.get_paths()["include"]
-    flags = ["-O2", "-g0", "-fPIC", "-std=gnu11", "-fwrapv", "-fno-strict-aliasing", "-fvisibility=hidden", "-pthread",
-             "-Wall", "-Wno-unused-function", "-DNDEBUG", f"-I{include}", f"-I{include}/internal", f"-I{HERE}"]
+    flags = [
+        "-O2",
+        "-g0",
+        "-fPIC",
+        "-std=gnu11",
+        "-fwrapv",
+        "-fno-strict-aliasing",
+        "-fvisibility=hidden",
+        "-pthread",
+        "-Wall",
+        "-Wno-unused-function",
+        "-DNDEBUG",
+        f"-I{include}",
+        f"-I{include}/internal",
+        f"-I{HERE}",
+    ]
     link = ["-bundle", "-undefined", "dynamic_lookup"] if sys.platform == "darwin" else ["-shared", "-ldl"]
     cc = _compiler()
     with tempfile.TemporaryDirectory(prefix="tcompile-native-") as tmp:
+
         def compile_one(source: Path) -> Path:
             obj = Path(tmp) / (source.stem + ".o")
             _run([*cc, *flags, "-c", str(source), "-o", str(obj)])
             return obj
+
         with ThreadPoolExecutor(max_workers=os.cpu_count() or 1) as pool:
             objects = list(pool.map(compile_one, _sources()))
         library = Path(tmp) / out.name

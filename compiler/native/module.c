@@ -25,5 +25,9 @@ PyMODINIT_FUNC PyInit__native(void)
             return NULL;
         }
     }
+    if (PyModule_AddIntConstant(module, "API", TCOMPILE_NATIVE_API) < 0) {
+        Py_DECREF(module);
+        return NULL;
+    }
     return module;
 }

@@ -4,12 +4,13 @@
 `code_cache(code)` is the one CodeCache of a code object, shared by `compile()` and the frame hook; `cache.lookup(func,
 args)` gives the entry whose guards hold, and moves it to the front; after a miss `cache.last_failures` names the first
 guard of each entry that did not hold. `Dispatcher(func, cache, miss)` is a function-like callable: it binds arguments
-as CPython does, looks the entry up and calls it; where none serves, `miss(dispatcher, func, args)` decides, with compiled
-code switched off in this thread: it gives an Entry to run (preferred: it runs with compiled code on again), RUN_ORIGINAL,
-or the call's result. Parameters are in the order of co_varnames: positional, keyword-only, *args tuple, **kwargs dict.
+as CPython does, looks the entry up and calls it; where none serves, `miss(dispatcher, func, args)` decides, with
+compiled code switched off in this thread: it gives an Entry to run (preferred: that runs with compiled code on
+again), RUN_ORIGINAL, or the call's result. Parameters are in the order of co_varnames: positional, keyword-only, *args tuple, **kwargs dict.
 
 The classes are the C extension's where it is built (a hit costs under 100 ns plus guards), else the Python ones below.
 """
+
 from __future__ import annotations
 
 import inspect
@@ -21,14 +22,29 @@ from typing import Any, Callable, Iterator
 
 from ..native import native
 
-__all__ = ["Entry", "CodeCache", "Dispatcher", "RUN_ORIGINAL", "code_cache", "all_caches",
-           "forget_code", "forget_everything", "disabled", "is_disabled", "n_parameters"]
+__all__ = [
+    "Entry",
+    "CodeCache",
+    "Dispatcher",
+    "RUN_ORIGINAL",
+    "code_cache",
+    "all_caches",
+    "forget_code",
+    "forget_everything",
+    "disabled",
+    "is_disabled",
+    "n_parameters",
+]
 
 
 def n_parameters(code: types.CodeType) -> int:
     """How many parameter slots a frame of this code has: the length of the `args` that guards are checked against."""
-    return (code.co_argcount + code.co_kwonlyargcount + bool(code.co_flags & inspect.CO_VARARGS)
-            + bool(code.co_flags & inspect.CO_VARKEYWORDS))
+    return (
+        code.co_argcount
+        + code.co_kwonlyargcount
+        + bool(code.co_flags & inspect.CO_VARARGS)
+        + bool(code.co_flags & inspect.CO_VARKEYWORDS)
+    )
 
 
 class PythonEntry:
@@ -70,7 +86,7 @@ class PythonCodeCache:
 
     def lookup(self, func: Callable, args: tuple) -> PythonEntry | None:
         failures = []
-        for entry in self._entries:                   # the list is replaced, never changed: safe to walk
+        for entry in self._entries:  # the list is replaced, never changed: safe to walk
             failed = entry.program.check(func, args)
             if failed == -1:
                 if self._entries and entry is not self._entries[0] and entry in self._entries:
@@ -116,7 +132,7 @@ class PythonDispatcher:
             return func(*args, **kwargs)
         bound = bind_parameters(func, args, kwargs)
         if bound is None:
-            return func(*args, **kwargs)              # raises the TypeError
+            return func(*args, **kwargs)  # raises the TypeError
         with disabled():
             entry = self.cache.lookup(func, bound)
             result = self.miss(self, func, bound) if entry is None else None
@@ -141,7 +157,7 @@ def bind_parameters(func: types.FunctionType, args: tuple, kwargs: dict[str, Any
         return None
     extra = {}
     for name, value in kwargs.items():
-        if name in names[code.co_posonlyargcount:n_named]:
+        if name in names[code.co_posonlyargcount : n_named]:
             if name in values:
                 return None
             values[name] = value
@@ -150,7 +166,7 @@ def bind_parameters(func: types.FunctionType, args: tuple, kwargs: dict[str, Any
         else:
             return None
     defaults = func.__defaults__ or ()
-    values = {**dict(zip(names[n_pos - len(defaults):n_pos], defaults)), **(func.__kwdefaults__ or {}), **values}
+    values = {**dict(zip(names[n_pos - len(defaults) : n_pos], defaults)), **(func.__kwdefaults__ or {}), **values}
     if any(name not in values for name in names[:n_named]):
         return None
     out = [values[name] for name in names[:n_named]]

@@ -5,6 +5,7 @@ RUN_ORIGINAL, or the frame's result; with compiled code switched off meanwhile. 
 manager; the hook acts in the thread and context that entered it and in tasks started there, until it is left.
 Without the C extension there is no hook: `available()` is False and `why_unavailable()` says why.
 """
+
 from __future__ import annotations
 
 import os
@@ -38,14 +39,19 @@ def default_skip_prefixes() -> tuple[str, ...]:
     here = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     compiler = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     standard = {os.path.dirname(os.__file__), sysconfig.get_paths()["stdlib"], sysconfig.get_paths()["platstdlib"]}
-    prefixes = ["<frozen ", "<string>", "<__array_function__"]
+    prefixes = ["<frozen ", "<__array_function__"]
     # site-packages lies inside the standard library's folder: name that folder's own modules and packages instead
     for folder in standard:
         for name in sorted(sys.stdlib_module_names):
             for path in (os.path.join(folder, name + ".py"), os.path.join(folder, name) + os.sep):
                 if os.path.exists(path):
                     prefixes.append(path)
-    return (*prefixes, compiler + os.sep, os.path.realpath(compiler) + os.sep, os.path.join(here, "kernel_magics") + os.sep)
+    return (
+        *prefixes,
+        compiler + os.sep,
+        os.path.realpath(compiler) + os.sep,
+        os.path.join(here, "kernel_magics") + os.sep,
+    )
 
 
 @contextmanager

@@ -1,4 +1,5 @@
 """Every kind of guard, in C and in Python: what passes, what fails, and which guard is named."""
+
 from __future__ import annotations
 
 import collections
@@ -27,6 +28,7 @@ def make(request):
         program = compile_guards(guards, n_locals, force_python=request.param == "python")
         assert program.native == (request.param == "native")
         return program
+
     return compile_
 
 
@@ -39,8 +41,16 @@ Y = S.local(1, "y")
 
 
 def spec_of(t, **changes):
-    fields = dict(type=type(t), dtype=t.dtype, device=t.device, requires_grad=t.requires_grad, shape=tuple(t.shape),
-                  stride=tuple(t.stride()), is_conj=t.is_conj(), is_neg=t.is_neg())
+    fields = dict(
+        type=type(t),
+        dtype=t.dtype,
+        device=t.device,
+        requires_grad=t.requires_grad,
+        shape=tuple(t.shape),
+        stride=tuple(t.stride()),
+        is_conj=t.is_conj(),
+        is_neg=t.is_neg(),
+    )
     return TensorSpec(**{**fields, **changes})
 
 
@@ -58,13 +68,27 @@ class Colour(enum.Enum):
 
 class Evil:
     """Every special method that a guard must not run."""
-    def __eq__(self, other): raise AssertionError("ran __eq__")
-    def __hash__(self): raise AssertionError("ran __hash__")
-    def __bool__(self): raise AssertionError("ran __bool__")
-    def __len__(self): raise AssertionError("ran __len__")
-    def __getattr__(self, name): raise AssertionError("ran __getattr__")
-    def __getitem__(self, i): raise AssertionError("ran __getitem__")
-    def __iter__(self): raise AssertionError("ran __iter__")
+
+    def __eq__(self, other):
+        raise AssertionError("ran __eq__")
+
+    def __hash__(self):
+        raise AssertionError("ran __hash__")
+
+    def __bool__(self):
+        raise AssertionError("ran __bool__")
+
+    def __len__(self):
+        raise AssertionError("ran __len__")
+
+    def __getattr__(self, name):
+        raise AssertionError("ran __getattr__")
+
+    def __getitem__(self, i):
+        raise AssertionError("ran __getitem__")
+
+    def __iter__(self):
+        raise AssertionError("ran __iter__")
 
 
 def test_identity_and_type(make):
@@ -90,12 +114,37 @@ def test_weak_identity_does_not_keep_alive(make):
     assert holds(p, None) == 0
 
 
-@pytest.mark.parametrize("value, other", [
-    (3, 4), (3, True), (3, 3.0), (2**80, 2**80 + 1), (0.0, -0.0), (1.5, 1.25), ("a", "b"), (b"a", "a"), (True, 1), (None, 0),
-    (1 + 2j, 1 - 2j), ((1, 2), (1, 3)), ((1, 2), [1, 2]), ((1, (2.0, "x")), (1, (2, "x"))), (frozenset({1, 2}), frozenset({1})),
-    (frozenset({1}), frozenset({True})), (torch.float32, torch.float64), (torch.device("cpu"), torch.device("meta")),
-    (torch.Size([1, 2]), (1, 2)), (slice(1, 2), slice(1, 2, 1)), (Colour.RED, Colour.BLUE), (range(3), range(4)),
-    (torch.strided, torch.sparse_coo), (torch.contiguous_format, torch.channels_last), (Ellipsis, None), (int, float)])
+@pytest.mark.parametrize(
+    "value, other",
+    [
+        (3, 4),
+        (3, True),
+        (3, 3.0),
+        (2**80, 2**80 + 1),
+        (0.0, -0.0),
+        (1.5, 1.25),
+        ("a", "b"),
+        (b"a", "a"),
+        (True, 1),
+        (None, 0),
+        (1 + 2j, 1 - 2j),
+        ((1, 2), (1, 3)),
+        ((1, 2), [1, 2]),
+        ((1, (2.0, "x")), (1, (2, "x"))),
+        (frozenset({1, 2}), frozenset({1})),
+        (frozenset({1}), frozenset({True})),
+        (torch.float32, torch.float64),
+        (torch.device("cpu"), torch.device("meta")),
+        (torch.Size([1, 2]), (1, 2)),
+        (slice(1, 2), slice(1, 2, 1)),
+        (Colour.RED, Colour.BLUE),
+        (range(3), range(4)),
+        (torch.strided, torch.sparse_coo),
+        (torch.contiguous_format, torch.channels_last),
+        (Ellipsis, None),
+        (int, float),
+    ],
+)
 def test_equals(make, value, other):
     p = make([Guard(X, "EQUALS", value)])
     copy = eval(repr(value)) if type(value) in (int, float, str, bytes, tuple, complex, slice, range) else value
@@ -118,11 +167,23 @@ def test_lengths_and_keys(make):
         pass
 
     class Odd(list):
-        def __len__(self): raise AssertionError("ran __len__")
+        def __len__(self):
+            raise AssertionError("ran __len__")
 
     p = make([Guard(X, "LEN", 2)])
-    for v in ([1, 2], (1, 2), {"a": 1, "b": 2}, "ab", b"ab", {1, 2}, frozenset({1, 2}), range(2), Named((1, 2)),
-              collections.OrderedDict(a=1, b=2), torch.Size([1, 2])):
+    for v in (
+        [1, 2],
+        (1, 2),
+        {"a": 1, "b": 2},
+        "ab",
+        b"ab",
+        {1, 2},
+        frozenset({1, 2}),
+        range(2),
+        Named((1, 2)),
+        collections.OrderedDict(a=1, b=2),
+        torch.Size([1, 2]),
+    ):
         assert holds(p, v) == (0 if type(v) is torch.Size and type(v).__len__ is not tuple.__len__ else -1), v
     for v in ([1], (), {}, "abc", Odd([1, 2]), Evil(), None, 2):
         assert holds(p, v) == 0
@@ -140,14 +201,15 @@ def test_hasattr(make):
         inherited = 1
 
     class Dynamic(Plain):
-        def __getattr__(self, name): raise AssertionError("ran __getattr__")
+        def __getattr__(self, name):
+            raise AssertionError("ran __getattr__")
 
     thing = Plain()
     yes, no = make([Guard(X, "HASATTR", ("extra", True))]), make([Guard(X, "HASATTR", ("extra", False))])
     assert (holds(yes, thing), holds(no, thing)) == (0, -1)
     thing.extra = 1
     assert (holds(yes, thing), holds(no, thing)) == (-1, 0)
-    assert (holds(yes, Dynamic()), holds(no, Dynamic())) == (0, 0)        # cannot be known: neither holds
+    assert (holds(yes, Dynamic()), holds(no, Dynamic())) == (0, 0)  # cannot be known: neither holds
     assert holds(make([Guard(X, "HASATTR", ("inherited", True))]), thing) == -1
     m = nn.Linear(2, 2)
     assert holds(make([Guard(X, "HASATTR", ("weight", True))]), m) == -1
@@ -162,15 +224,19 @@ def test_attribute_paths(make):
         shared = 7
 
         @property
-        def prop(self): raise AssertionError("ran a property")
+        def prop(self):
+            raise AssertionError("ran a property")
 
-        def method(self): return 1
+        def method(self):
+            return 1
 
         @staticmethod
-        def static(): return 2
+        def static():
+            return 2
 
         @classmethod
-        def klass(cls): return 3
+        def klass(cls):
+            return 3
 
     s, b = Slotted(), Base()
     s.a = 5
@@ -178,6 +244,7 @@ def test_attribute_paths(make):
 
     def check(value, name, expected, kind="EQUALS"):
         return holds(make([Guard(S.attr(X, name), kind, expected)]), value)
+
     assert check(s, "a", 5) == -1
     del s.a
     assert check(s, "a", 5) == 0
@@ -185,7 +252,7 @@ def test_attribute_paths(make):
     assert check(b, "shared", 7) == -1
     b.shared = 8
     assert check(b, "shared", 7) == 0
-    assert check(b, "prop", 1) == 0                          # not evaluated
+    assert check(b, "prop", 1) == 0  # not evaluated
     assert check(b, "static", Base.static, "ID") == -1
     assert check(Base, "static", Base.static, "ID") == -1
     assert check(Base, "method", Base.method, "ID") == -1
@@ -194,7 +261,12 @@ def test_attribute_paths(make):
     assert check(torch, "float32", torch.float32, "ID") == -1
     assert check(torch, "no_such", 1) == 0
     method = S.attr(X, "method")
-    assert holds(make([Guard(S.attr(method, "__func__"), "ID", Base.method), Guard(S.attr(method, "__self__"), "ID", b)]), b) == -1
+    assert (
+        holds(
+            make([Guard(S.attr(method, "__func__"), "ID", Base.method), Guard(S.attr(method, "__self__"), "ID", b)]), b
+        )
+        == -1
+    )
     assert check(Evil(), "x", 1) == 0
     assert check(func, "__code__", func.__code__, "ID") == -1
     assert holds(make([Guard(X, "CODE", func.__code__)]), func) == -1
@@ -223,10 +295,16 @@ def test_function_sources(make):
 
     def g(a, b=21, *, c=31):
         return free, a, b, c
-    guards = [Guard(S.closure(0, "free"), "EQUALS", 11), Guard(S.default(S.function(), 0), "EQUALS", 21),
-              Guard(S.kwdefault(S.function(), "c"), "EQUALS", 31), Guard(S.glob("CPU"), "ID", CPU),
-              Guard(S.builtin("len"), "ID", len), Guard(S.function(), "CODE", g.__code__),
-              Guard(S.cell(S.item(S.attr(S.function(), "__closure__"), 0)), "EQUALS", 11)]
+
+    guards = [
+        Guard(S.closure(0, "free"), "EQUALS", 11),
+        Guard(S.default(S.function(), 0), "EQUALS", 21),
+        Guard(S.kwdefault(S.function(), "c"), "EQUALS", 31),
+        Guard(S.glob("CPU"), "ID", CPU),
+        Guard(S.builtin("len"), "ID", len),
+        Guard(S.function(), "CODE", g.__code__),
+        Guard(S.cell(S.item(S.attr(S.function(), "__closure__"), 0)), "EQUALS", 11),
+    ]
     p = make(guards, 3)
     assert holds(p, 1, 2, 3, f=g) == -1
     free = 12
@@ -239,7 +317,7 @@ def test_function_sources(make):
     assert holds(p, 1, 2, 3, f=g) == 2
     g.__kwdefaults__ = {"c": 31}
     assert holds(p, 1, 2, 3, f=g) == -1
-    globals()["len"] = sum                                   # a global shadows the builtin now
+    globals()["len"] = sum  # a global shadows the builtin now
     try:
         assert holds(p, 1, 2, 3, f=g) == 4
     finally:
@@ -253,7 +331,7 @@ def test_globals_by_key(make):
     p = make([Guard(S.glob("scale"), "EQUALS", 2)])
     assert holds(p, 1, f=module.f) == -1
     for i in range(5):
-        module.other = i                                     # a user's namespace changes all the time
+        module.other = i  # a user's namespace changes all the time
         assert holds(p, 1, f=module.f) == -1
     module.scale = 3
     assert holds(p, 1, f=module.f) == 0
@@ -268,11 +346,28 @@ def test_globals_by_key(make):
     assert holds(p, 1, f=module.f) == -1
 
 
-@pytest.mark.parametrize("value", [
-    torch.randn(4, 3), torch.randn(3, 4).t(), torch.zeros(()), torch.zeros(0, 5), torch.ones(1, 1), torch.randn(2, 3, 4, 5, 6, 7),
-    torch.randn(4, 3).bfloat16(), torch.arange(5), torch.tensor([True]), torch.randn(3, dtype=torch.complex64),
-    torch.randn(5).expand(2, 5), nn.Parameter(torch.randn(3)), torch.randn(8)[2:6:2], torch.randn(3, 2, device="cpu").to("meta"),
-    torch.randn(3, dtype=torch.complex64).conj(), torch.randn(3, dtype=torch.complex64).conj().imag, torch.randn(3).half()])
+@pytest.mark.parametrize(
+    "value",
+    [
+        torch.randn(4, 3),
+        torch.randn(3, 4).t(),
+        torch.zeros(()),
+        torch.zeros(0, 5),
+        torch.ones(1, 1),
+        torch.randn(2, 3, 4, 5, 6, 7),
+        torch.randn(4, 3).bfloat16(),
+        torch.arange(5),
+        torch.tensor([True]),
+        torch.randn(3, dtype=torch.complex64),
+        torch.randn(5).expand(2, 5),
+        nn.Parameter(torch.randn(3)),
+        torch.randn(8)[2:6:2],
+        torch.randn(3, 2, device="cpu").to("meta"),
+        torch.randn(3, dtype=torch.complex64).conj(),
+        torch.randn(3, dtype=torch.complex64).conj().imag,
+        torch.randn(3).half(),
+    ],
+)
 def test_tensor_accepts_itself(make, value):
     p = make([Guard(X, "TENSOR", spec_of(value))])
     assert holds(p, value) == -1
@@ -287,12 +382,27 @@ def test_tensor_refusals(make):
 
     class Sub(torch.Tensor):
         pass
+
     from torch._subclasses.fake_tensor import FakeTensorMode
+
     with FakeTensorMode() as mode:
         fake = mode.from_tensor(t)
-    different = [t.double(), t.t(), t.t().contiguous(), torch.randn(4, 4)[:, :3], torch.randn(4, 2), torch.randn(4), t.to("meta"),
-                 torch.randn(4, 3, requires_grad=True), nn.Parameter(torch.randn(4, 3)), t.as_subclass(Sub), fake,
-                 torch._efficientzerotensor((4, 3)), t.to_sparse(), torch.randn(4, 3, requires_grad=True) * 2]
+    different = [
+        t.double(),
+        t.t(),
+        t.t().contiguous(),
+        torch.randn(4, 4)[:, :3],
+        torch.randn(4, 2),
+        torch.randn(4),
+        t.to("meta"),
+        torch.randn(4, 3, requires_grad=True),
+        nn.Parameter(torch.randn(4, 3)),
+        t.as_subclass(Sub),
+        fake,
+        torch._efficientzerotensor((4, 3)),
+        t.to_sparse(),
+        torch.randn(4, 3, requires_grad=True) * 2,
+    ]
     for other in different:
         assert holds(p, other) == 0, type(other)
     c = torch.randn(4, 3, dtype=torch.complex64)
@@ -312,6 +422,7 @@ def test_tensor_refusals(make):
 
 def test_tensor_with_tangent_is_refused_while_it_has_one(make):
     import torch.autograd.forward_ad as fwad
+
     t = torch.randn(3)
     p = make([Guard(X, "TENSOR", spec_of(t))])
     level = torch._C._enter_dual_level()
@@ -345,7 +456,7 @@ def test_parameter_changes_that_keep_identity(make):
     m.weight.requires_grad_(True)
     assert holds(p, m) == -1
     m.weight.data.resize_(4, 3)
-    assert holds(p, m) in (-1, 1)                             # .data is another tensor: only the storage may have grown
+    assert holds(p, m) in (-1, 1)  # .data is another tensor: only the storage may have grown
     m.weight.data = old.t()
     assert holds(p, m) == 1
     with torch.no_grad():
@@ -366,10 +477,10 @@ def test_size_symbols(make):
     assert p.bindings == {"s0": 4, "s1": 6}
     assert holds(p, torch.randn(9, 3), 3) == -1
     assert p.bindings == {"s0": 9, "s1": 3}
-    assert holds(p, torch.randn(4, 6), 7) in (0, 1)           # the two disagree: either may be named
+    assert holds(p, torch.randn(4, 6), 7) in (0, 1)  # the two disagree: either may be named
     assert holds(p, torch.randn(4, 6), 6.0) == 1
     assert holds(p, torch.randn(10, 6), 6) == 2
-    assert holds(p, torch.randn(1, 6), 6) == 0                # 0 and 1 are never symbols
+    assert holds(p, torch.randn(1, 6), 6) == 0  # 0 and 1 are never symbols
     assert holds(p, torch.randn(0, 6), 6) == 0
     assert holds(p, torch.randn(6, 4).t(), 6) == 0
     square = make([Guard(X, "TENSOR", spec_of(torch.randn(3, 3), shape=(s, s), stride=(s, 1)))])
@@ -382,11 +493,19 @@ def test_size_symbols(make):
     assert [holds(p, v) for v in (5, True, 1, 0, -3, 2**70, "5")] == [-1, 0, 0, 0, 0, 0, 0]
 
 
-@pytest.mark.parametrize("e, good", [
-    (lambda a, b: eq(a * b, 35), [(5, 7)]), (lambda a, b: ne(a % b, 0), [(7, 5), (9, 2)]), (lambda a, b: le(a // b, 1), [(5, 4), (4, 5)]),
-    (lambda a, b: or_(eq(a, 3), and_(lt(b, 4), lt(4, a))), [(3, 9), (5, 2)]), (lambda a, b: eq(minimum(a, b), 4), [(4, 9), (7, 4)]),
-    (lambda a, b: eq(maximum(a, b) - 2 * a, 0), [(2, 4)]), (lambda a, b: eq(ite(lt(a, b), a + 1, b - 1), 6), [(5, 9), (8, 7)]),
-    (lambda a, b: lt(a * a * a * a * b, 2**62), [(2, 3), (1000, 5)])])
+@pytest.mark.parametrize(
+    "e, good",
+    [
+        (lambda a, b: eq(a * b, 35), [(5, 7)]),
+        (lambda a, b: ne(a % b, 0), [(7, 5), (9, 2)]),
+        (lambda a, b: le(a // b, 1), [(5, 4), (4, 5)]),
+        (lambda a, b: or_(eq(a, 3), and_(lt(b, 4), lt(4, a))), [(3, 9), (5, 2)]),
+        (lambda a, b: eq(minimum(a, b), 4), [(4, 9), (7, 4)]),
+        (lambda a, b: eq(maximum(a, b) - 2 * a, 0), [(2, 4)]),
+        (lambda a, b: eq(ite(lt(a, b), a + 1, b - 1), 6), [(5, 9), (8, 7)]),
+        (lambda a, b: lt(a * a * a * a * b, 2**62), [(2, 3), (1000, 5)]),
+    ],
+)
 def test_predicates(make, e, good):
     a, b = symbol("a"), symbol("b")
     pred = e(a, b)
@@ -399,7 +518,9 @@ def test_predicates(make, e, good):
 
 def test_sources_of_sizes(make):
     t = torch.randn(4, 6).t()
-    p = make([Guard(S.size(X, 0), "EQUALS", 6), Guard(S.stride(X, -1), "EQUALS", 6), Guard(S.storage_offset(X), "EQUALS", 0)])
+    p = make(
+        [Guard(S.size(X, 0), "EQUALS", 6), Guard(S.stride(X, -1), "EQUALS", 6), Guard(S.storage_offset(X), "EQUALS", 0)]
+    )
     assert holds(p, t) == -1
     assert holds(p, torch.randn(5, 6)) == 0
     assert holds(p, torch.randn(25)[1:].view(4, 6).t()) == 2
@@ -415,11 +536,12 @@ def test_alias_and_overlap(make):
     p = make([Guard(None, "NO_OVERLAP", (X, Y))], 2)
     assert holds(p, a, b) == -1 and holds(p, a, a[2:]) == 0
     assert holds(p, a[:3], a[3:]) == -1
-    assert holds(p, a[::2], a[1::2]) == 0                     # interleaved counts as overlap
-    assert holds(p, a[3:3], a) == -1                          # an empty tensor touches nothing
+    assert holds(p, a[::2], a[1::2]) == 0  # interleaved counts as overlap
+    assert holds(p, a[3:3], a) == -1  # an empty tensor touches nothing
     import numpy
+
     n = numpy.zeros(6, dtype="float32")
-    assert holds(p, torch.from_numpy(n), torch.from_numpy(n)) == 0      # two storages over one memory
+    assert holds(p, torch.from_numpy(n), torch.from_numpy(n)) == 0  # two storages over one memory
 
 
 def test_float_and_none(make):
@@ -429,21 +551,44 @@ def test_float_and_none(make):
 
 def test_state(make):
     from torch.utils._python_dispatch import TorchDispatchMode
-    every = ("grad_mode", "inference_mode", "autocast", "deterministic", "default_dtype", "default_device", "torch_function",
-             "functorch", "num_threads", "matmul_precision", "anomaly")
+
+    every = (
+        "grad_mode",
+        "inference_mode",
+        "autocast",
+        "deterministic",
+        "default_dtype",
+        "default_device",
+        "torch_function",
+        "functorch",
+        "num_threads",
+        "matmul_precision",
+        "anomaly",
+    )
     p = make([Guard(None, "STATE", read_state(every))])
     assert holds(p) == -1
-    changes = [torch.no_grad(), torch.inference_mode(), torch.autocast("cpu", dtype=torch.bfloat16), torch.device("cpu"),
-               TorchDispatchMode(), torch.autograd.detect_anomaly(check_nan=False)]
+    changes = [
+        torch.no_grad(),
+        torch.inference_mode(),
+        torch.autocast("cpu", dtype=torch.bfloat16),
+        torch.device("cpu"),
+        TorchDispatchMode(),
+        torch.autograd.detect_anomaly(check_nan=False),
+    ]
     import warnings
+
     for change in changes:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             with change:
                 assert holds(p) == 0, change
         assert holds(p) == -1, change
-    for setter, on, off in ((torch.use_deterministic_algorithms, True, False), (torch.set_default_dtype, torch.float64, torch.float32),
-                            (torch.set_default_device, "meta", None), (torch.set_float32_matmul_precision, "high", "highest")):
+    for setter, on, off in (
+        (torch.use_deterministic_algorithms, True, False),
+        (torch.set_default_dtype, torch.float64, torch.float32),
+        (torch.set_default_device, "meta", None),
+        (torch.set_float32_matmul_precision, "high", "highest"),
+    ):
         setter(on)
         changed = p.check(func, ())
         setter(off)
@@ -462,6 +607,7 @@ def test_state(make):
 
 def test_state_is_per_thread(make):
     import threading
+
     p = make([Guard(None, "STATE", read_state())])
     answers = []
 
@@ -471,6 +617,7 @@ def test_state_is_per_thread(make):
             answers.append(p.check(func, ()))
         with torch.autocast("cpu", dtype=torch.bfloat16):
             answers.append(p.check(func, ()))
+
     with torch.no_grad():
         t = threading.Thread(target=work)
         t.start()
@@ -483,20 +630,30 @@ def test_first_failing_guard_is_named_by_its_place(make):
     guards = [Guard(S.attr(S.item(S.attr(X, "missing"), 0), "y"), "ID", 1)]
     assert holds(make(guards), m) == 0
     zero = S.attr(X, "0")
-    guards = [Guard(None, "PREDICATE", lt(symbol("n"), 100)), Guard(zero, "TYPE", nn.Linear), Guard(Y, "INT_SYMBOL", symbol("n")),
-              Guard(X, "TYPE", nn.Sequential), Guard(S.attr(zero, "in_features"), "EQUALS", 2)]
+    guards = [
+        Guard(None, "PREDICATE", lt(symbol("n"), 100)),
+        Guard(zero, "TYPE", nn.Linear),
+        Guard(Y, "INT_SYMBOL", symbol("n")),
+        Guard(X, "TYPE", nn.Sequential),
+        Guard(S.attr(zero, "in_features"), "EQUALS", 2),
+    ]
     p = make(guards, 2)
     assert holds(p, m, 5) == -1
     assert holds(p, m, 500) == 0
     assert holds(p, nn.Sequential(nn.Linear(3, 2)), 5) == 4
     assert holds(p, nn.Sequential(nn.ReLU()), 5) == 1
     assert holds(p, nn.ReLU(), 5) == 3
-    assert holds(p, m) == 2                                   # an argument is missing
+    assert holds(p, m) == 2  # an argument is missing
 
 
 def test_malformed_guards_are_refused(make):
-    for bad, words in ((Guard(X, "NOPE", 1), "unknown kind"), (Guard(None, "ID", 1), "needs a source"),
-                       (Guard(S.local(5, "q"), "ID", 1), "local 5"), (Guard(None, "STATE", {"moon": 1}), "unknown state"),
-                       (Guard(X, "TENSOR", 3), "TensorSpec"), (Guard(X, "INT_SYMBOL", 3), "bare size symbol")):
+    for bad, words in (
+        (Guard(X, "NOPE", 1), "unknown kind"),
+        (Guard(None, "ID", 1), "needs a source"),
+        (Guard(S.local(5, "q"), "ID", 1), "local 5"),
+        (Guard(None, "STATE", {"moon": 1}), "unknown state"),
+        (Guard(X, "TENSOR", 3), "TensorSpec"),
+        (Guard(X, "INT_SYMBOL", 3), "bare size symbol"),
+    ):
         with pytest.raises(ValueError, match=words):
             make([bad])

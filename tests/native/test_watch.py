@@ -1,4 +1,5 @@
 """Watched structure: skipped while nothing changed, and every way of changing it is noticed."""
+
 from __future__ import annotations
 
 import gc
@@ -69,7 +70,9 @@ def program_for(net, extra=()):
     return p
 
 
-watchable = pytest.mark.skipif(sys.version_info >= (3, 13), reason="3.13 writes attributes unseen: structure is checked, not watched")
+watchable = pytest.mark.skipif(
+    sys.version_info >= (3, 13), reason="3.13 writes attributes unseen: structure is checked, not watched"
+)
 
 
 @watchable
@@ -79,10 +82,10 @@ def test_structure_is_skipped_while_unchanged():
     info = p.watch_info
     assert info["armed"] and info["demoted"] == 0 and info["armings"] == 1
     for _ in range(10):
-        net.calls += 1                       # an attribute that no guard reads, in a dict that guards read
+        net.calls += 1  # an attribute that no guard reads, in a dict that guards read
         net.layers[1].calls = net.calls
         assert p.check(func, (net,)) == -1
-    assert p.watch_info["armings"] == 1      # recorded anew, not evaluated anew
+    assert p.watch_info["armings"] == 1  # recorded anew, not evaluated anew
 
 
 def set_dict(o, **changes):
@@ -131,9 +134,13 @@ def test_changes_of_a_class_are_noticed():
     class Local(nn.Module):
         def forward(self, x):
             return x
+
     net = Local()
-    guards = [Guard(X, "WEAK_ID", weakref.ref(net)), Guard(S.attr(X, "shared"), "EQUALS", 3),
-              Guard(S.attr(S.type_of(X), "forward"), "ID", Local.forward)]
+    guards = [
+        Guard(X, "WEAK_ID", weakref.ref(net)),
+        Guard(S.attr(X, "shared"), "EQUALS", 3),
+        Guard(S.attr(S.type_of(X), "forward"), "ID", Local.forward),
+    ]
     Local.shared = 3
     p = compile_guards(guards, 1)
     assert p.check(func, (net,)) == p.check(func, (net,)) == -1
@@ -141,7 +148,7 @@ def test_changes_of_a_class_are_noticed():
     assert p.check(func, (net,)) == 1
     Local.shared = 3
     assert p.check(func, (net,)) == -1
-    net.shared = 4                                    # the instance shadows the class
+    net.shared = 4  # the instance shadows the class
     assert p.check(func, (net,)) == 1
     del net.shared
     assert p.check(func, (net,)) == -1
@@ -162,7 +169,7 @@ def test_change_and_back():
         assert p.check(func, (net,)) == -1
     old = net.layers[0]
     net.layers[0] = Block()
-    assert p.check(func, (net,)) == -1                # an equal module in its place: nothing was guarded on identity
+    assert p.check(func, (net,)) == -1  # an equal module in its place: nothing was guarded on identity
     net.layers[0].eval()
     assert p.check(func, (net,)) >= 0
     net.layers[0] = old
@@ -171,6 +178,7 @@ def test_change_and_back():
 
 def test_reused_addresses_are_not_taken_for_the_old_object():
     """An object freed and another made in its place has the same address and another content."""
+
     class Holder:
         pass
 
@@ -198,7 +206,7 @@ def test_reused_addresses_are_not_taken_for_the_old_object():
     assert p.check(func, (h,)) == -1
     for k in range(200):
         del h.value
-        h.value = k + 0.25                            # a float in the freed one's place
+        h.value = k + 0.25  # a float in the freed one's place
         assert p.check(func, (h,)) == 1
         h.value = 12345.5
         assert p.check(func, (h,)) == -1
@@ -207,13 +215,21 @@ def test_reused_addresses_are_not_taken_for_the_old_object():
 def test_lists_below_watched_objects_are_checked_each_time():
     class Holder:
         pass
+
     h = Holder()
     first, second = nn.Linear(2, 2), nn.ReLU()
     h.stages = [first, second]
     stages = S.attr(X, "stages")
-    p = compile_guards([Guard(X, "ID", h), Guard(stages, "LEN", 2), Guard(S.item(stages, 0), "WEAK_ID", weakref.ref(first)),
-                        Guard(S.attr(S.item(stages, 0), "training"), "EQUALS", True),
-                        Guard(S.attr(S.item(stages, 1), "training"), "EQUALS", True)], 1)
+    p = compile_guards(
+        [
+            Guard(X, "ID", h),
+            Guard(stages, "LEN", 2),
+            Guard(S.item(stages, 0), "WEAK_ID", weakref.ref(first)),
+            Guard(S.attr(S.item(stages, 0), "training"), "EQUALS", True),
+            Guard(S.attr(S.item(stages, 1), "training"), "EQUALS", True),
+        ],
+        1,
+    )
     assert p.check(func, (h,)) == p.check(func, (h,)) == -1
     second.eval()
     assert p.check(func, (h,)) == 4
@@ -253,7 +269,9 @@ def test_globals_of_another_function():
         spaces.append(m)
     a, b = spaces
     f2 = types.FunctionType(a.f.__code__, b.__dict__)
-    p = compile_guards([Guard(S.glob("scale"), "EQUALS", 2), Guard(S.attr(S.glob("torch"), "relu"), "ID", torch.relu)], 1)
+    p = compile_guards(
+        [Guard(S.glob("scale"), "EQUALS", 2), Guard(S.attr(S.glob("torch"), "relu"), "ID", torch.relu)], 1
+    )
     for _ in range(3):
         assert p.check(a.f, (1,)) == -1
         assert p.check(f2, (1,)) == 0
@@ -266,11 +284,12 @@ def test_globals_of_another_function():
 def test_random_changes_agree_with_python():
     """The watched program against the plain evaluator, through some thousand random changes."""
     import random
+
     rng = random.Random(7)
     net = Net(2)
     guards = module_guards(net, X, [])
     fast, slow = compile_guards(guards, 1), compile_guards(guards, 1, force_python=True)
-    named = [m for m in net.modules()]
+    named = list(net.modules())
     failed = 0
     for step in range(1500):
         m = rng.choice(named)
@@ -287,7 +306,7 @@ def test_random_changes_agree_with_python():
             m.weight.requires_grad_(rng.random() < 0.7)
         elif kind == 5 and isinstance(m, Block):
             m.act = rng.choice([nn.GELU, nn.ReLU])()
-            named = [x for x in net.modules()]
+            named = list(net.modules())
         elif kind == 6 and isinstance(m, nn.GELU):
             m.__class__ = rng.choice([nn.GELU, nn.SiLU])
         elif kind == 7:
@@ -295,14 +314,14 @@ def test_random_changes_agree_with_python():
             if rng.random() < 0.7:
                 handle.remove()
         elif kind == 8:
-            for x in net.modules():                   # repair everything
+            for x in net.modules():  # repair everything
                 x.training = True
                 x._forward_hooks.clear()
                 if type(x) is Block and type(x.act) is not nn.GELU:
                     x.act = nn.GELU()
                 if type(x) is nn.Linear:
                     x.weight = nn.Parameter(torch.empty(x.out_features, x.in_features))
-            named = [x for x in net.modules()]
+            named = list(net.modules())
         a, b = fast.check(func, (net,)), slow.check(func, (net,))
         failed += a >= 0
         assert (a == -1) == (b == -1), (step, kind, a, b)
@@ -328,8 +347,11 @@ def test_budget_of_an_80_layer_model(capsys):
             p.check(func, args)
             times.append(time.perf_counter_ns() - t)
         return min(times)
+
     s, e = best(only), best(every)
     with capsys.disabled():
-        print(f"\n80 layers, {len(list(net.modules()))} modules, {len(structure)} structure guards: {s / 1000:.2f} us; "
-              f"{len(parameters)} parameters: {(e - s) / len(parameters):.1f} ns each; {only.watch_info}")
-    assert s < 15_000 and (e - s) / len(parameters) < 40      # budgets are 5 us and 15 ns; slack for a busy machine
+        print(
+            f"\n80 layers, {len(list(net.modules()))} modules, {len(structure)} structure guards: {s / 1000:.2f} us; "
+            f"{len(parameters)} parameters: {(e - s) / len(parameters):.1f} ns each; {only.watch_info}"
+        )
+    assert s < 15_000 and (e - s) / len(parameters) < 40  # budgets are 5 us and 15 ns; slack for a busy machine
