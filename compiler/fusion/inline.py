@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, Sequence
 
-from ..lowering.ir import Buffer, LoopNest, Value, walk
-from ..lowering.lowered import LoweredStep
+from ..lowering.ir import Buffer, LoopNest, Value, load, walk
+from ..lowering.lowered import LoweredStep, View
 from ..lowering.rewrite import Rewriter, is_affine, positions, tidy
 from ..symbolic.expr import Expr
 from .cost import Costs, reads_rows
@@ -73,10 +73,11 @@ def buffers_read(step: Any) -> list[Buffer]:
 
 def inline(steps: Sequence[LoweredStep], needed: Sequence[Buffer], hints: dict[str, int], drop_rounding: bool,
            nothing: bool = False) -> list[LoweredStep]:
-    """The steps with inlined producers gone and their values in the readers; steps that nothing needs are dropped too.
-    nothing: only that."""
+    """The steps with inlined producers gone and their values in the readers; steps that nothing needs, and those that compute
+    what an earlier one does, are dropped too. nothing: no inlining."""
     if nothing:
         return _without_dead(list(steps), needed)
+    steps = _without_doubles(steps, needed)
     # What is inlined into a reader changes how the reader reads: a second round sees it. More rounds gain nothing worth their time.
     first = _round(steps, needed, hints, drop_rounding)
     return first if len(first) == len(steps) else _round(first, needed, hints, drop_rounding)
@@ -119,17 +120,27 @@ def _worth(p: LoopNest, u: Uses, cost: Costs, hints: dict[str, int]) -> bool:
         return True
     if loads == 0:
         return c <= CHEAP_INDEX
-    own = numel_hint([a.size for a in p.axes], hints)
-    if own == 1 and c <= MOVED:
-        return False                                     # one number: computed once, in memory
-    readers = {id(n) for n, _ in u.loads}
-    if len(readers) != 1 or len(values) > MOVED:
+    if len(values) > MOVED:
         return False
-    nest, _ = u.loads[0]
-    if all(e is p.index for _, e in u.loads) and nest.domain == p.domain:
-        return False                                     # the same iteration space: grouping shares it without inlining
-    times = numel_hint([a.size for a in nest.domain], hints) / max(own, 1)
-    return times * len({e for _, e in u.loads}) <= 1
+    own = numel_hint([a.size for a in p.axes], hints)
+    readers = {id(n): n for n, _ in u.loads}
+    if len(readers) == 1 and not all(e is p.index for _, e in u.loads):
+        nest, _ = u.loads[0]
+        times = numel_hint([a.size for a in nest.domain], hints) / max(own, 1)
+        if times * len({e for _, e in u.loads}) <= 1:
+            return True                                  # moved through a permutation: computed as often as before
+    # Broadcast along inner axes (statistics of channels), it is computed once per run of those, outside of the inner loop.
+    again = sum(c * _evaluations(n, e, hints) for n, e in u.loads)
+    return loads <= 8 and 2 * again <= sum(numel_hint([a.size for a in n.domain], hints) for n in readers.values())
+
+
+def _evaluations(n: LoopNest, e: Expr, hints: dict[str, int]) -> int:
+    """How often generated code computes a value that is read at e: once per iteration, but not again in inner axes that e lacks."""
+    names = e.symbol_names()
+    axes = list(n.domain)
+    while axes and axes[-1].symbol.name not in names:
+        axes.pop()
+    return numel_hint([a.size for a in axes], hints)
 
 
 def _with_inlined(s: LoopNest, inlined: dict[Buffer, LoopNest], drop_rounding: bool) -> LoopNest:
@@ -163,6 +174,41 @@ def _keeps_affine(p: LoopNest, reader: LoopNest, e: Expr) -> bool:
         return True
     ranges = {a.symbol.name: (0, a.size) for a in reader.domain}
     return all(is_affine(q) for q in positions(p.axes, p.index, e, ranges).values())
+
+
+def _without_doubles(steps: Sequence[LoweredStep], needed: Sequence[Buffer]) -> list[LoweredStep]:
+    """Nests that compute the same value into the same layout are one. (What the graph stage sees as different may be equal here:
+    constants have become values.)"""
+    keep = set(needed)
+    seen: dict[tuple, Buffer] = {}
+    same: dict[Buffer, Buffer] = {}
+    out: list[LoweredStep] = []
+    for s in steps:
+        if isinstance(s, LoopNest):
+            if same:
+                value = Rewriter(on_load=lambda b, e: load(same[b], e) if b in same else None)(s.value)
+                if value is not s.value:
+                    s = replace(s, value=value)
+            k = (s.value, s.index, s.domain, s.reduce_axes, s.reduce_op, s.mode, s.buffer.dtype, s.buffer.shape, s.buffer.stride)
+            first = seen.setdefault(k, s.buffer)
+            if first is not s.buffer and s.buffer not in keep:
+                same[s.buffer] = first
+                continue
+        elif same:
+            if isinstance(s, View):
+                s = View(s.buffer, same.get(s.base, s.base), s.offset)
+            else:
+                s = replace(s, args=_renamed(s.args, same), kwargs=_renamed(s.kwargs, same))
+        out.append(s)
+    return out
+
+
+def _renamed(x: Any, names: dict[Buffer, Buffer]) -> Any:
+    if isinstance(x, Buffer):
+        return names.get(x, x)
+    if type(x) in (list, tuple):
+        return type(x)(_renamed(y, names) for y in x)
+    return {k: _renamed(y, names) for k, y in x.items()} if type(x) is dict else x
 
 
 def _without_dead(steps: list[LoweredStep], needed: Sequence[Buffer]) -> list[LoweredStep]:

@@ -195,7 +195,7 @@ def prim(op: str, *args: Value) -> Value:
     """An element-wise primitive; operands must have one dtype already (where/masked: the last two)."""
     if PRIMS.get(op) != len(args):
         raise ValueError(f"loop IR: primitive {op!r} takes {PRIMS.get(op)} operands, got {len(args)}")
-    if args[0].op == "const":
+    if args[0].op == "const" or (op in ("logical_and", "logical_or") and args[1].op == "const"):
         folded = _fold(op, args)
         if folded is not None:
             return folded
@@ -211,6 +211,9 @@ def _fold(op: str, args: tuple[Value, ...]) -> Value | None:
     a = args[0]
     if op in ("where", "masked"):
         return args[1] if a.attr else args[2]
+    if op in ("logical_and", "logical_or") and a.dtype == torch.bool:
+        known, other = (a, args[1]) if a.op == "const" else (args[1], a)
+        return other if known.attr == (op == "logical_and") else known
     if op == "logical_not" and a.dtype == torch.bool:
         return const(not a.attr, torch.bool)
     if op in _FOLD and args[1].op == "const":

@@ -151,6 +151,8 @@ class Lowering:
             t = self.aten.graph.owning_module if owner is None else owner
             for part in str(node.target).split("."):
                 t = getattr(t, part)
+        if t.numel() == 1 and not t.dtype.is_complex and t.device.type == "cpu" and not t.is_neg():
+            return Ref(tuple(t.shape), t.dtype, const(t.item(), t.dtype))
         b = self._buffer(node.name, tuple(t.shape), t.dtype, tuple(t.stride()), t.device, "constant")
         self.constants[b.name] = t
         return ref_of_buffer(b)

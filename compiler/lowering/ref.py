@@ -13,7 +13,8 @@ from .ir import Buffer, Value, const, load
 from .rewrite import Rewriter, tidy
 
 __all__ = ["Ref", "Scalar", "numel", "dim_symbol", "shape_of", "same", "is_one", "ref_of_buffer", "strided", "remap", "reshape", "contiguous_strides",
-           "ranges_of", "flat_index", "divides"]
+           "ranges_of", "value_range",
+           "flat_index", "divides"]
 
 _symbols = [symbol(f"j{k}") for k in range(32)]
 ZERO, ONE = integer(0), integer(1)
@@ -78,6 +79,20 @@ def flat_index(shape: Sequence[Any], stride: Sequence[Any]) -> Expr:
 def ranges_of(shape: Sequence[Any]) -> dict[str, tuple]:
     n = len(shape)
     return {f"j{n - 1 - d}": (0, s) for d, s in enumerate(shape) if not is_one(s)}
+
+
+def value_range(e: Expr, ranges: Mapping[str, tuple]) -> tuple[int, int] | None:
+    """(least, greatest) value of an affine expression over axes of known size."""
+    lo = hi = 0
+    for c, atoms in e.terms():
+        if not atoms:
+            lo, hi = lo + c, hi + c
+            continue
+        size = ranges[atoms[0].name][1] if len(atoms) == 1 and atoms[0].op == "sym" and atoms[0].name in ranges else None
+        if type(size) is not int or size == 0:
+            return None
+        lo, hi = lo + min(0, c * (size - 1)), hi + max(0, c * (size - 1))
+    return lo, hi
 
 
 def ref_of_buffer(b: Buffer) -> Ref:

@@ -1,14 +1,14 @@
 """Reading at computed positions: an index tensor becomes part of a load's index. Positions are checked as eager checks them."""
 from __future__ import annotations
 
-from typing import Any, Mapping, Sequence
+from typing import Any, Sequence
 
 import torch
 
 from ...symbolic.expr import Expr, as_expr
 from ..ir import Value, cast, check_index, const, index, indirect_symbol, prim
 from ..lower import Lowering, NoRule, rule
-from ..ref import Ref, dim_symbol, is_one, ranges_of, remap
+from ..ref import Ref, dim_symbol, is_one, ranges_of, remap, value_range
 
 
 def position(i: Value, size: Any, message: str, wrap: bool, shape: Sequence[Any] = ()) -> Expr:
@@ -23,20 +23,6 @@ def position(i: Value, size: Any, message: str, wrap: bool, shape: Sequence[Any]
     if wrap:
         i = prim("where", prim("lt", i, const(0, torch.int64)), prim("add", i, n), i)
     return indirect_symbol(check_index(i, n, message))
-
-
-def value_range(e: Expr, ranges: Mapping[str, tuple]) -> tuple[int, int] | None:
-    """(least, greatest) value of an affine expression over axes of known size."""
-    lo = hi = 0
-    for c, atoms in e.terms():
-        if not atoms:
-            lo, hi = lo + c, hi + c
-            continue
-        size = ranges[atoms[0].name][1] if len(atoms) == 1 and atoms[0].op == "sym" and atoms[0].name in ranges else None
-        if type(size) is not int or size == 0:
-            return None
-        lo, hi = lo + min(0, c * (size - 1)), hi + max(0, c * (size - 1))
-    return lo, hi
 
 
 @rule("aten.embedding.default")

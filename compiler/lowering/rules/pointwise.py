@@ -6,11 +6,11 @@ from typing import Any, Callable
 
 import torch
 
-from ...symbolic.expr import Expr
+from ...symbolic.expr import Expr, as_expr
 from ..ir import Value, cast, const, prim
 from ..lower import Lowering, NoRule, rule, same_strides, strides_of
 from ..promote import compute_dtype, operand, result_type, rounded
-from ..ref import Ref, strided
+from ..ref import Ref, ranges_of, strided, value_range
 
 C = const
 
@@ -322,8 +322,25 @@ def _compare(name: str) -> Callable:
         dt = compute_dtype(result_type((a, b)))
         if isinstance(b, float) and not dt.is_floating_point:
             dt = torch.get_default_dtype()
-        return _out(lo, prim(name, operand(a, dt), operand(b, dt)))
+        x, y = operand(a, dt), operand(b, dt)
+        known = _decided(name, x, y, lo)
+        return _out(lo, prim(name, x, y) if known is None else C(known, torch.bool))
     return f
+
+
+def _decided(name: str, x: Value, y: Value, lo: Lowering) -> bool | None:
+    """The truth of a comparison of positions where the shape decides it (row >= 0)."""
+    if x.dtype != torch.int64 or any(v.op not in ("index", "const") for v in (x, y)):
+        return None
+    r = value_range(as_expr(x.attr) - y.attr, ranges_of(lo.out_shape()))
+    if r is None:
+        return None
+    for truth, (always, never) in {"lt": (r[1] < 0, r[0] >= 0), "le": (r[1] <= 0, r[0] > 0), "gt": (r[0] > 0, r[1] <= 0),
+                                   "ge": (r[0] >= 0, r[1] < 0), "eq": (r == (0, 0), r[0] > 0 or r[1] < 0),
+                                   "ne": (r[0] > 0 or r[1] < 0, r == (0, 0))}.items():
+        if truth == name and (always or never):
+            return always
+    return None
 
 
 for _name in ("eq", "ne", "lt", "le", "gt", "ge"):
