@@ -1,12 +1,13 @@
 """Vector mathematics: elementary functions over `vf32` and `vf64`, within about 1 ulp, for every input.
 
 Each entry is C++ text and the keys it needs. Where a function has no entry, the scalar one (libm) runs lane by lane.
-Methods: exp and sin/cos reduce the range by Cody and Waite with fused multiply-adds; log is fdlibm's; erf follows N. Juffa's
+Methods (here and in vecmath_wide.py): exp and sin/cos reduce the range by Cody and Waite with fused multiply-adds; log is fdlibm's; erf follows N. Juffa's
 single-precision split at 475/512; tanh is Cephes'. Arguments too large for the reduction fall back to libm, lane by lane.
 """
 from __future__ import annotations
 
 from .support import Support
+from .vecmath_wide import WIDE_F32, F64
 
 __all__ = ["VECTOR_MATH", "need_instruction"]
 
@@ -90,10 +91,6 @@ INLINE vf32 log(vf32 x) {
     y2 = x < 0.0f ? vf32{} + __builtin_nanf("") : y2;
     return (x == __builtin_inff()) | (x != x) ? x : y2;
 }"""),
-    "log2": ((), ("f64",), """\
-INLINE vf32 log2(vf32 x) { return __builtin_convertvector(log_f64(x) * 1.4426950408889634, vf32); }"""),
-    "log10": ((), ("f64",), """\
-INLINE vf32 log10(vf32 x) { return __builtin_convertvector(log_f64(x) * 0.4342944819032518, vf32); }"""),
     "erf": (("fma",), ("exp",), """\
 INLINE vf32 erf(vf32 x) {
     vf32 t = (vf32)((vi32)x & 0x7fffffff), s = x * x;
@@ -223,16 +220,8 @@ INLINE vf64 exp(vf64 x) {                // 2^n * e^r, |r| <= ln(2)/2
     return p * (vf64)((half + 1023) << 52) * (vf64)((e - half + 1023) << 52);
 }"""),
 }
-VECTOR_MATH: dict[str, dict[str, tuple]] = {"f32": _F32, "f64": _F64}
+VECTOR_MATH: dict[str, dict[str, tuple]] = {"f32": {**_F32, **WIDE_F32}, "f64": {**_F64, **F64}}
 _SCALE_AVX512 = "INLINE vf32 scale(vf32 x, vf32 n) { return __builtin_ia32_scalefps512_mask(x, n, x, (u16)-1, 4); }   // x * 2^n"
-_LOG_F64 = """\
-INLINE vf64 log_f64(vf32 x) {            // float arguments, double results: as exact as log2 and log10 of a float need
-    vf64 r;
-    UNROLL for (int k = 0; k < L; k++) r[k] = __builtin_log((double)x[k]);
-    return r;
-}"""
-
-
 def need_function(s: Support, name: str, tag: str) -> bool:
     """Have the vector function printed; False where there is none."""
     entry = VECTOR_MATH.get(tag, {}).get(name)
@@ -242,9 +231,6 @@ def need_function(s: Support, name: str, tag: str) -> bool:
     if key in s._order:
         return True
     instructions, needs, text = entry
-    if name in ("log2", "log10"):
-        s.vector("f32", "f64")
-        s.need("log_f64", _LOG_F64)
     if name in ("exp",) and tag == "f32":
         need_function(s, "scale", tag)
     if name == "erf":

@@ -1,0 +1,247 @@
+"""Functions over `vf32` that are computed in double, and functions over `vf64`: within about 1 ulp.
+
+The double vectors of a float function have as many lanes as its float vectors; GCC splits them over registers. Nothing in
+them needs an instruction without an operator, so contraction and fused multiply-adds don't matter here.
+"""
+from __future__ import annotations
+
+__all__ = ["WIDE_F32", "F64"]
+
+# name -> (instructions, what it needs, text)
+WIDE_F32: dict[str, tuple] = {
+    "wide": ((), ("i32", "f64", "i64"), """\
+// Double precision under float functions: arguments are finite and, for the logarithm, positive.
+INLINE vf64 wide(vf32 x) { return __builtin_convertvector(x, vf64); }
+INLINE vf32 narrow(vf64 x) { return __builtin_convertvector(x, vf32); }
+INLINE vf64 wide_log(vf64 x) {           // log(2^e * m) = e * log(2) + 2 * atanh((m - 1) / (m + 1)), sqrt(1/2) <= m < sqrt(2)
+    vi64 b = (vi64)x, e = (b - 0x3fe6a09e667f3bcdLL) >> 52;
+    vf64 m = (vf64)(b - (e << 52));
+    vf64 s = (m - 1.0) / (m + 1.0), z = s * s;
+    vf64 p = z * (1.0 / 13) + 1.0 / 11;
+    p = p * z + 1.0 / 9, p = p * z + 1.0 / 7, p = p * z + 1.0 / 5, p = p * z + 1.0 / 3;
+    vf64 k = __builtin_convertvector(__builtin_convertvector(e, vi32), vf64);
+    return k * 0.6931471805599453 + (s + s) * (p * z + 1.0);
+}
+INLINE vf64 wide_exp2(vf64 x) {          // |x| < 1000
+    vf64 n = (x + 6755399441055744.0) - 6755399441055744.0;       // rounds to an integer
+    vf64 r = (x - n) * 0.6931471805599453;
+    vf64 p = r * (1.0 / 3628800) + 1.0 / 362880;
+    p = p * r + 1.0 / 40320, p = p * r + 1.0 / 5040, p = p * r + 1.0 / 720, p = p * r + 1.0 / 120, p = p * r + 1.0 / 24;
+    p = p * r + 1.0 / 6, p = p * r + 0.5, p = p * r + 1.0, p = p * r + 1.0;
+    vi64 e = __builtin_convertvector(__builtin_convertvector(n, vi32), vi64);
+    return (vf64)((vi64)p + (e << 52));
+}
+INLINE vf64 wide_exp(vf64 x) { return wide_exp2(x * 1.4426950408889634); }
+INLINE vf32 clamp(vf32 x, float lo, float hi) { x = x < lo ? lo - vf32{} : x; return x > hi ? hi - vf32{} : x; }
+INLINE vf32 magnitude(vf32 x) { return (vf32)((vi32)x & 0x7fffffff); }
+INLINE vf32 with_sign(vf32 x, vf32 y) { return (vf32)(((vi32)x & 0x7fffffff) | ((vi32)y & (int)0x80000000)); }
+INLINE vf32 log_result(vf32 x, vf64 y) { // 0, negative numbers, infinity and NaN
+    vf32 r = x == 0.0f ? -__builtin_inff() - vf32{} : narrow(y);
+    r = x < 0.0f ? __builtin_nanf("") - vf32{} : r;
+    return (x == __builtin_inff()) | (x != x) ? x : r;
+}"""),
+    "log2": ((), ("wide",), "INLINE vf32 log2(vf32 x) { return log_result(x, wide_log(wide(x)) * 1.4426950408889634); }"),
+    "log10": ((), ("wide",), "INLINE vf32 log10(vf32 x) { return log_result(x, wide_log(wide(x)) * 0.4342944819032518); }"),
+    "log1p": ((), ("wide",), """\
+INLINE vf32 log1p(vf32 x) {
+    vf32 y = narrow(wide_log(wide(x) + 1.0));
+    y = magnitude(x) < 2.5e-4f ? x - x * x * (0.5f - x * 0.333333343f) : y;
+    y = x == -1.0f ? -__builtin_inff() - vf32{} : y;
+    y = x < -1.0f ? __builtin_nanf("") - vf32{} : y;
+    return (x == __builtin_inff()) | (x != x) | (x == 0.0f) ? x : y;
+}"""),
+    "exp2": ((), ("wide",), "INLINE vf32 exp2(vf32 x) { vf32 y = narrow(wide_exp2(wide(clamp(x, -160.0f, 160.0f)))); return x == x ? y : x; }"),
+    "expm1": ((), ("wide",), """\
+INLINE vf32 expm1(vf32 x) {
+    vf32 y = narrow(wide_exp(wide(clamp(x, -100.0f, 100.0f))) - 1.0);
+    y = magnitude(x) < 2.5e-4f ? x + x * x * (0.5f + x * 0.166666672f) : y;
+    return (x == 0.0f) | (x != x) ? x : y;
+}"""),
+    "sinh": ((), ("wide",), """\
+INLINE vf32 sinh(vf32 x) {
+    vf64 e = wide_exp(wide(clamp(magnitude(x), 0.0f, 200.0f)));
+    vf32 y = with_sign(narrow((e - 1.0 / e) * 0.5), x);
+    y = magnitude(x) < 1e-2f ? x + x * x * x * 0.166666672f : y;
+    return (x == 0.0f) | (x != x) ? x : y;
+}"""),
+    "cosh": ((), ("wide",), """\
+INLINE vf32 cosh(vf32 x) {
+    vf64 e = wide_exp(wide(clamp(magnitude(x), 0.0f, 200.0f)));
+    vf32 y = narrow((e + 1.0 / e) * 0.5);
+    return x == x ? y : x;
+}"""),
+    "asin": (("sqrt",), ("wide",), """\
+INLINE vf64 wide_asin(vf64 x) {          // fdlibm's rational approximation, |x| <= 1/2
+    vf64 z = x * x;
+    vf64 p = z * (1.66666666666666657415e-01 + z * (-3.25565818622400915405e-01 + z * (2.01212532134862925881e-01
+             + z * (-4.00555345006794114027e-02 + z * (7.91534994289814532176e-04 + z * 3.47933107596021167570e-05)))));
+    vf64 q = 1.0 + z * (-2.40339491173441421878e+00 + z * (2.02094576023350569471e+00 + z * (-6.88283971605453293030e-01
+             + z * 7.70381505559019352791e-02)));
+    return x + x * (p / q);
+}
+INLINE vf64 half_asin(vf32 a) {          // asin(sqrt((1 - a) / 2)) for a > 1/2
+    vf64 z = (1.0 - wide(a)) * 0.5;
+    z = wide(sqrt(narrow(z))) + 0.0;
+    vf64 exact = (1.0 - wide(a)) * 0.5;
+    z = 0.5 * (z + exact / (z + 1e-300));                          // one Newton step makes the float root a double one
+    return wide_asin(z);
+}
+INLINE vf32 asin(vf32 x) {
+    vf32 a = magnitude(x), c = clamp(a, 0.0f, 1.0f);
+    vf32 y = c > 0.5f ? narrow(1.5707963267948966 - 2.0 * half_asin(c)) : narrow(wide_asin(wide(clamp(c, 0.0f, 0.5f))));
+    y = a > 1.0f ? __builtin_nanf("") - vf32{} : with_sign(y, x);
+    return (x == 0.0f) | (x != x) ? x : y;
+}"""),
+    "acos": ((), ("asin",), """\
+INLINE vf32 acos(vf32 x) {
+    vf32 a = magnitude(x), c = clamp(a, 0.0f, 1.0f), m = with_sign(clamp(c, 0.0f, 0.5f), x);
+    vf64 h = 2.0 * half_asin(c);
+    vf32 big = x < 0.0f ? narrow(3.141592653589793 - h) : narrow(h);
+    vf32 y = c > 0.5f ? big : narrow(1.5707963267948966 - wide_asin(wide(m)));
+    y = a > 1.0f ? __builtin_nanf("") - vf32{} : y;
+    return x == x ? y : x;
+}"""),
+    "atan": (("fma",), ("wide",), """\
+INLINE vf32 atan(vf32 x) {
+    vf32 a = magnitude(x), t = a > 1.0f ? 1.0f / a : a, s = t * t;
+    vf32 p = fma(vf32{} - 0.00250856777f, s, vf32{} + 0.0139964473f);
+    p = fma(p, s, vf32{} - 0.0366702209f);
+    p = fma(p, s, vf32{} + 0.0631821415f);
+    p = fma(p, s, vf32{} - 0.086890413f);
+    p = fma(p, s, vf32{} + 0.110420345f);
+    p = fma(p, s, vf32{} - 0.14279616f);
+    p = fma(p, s, vf32{} + 0.199997901f);
+    p = fma(p, s, vf32{} - 0.333333321f);
+    p = fma(p * s, t, t);
+    vf32 y = with_sign(a > 1.0f ? (1.57079637f - p) - 4.37113883e-8f : p, x);
+    return (x == 0.0f) | (x != x) ? x : y;
+}"""),
+    "tan": ((), ("wide", "any"), """\
+INLINE vf32 tan(vf32 x) {                // x = n * pi/2 + r in double; sine and cosine of r
+    vf32 large = magnitude(x);
+    vf64 d = wide(clamp(x, -1e6f, 1e6f));
+    vf64 n = (d * 0.6366197723675814 + 6755399441055744.0) - 6755399441055744.0;
+    vf64 r = (d - n * 1.57079632673412561417) - n * 6.07710050650619224932e-11, z = r * r;
+    vf64 s = r + r * z * (-1.0 / 6 + z * (1.0 / 120 + z * (-1.0 / 5040 + z * (1.0 / 362880 - z * (1.0 / 39916800)))));
+    vf64 c = 1.0 + z * (-0.5 + z * (1.0 / 24 + z * (-1.0 / 720 + z * (1.0 / 40320 - z * (1.0 / 3628800)))));
+    vi32 odd = __builtin_convertvector(n, vi32) & 1;
+    vf32 y = odd != 0 ? narrow(-c / s) : narrow(s / c);
+    vi32 far = !(large <= 1e6f);
+    if (__builtin_expect(any(far), 0)) for (int k = 0; k < L; k++) if (far[k]) y[k] = __builtin_tanf(x[k]);
+    return x == 0.0f ? x : y;
+}"""),
+    "asinh": ((), ("wide",), """\
+INLINE vf32 asinh(vf32 x) {
+    vf64 a = wide(clamp(magnitude(x), 0.0f, 3.4028234e38f)), r;
+    UNROLL for (int k = 0; k < L; k++) r[k] = __builtin_sqrt(a[k] * a[k] + 1.0);
+    vf32 y = with_sign(narrow(wide_log(a + r)), x);
+    y = magnitude(x) < 1e-2f ? x - x * x * x * (0.166666672f - x * x * 0.075f) : y;
+    return (x == 0.0f) | (x != x) | (magnitude(x) == __builtin_inff()) ? x : y;
+}"""),
+    "acosh": ((), ("wide",), """\
+INLINE vf32 acosh(vf32 x) {              // log(1 + (t + sqrt(2t + t*t))), t = x - 1
+    vf64 t = wide(clamp(x, 1.0f, 3.4028234e38f)) - 1.0, r;
+    UNROLL for (int k = 0; k < L; k++) r[k] = __builtin_sqrt(t[k] * (t[k] + 2.0));
+    vf64 u = t + r;
+    vf32 small = narrow(u * (1.0 - u * (0.5 - u * (1.0 / 3 - u * 0.25))));
+    vf32 y = x < 1.00000012f ? small : narrow(wide_log(1.0 + u));
+    y = x < 1.0f ? __builtin_nanf("") - vf32{} : y;
+    return (x != x) | (x == __builtin_inff()) ? x : y;
+}"""),
+    "atanh": ((), ("wide",), """\
+INLINE vf32 atanh(vf32 x) {
+    vf32 a = magnitude(x);
+    vf64 d = wide(clamp(a, 0.0f, 0.99999994f));
+    vf32 y = with_sign(narrow(0.5 * wide_log((1.0 + d) / (1.0 - d))), x);
+    y = a < 1e-2f ? x + x * x * x * (0.333333343f + x * x * 0.2f) : y;
+    y = a == 1.0f ? with_sign(__builtin_inff() - vf32{}, x) : y;
+    y = a > 1.0f ? __builtin_nanf("") - vf32{} : y;
+    return (x == 0.0f) | (x != x) ? x : y;
+}"""),
+    "pow": ((), ("wide", "any"), """\
+INLINE vf32 pow(vf32 x, vf32 y) {        // 2^(y * log2(x)); what is not positive and finite goes to libm
+    vi32 odd = ~((x > 0.0f) & (x <= 3.4028234e38f) & (magnitude(y) <= 3.4028234e38f));
+    vf64 t = wide_log(wide(odd ? 1.0f - vf32{} : x)) * 1.4426950408889634 * wide(odd ? vf32{} : y);
+    vf32 u = narrow(t), over = clamp(u, -300.0f, 300.0f);
+    vf64 rest = (t - wide(over)) * wide(u == over ? 1.0f - vf32{} : vf32{});   // what float rounding of t left out, unless clamped
+    vf32 r = narrow(wide_exp2(wide(over) + rest));
+    if (__builtin_expect(any(odd), 0)) for (int k = 0; k < L; k++) if (odd[k]) r[k] = __builtin_powf(x[k], y[k]);
+    return r;
+}"""),
+}
+
+F64: dict[str, tuple] = {
+    "log": ((), ("i64",), """\
+INLINE vf64 log(vf64 x) {                // fdlibm
+    vi64 tiny = x < 2.2250738585072014e-308;
+    vf64 y = tiny ? x * 18014398509481984.0 : x;                   // denormals: times 2^54
+    vi64 b = (vi64)y, e = (b - 0x3fe6a09e667f3bcdLL) >> 52;
+    vf64 f = (vf64)(b - (e << 52)) - 1.0;
+    vf64 k = __builtin_convertvector(e - (tiny & 54), vf64);
+    vf64 s = f / (2.0 + f), z = s * s, w = z * z;
+    vf64 t1 = w * (3.999999999940941908e-01 + w * (2.222219843214978396e-01 + w * 1.531383769920937332e-01));
+    vf64 t2 = z * (6.666666666666735130e-01 + w * (2.857142874366239149e-01 + w * (1.818357216161805012e-01 + w * 1.479819860511658591e-01)));
+    vf64 h = 0.5 * f * f;
+    vf64 r = k * 6.93147180369123816490e-01 - ((h - (s * (h + (t1 + t2)) + k * 1.90821492927058770002e-10)) - f);
+    r = x == 0.0 ? -__builtin_inf() - vf64{} : r;
+    r = x < 0.0 ? __builtin_nan("") - vf64{} : r;
+    return (x == __builtin_inf()) | (x != x) ? x : r;
+}"""),
+    "quadrant": (("fma", "round"), ("i64",), """\
+struct Reduced64 { vf64 r; vi64 q; };    // x = q * pi/2 + r
+INLINE Reduced64 quadrant(vf64 x) {
+    vf64 n = round(x * 0.6366197723675814);
+    vf64 r = fma(n, vf64{} - 1.5707963267948966, x);
+    r = fma(n, vf64{} - 6.123233995736766e-17, r);
+    r = fma(n, vf64{} + 1.4973849048591833e-33, r);
+    return {r, __builtin_convertvector(n, vi64)};
+}
+INLINE vf64 sin_part(vf64 r) {
+    vf64 z = r * r;
+    vf64 p = fma(vf64{} + 1.58969099521155010221e-10, z, vf64{} - 2.50507602534068634195e-08);
+    p = fma(p, z, vf64{} + 2.75573137070700676789e-06);
+    p = fma(p, z, vf64{} - 1.98412698298579493134e-04);
+    p = fma(p, z, vf64{} + 8.33333333332248946124e-03);
+    p = fma(p, z, vf64{} - 1.66666666666666324348e-01);
+    return fma(p * z, r, r);
+}
+INLINE vf64 cos_part(vf64 r) {
+    vf64 z = r * r;
+    vf64 p = fma(vf64{} - 1.13596475577881948265e-11, z, vf64{} + 2.08757232129817482790e-09);
+    p = fma(p, z, vf64{} - 2.75573143513906633035e-07);
+    p = fma(p, z, vf64{} + 2.48015872894767294178e-05);
+    p = fma(p, z, vf64{} - 1.38888888888741095749e-03);
+    p = fma(p, z, vf64{} + 4.16666666666666019037e-02);
+    vf64 h = 0.5 * z, w = 1.0 - h;
+    return w + (((1.0 - w) - h) + z * z * p);
+}"""),
+    "sin": ((), ("quadrant", "any"), """\
+INLINE vf64 sin(vf64 x) {
+    Reduced64 t = quadrant(x);
+    vf64 y = (t.q & 1) != 0 ? cos_part(t.r) : sin_part(t.r);
+    y = (vf64)((vi64)y ^ ((t.q & 2) << 62));
+    vi64 large = (vf64)((vi64)x & 0x7fffffffffffffffLL) > 1e5;
+    if (__builtin_expect(any(large), 0)) for (int k = 0; k < L; k++) if (large[k]) y[k] = __builtin_sin(x[k]);
+    return x == 0.0 ? x : y;
+}"""),
+    "cos": ((), ("quadrant", "any"), """\
+INLINE vf64 cos(vf64 x) {
+    Reduced64 t = quadrant(x);
+    vf64 y = (t.q & 1) != 0 ? sin_part(t.r) : cos_part(t.r);
+    y = (vf64)((vi64)y ^ (((t.q + 1) & 2) << 62));
+    vi64 large = (vf64)((vi64)x & 0x7fffffffffffffffLL) > 1e5;
+    if (__builtin_expect(any(large), 0)) for (int k = 0; k < L; k++) if (large[k]) y[k] = __builtin_cos(x[k]);
+    return y;
+}"""),
+    "tanh": ((), ("exp",), """\
+INLINE vf64 tanh(vf64 x) {               // Cephes
+    vf64 a = (vf64)((vi64)x & 0x7fffffffffffffffLL), s = x * x, c = a > 25.0 ? 25.0 - vf64{} : a;
+    vf64 big = 1.0 - 2.0 / (exp(c + c) + 1.0);
+    s = a < 0.625 ? s : vf64{};
+    vf64 p = (-9.64399179425052238628e-1 * s - 9.92877231001918586564e1) * s - 1.61468768441708447952e3;
+    vf64 q = ((s + 1.12811678491632931402e2) * s + 2.23548839060100448583e3) * s + 4.84406305325125486048e3;
+    vf64 r = a < 0.625 ? x + x * s * (p / q) : big;
+    r = (vf64)(((vi64)r & 0x7fffffffffffffffLL) | ((vi64)x & (-0x7fffffffffffffffLL - 1)));
+    return x == x ? r : x;
+}"""),
+}
