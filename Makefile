@@ -24,7 +24,7 @@ help:
 	@echo "make lab      open JupyterLab on the quick start"
 	@echo "make lint     ruff and mypy"
 	@echo "make optable  operators of torch's op_db against eager; rewrites the table in tests/ops"
-	@echo "make fuzz     longer runs of the two fuzzers (FUZZ_SECONDS=300)"
+	@echo "make fuzz     longer runs of the two fuzzers (FUZZ=500 programs each)"
 	@echo "make bench    the budgets, measured on this machine; results in tests/benchmarks/results"
 	@echo "make wheel    sdist and wheel in dist/"
 	@echo "make clean    remove what was built; make distclean also the environment"
@@ -83,7 +83,7 @@ optable: setup
 	$(PY) -m tests.ops.table
 
 fuzz: setup
-	$(PY) -m pytest tests/fuzz --fuzz-seconds=$(or $(FUZZ_SECONDS),300) $(PYTEST_ARGS)
+	TCOMPILE_FUZZ=$(or $(FUZZ),500) $(PY) -m pytest tests/fuzz $(PYTEST_ARGS)
 
 bench: setup
 	$(PY) -m tests.benchmarks.run

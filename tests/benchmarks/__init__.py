@@ -1,0 +1,1 @@
+"""The budgets, measured: `python -m tests.benchmarks.run`. Results are kept in results/, one file a run."""
