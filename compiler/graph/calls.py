@@ -9,7 +9,7 @@ from typing import Any, Callable
 
 import torch
 
-from .tensor import TraceTensor, _dispatch
+from .tensor import DataDependentError, TraceTensor, _dispatch
 
 __all__ = ["trace_call", "is_factory"]
 
@@ -103,6 +103,11 @@ def trace_call(fn: Callable, args: tuple, kwargs: dict) -> Any:
         op, oargs, okw = _FACTORIES[fn](*args, **kw)
         t = _dispatch(op, tuple(oargs), okw)
         return t.requires_grad_() if grad else t
-    return fn(*args, **kwargs)
+    try:
+        return fn(*args, **kwargs)
+    except RuntimeError as e:
+        if "data is not allocated yet" in str(e):       # a C++ composite read the values (tensor_split by a tensor, ...)
+            raise DataDependentError(f"{getattr(fn, '__name__', fn)} reads a tensor's values") from None
+        raise
 
 

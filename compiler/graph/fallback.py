@@ -5,6 +5,7 @@ Symbolic sizes are fixed to their hints first, by guards. Each operator met is s
 """
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -53,4 +54,37 @@ def meta_by_running(op: torch._ops.OpOverload, args: tuple, kwargs: dict) -> Any
             return t
         return TensorMeta(tuple(t.shape), tuple(t.stride()), t.dtype, device, t.storage_offset())
 
-    return pytree.tree_map(back, out)
+    metas = pytree.tree_map(back, out)
+    if device is not None and device.type == "cpu" and not torch.Tag.nondeterministic_seeded in op.tags:
+        metas = _layout_of_kernel(op, leaves, spec, metas)
+    return metas
+
+
+PROBE_LIMIT = 1 << 16       # elements
+
+
+def _layout_of_kernel(op: torch._ops.OpOverload, leaves: list, spec: Any, metas: Any) -> Any:
+    """Meta functions and CPU kernels disagree on strides for some operators (linear algebra, FFT). Where the tensors are small,
+    run the kernel once on made-up values and believe its strides."""
+    def fill(x: Any) -> Any:
+        if isinstance(x, TensorMeta):
+            shape = [fix(s) for s in x.shape]
+            n = math.prod(shape)
+            if n > PROBE_LIMIT:
+                raise OverflowError
+            t = torch.empty_strided(shape, [fix(s) for s in x.stride], dtype=x.dtype)
+            values = torch.frac(torch.arange(n, dtype=torch.float64) * 0.6180339887) + 0.1
+            return t.copy_((values if x.dtype.is_floating_point or x.dtype.is_complex else values * 0).reshape(shape))
+        return fix(x) if isinstance(x, Expr) else x
+    try:
+        with torch.no_grad():
+            args, kwargs = pytree.tree_unflatten([fill(x) for x in leaves], spec)
+            real = op(*args, **kwargs)
+    except (RuntimeError, IndexError, OverflowError, NotImplementedError):
+        return metas                                    # the made-up values are not fit for it
+    flat, tree = pytree.tree_flatten(metas)
+    got = pytree.tree_leaves(real)
+    if len(flat) != len(got) or any(isinstance(m, TensorMeta) and tuple(r.shape) != m.shape for m, r in zip(flat, got)):
+        return metas
+    return pytree.tree_unflatten([m.replace(stride=tuple(r.stride())) if isinstance(m, TensorMeta) else m
+                                  for m, r in zip(flat, got)], tree)

@@ -93,8 +93,7 @@ class Functionalizer:
     def lift(self, real: torch.Tensor) -> TraceTensor:
         """A TraceTensor that stands for a real tensor made while tracing (torch.tensor(...))."""
         t = from_meta(tensor_meta(real), self.env)
-        a = self.constant(real)
-        self._bind(t, a)
+        self._bind(t, self.alias_of(real))
         return t
 
     def _new_root(self, t: torch.Tensor, node: torch.fx.Node, meta: TensorMeta, memory: _Memory | None = None) -> _Alias:

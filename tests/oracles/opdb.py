@@ -17,10 +17,10 @@ from torch.utils import _pytree as pytree
 __all__ = ["COMMON", "op_infos", "Sample", "samples", "check", "Outcome", "compare"]
 
 # The operators that most programs are made of; test files add to them as they grow.
-COMMON = """add sub mul div pow neg abs exp log sqrt rsqrt sin cos tanh sigmoid erf maximum minimum where clamp eq lt
+COMMON = """add sub mul div.no_rounding_mode pow neg abs exp log sqrt rsqrt sin cos tanh sigmoid erf maximum minimum where clamp eq lt
     logical_and sum mean var std amax amin argmax prod cumsum softmax log_softmax nn.functional.relu nn.functional.gelu
     nn.functional.silu nn.functional.layer_norm nn.functional.group_norm nn.functional.batch_norm nn.functional.linear
-    nn.functional.embedding nn.functional.cross_entropy nn.functional.mse_loss nn.functional.pad matmul mm bmm addmm cat
+    nn.functional.embedding nn.functional.cross_entropy nn.functional.mse_loss nn.functional.pad.constant matmul mm bmm addmm cat
     stack view reshape permute transpose expand squeeze unsqueeze split chunk gather index_select masked_fill tril flip
     roll topk""".split()
 
@@ -105,11 +105,32 @@ def check(info: Any, dtype: torch.dtype, compile: Callable[[Callable, list], Cal
             out.failed.append(f"{s.text}: eager raises {type(want).__name__}: {want}; no error here")
             continue
         problem = compare(want, got, eager_in, ours_in, strides=strides, tolerance=tolerance, values=info.name not in UNDEFINED)
+        if problem and "not close" in problem and _as_exact(s.fn, s.tensors, want, got):
+            problem = ""
         if problem:
             out.failed.append(f"{s.text}: {problem}")
         else:
             out.agreed += 1
     return out
+
+
+def _as_exact(fn: Callable, tensors: list, want: Any, got: Any) -> bool:
+    """Whether our error against float64 is no worse than twice eager's (root mean square), result by result."""
+    torch.manual_seed(SEED)
+    try:
+        with torch.no_grad():
+            ref = _flat(fn(*[t.double() if t.is_floating_point() else t.clone() for t in tensors]))
+    except RuntimeError:
+        return False
+    for r, w, g in zip(ref, _flat(want), _flat(got)):
+        if not isinstance(r, torch.Tensor) or not w.is_floating_point():
+            continue
+        if not torch.equal(w.isnan(), g.isnan()) or r.shape != w.shape:
+            return False
+        rms = [float((x.double() - r).nan_to_num(0, 0, 0).square().mean().sqrt()) for x in (w, g)]
+        if rms[1] > 2 * rms[0] + torch.finfo(w.dtype).eps * 1e-2:
+            return False
+    return True
 
 
 def _dense(t: torch.Tensor) -> bool:

@@ -35,7 +35,7 @@ def _filler(op: Any, value: Any) -> Any:
 # memory of `empty` is undefined: zeros are as good as anything
 for _op, _v in ((aten.zeros.default, 0), (aten.ones.default, 1), (aten.zeros_like.default, 0), (aten.ones_like.default, 1),
                 (aten.empty_like.default, 0), (aten.empty.memory_format, 0), (aten.new_zeros.default, 0), (aten.new_ones.default, 1),
-                (aten.new_empty.default, 0), (aten.empty_strided.default, 0), (aten.new_empty_strided.default, 0)):
+                (aten.new_empty.default, 0)):
     decomposition(_op)(_filler(_op, _v))
 
 

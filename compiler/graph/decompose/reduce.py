@@ -102,7 +102,8 @@ def _extreme_dim(b: Builder, x: Node, dim: int, keepdim: bool, value: Any, index
     if not m.shape:
         return b.emit(aten.clone.default, x), b.full((), 0, torch.int64, m.device)
     d = dim % len(m.shape)
-    return b.emit(value, x, [d], keepdim), b.emit(index, x, d, keepdim)
+    at = b.cast(x, torch.uint8) if m.dtype is torch.bool else x
+    return b.emit(value, x, [d], keepdim), b.emit(index, at, d, keepdim)
 
 
 @decomposition(aten.max.dim)

@@ -145,6 +145,11 @@ def index(x: TensorMeta, indices: Sequence[TensorMeta | None]) -> TensorMeta:
     return TensorMeta(shape, elementwise_strides(shape, operands), x.dtype, x.device)
 
 
+@rule("nonzero_static")
+def nonzero_static(x: TensorMeta, *, size: IntLike, fill_value: int = -1) -> TensorMeta:
+    return new((size, x.ndim), torch.int64, x.device)
+
+
 @rule("take")
 def take(x: TensorMeta, index: TensorMeta) -> TensorMeta:
     return new(index.shape, x.dtype, x.device)
