@@ -67,7 +67,7 @@ def make_loop_break(code: CodeType, loop: Loop, nulls: Collection[int] = (), bou
         way.ending = short_ending(bytecode, way.target, way.kinds, way.must)
         if way.ending is None:
             way.resume = resume_at(code, bytecode, way.target, way.kinds, way.must, way.may & ~way.must)
-    outer = plan.outer_handler(bytecode.instructions[loop.head])
+    outer = plan.outer
     handled = reachable(bytecode, outer.target.index) if outer is not None else set()
     used = set(handled).union(*(way.ending or () for way in ways.values()))
     closure = set(cells_used(bytecode, used)) | set(region.closure)

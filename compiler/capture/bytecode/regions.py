@@ -5,8 +5,9 @@
 region   a function that runs one iteration of the loop's body. Its parameters are the locals that the body needs and, for a `for` loop,
          the value that the iterator gave; it returns a tuple `(exit_id, values...)`. exit_id 0 is the next iteration; the others are the
          places outside the loop where an iteration may go (break, return, the loop test failing, continue of an outer loop): there the
-         host goes on with the original code. An exception passes through to the host, whose handlers around the loop still apply;
-         handlers inside the body move into the region.
+         host goes on with the original code. Handlers inside the body move into the region. An exception that they do not handle passes
+         through to the host, whose handlers around the loop still apply; if those may read locals that the body has set, the region
+         catches the exception, returns it with the locals, and the host raises it again (without a traceback entry of its own).
 host     the original function in which the body is replaced by `dispatch(region_function, *arguments)`, the unpacking of the values into
          the locals, and a jump per exit_id.
 
@@ -38,11 +39,12 @@ class CannotOutline(Exception):
 @dataclass(frozen=True)
 class Exit:
     """What a region's result (id, locals..., stack values...) means: the locals go to `slots` of the host; the stack values, top first,
-    go onto its stack; it goes on at `target` (an index in the original)."""
+    go onto its stack; it goes on at `target` (an index in the original). `raises`: the last value is an exception, to be raised there."""
     id: int
     target: int
     slots: tuple[int, ...]
     stack: int
+    raises: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,6 +76,10 @@ class Leave:
     slots: tuple[int, ...] = ()
 
 
+_NEVER_RAISES = frozenset(["NOP", "POP_TOP", "LOAD_CONST", "STORE_FAST", "COPY", "SWAP", "PUSH_NULL", "JUMP", "LOAD_FAST_AND_CLEAR", "LOAD_CLOSURE",
+                           "MAKE_CELL", "POP_EXCEPT", "PUSH_EXC_INFO", "POP_JUMP_IF_NONE", "POP_JUMP_IF_NOT_NONE"])
+
+
 class Plan:
     """Analysis of one loop: which instructions move, what crosses the border."""
 
@@ -87,7 +93,9 @@ class Plan:
         self.idom = dominators(edges(bytecode, self.flow))
         self.members = self._members()
         self._check()
+        self.outer = self._outer()
         self.leaves = self._leaves()
+        self.raised = self._raised()
         self.needed = self._liveness()
 
     # --- which instructions
@@ -95,12 +103,24 @@ class Plan:
         """The handler belongs to the body, not to something around the loop."""
         return dominates(self.idom, self.loop.entry, handler.target.index)
 
-    def outer_handler(self, ins: Instruction) -> Handler | None:
+    def _outer(self) -> Handler | None:
         """The handler around the loop that gets what the body does not handle."""
-        handler = ins.handler
-        while handler is not None and self.inner(handler):
-            handler = handler.target.handler
-        return handler
+        found: Handler | None = None
+        for index in (self.loop.head, *self.members):
+            handler = self.bytecode.instructions[index].handler
+            if handler is None or self.inner(handler):
+                continue
+            if found is not None and found.target is not handler.target:
+                raise CannotOutline("parts of the loop's body have different handlers around it")
+            found = handler
+        return found
+
+    def raises(self, index: int) -> bool:
+        """The instruction's exceptions go to the handler around the loop."""
+        ins = self.bytecode.instructions[index]
+        if ins.handler is None or self.inner(ins.handler) or ins.op in _NEVER_RAISES:
+            return False
+        return ins.op != "LOAD_FAST" or not self.flow.must[index] >> ins.slot & 1
 
     def _members(self) -> set[int]:
         """The loop's body, and the code of its handlers until the stack holds plain values again."""
@@ -169,9 +189,24 @@ class Plan:
             leaves[target].id = number if again in leaves else number + 1
         return leaves
 
+    def _raised(self) -> Leave | None:
+        """The way to the handler around the loop."""
+        sources = [index for index in self.members if self.raises(index)]
+        if not sources or self.outer is None:
+            return None
+        must, may = -1, 0
+        for index in sources:
+            must &= self.flow.must[index]
+            may |= self.flow.may[index]
+        return Leave(1 + max((leave.id for leave in self.leaves.values()), default=0), self.outer.target.index, (VALUE,), must, may)
+
     def by_id(self) -> list[Leave]:
-        """The exits in order."""
+        """The exits in order, without the raised exception."""
         return sorted(self.leaves.values(), key=lambda leave: leave.id)
+
+    def all_exits(self) -> list[Leave]:
+        """by_id(), then the raised exception if it takes locals along."""
+        return self.by_id() + ([self.raised] if self.raised is not None else [])
 
     def _liveness(self) -> int:
         """Slots that the body needs at its entry: used before they are set, or possibly set and wanted at some exit. Fills in what each
@@ -182,11 +217,14 @@ class Plan:
         touched = dict.fromkeys(self.members, -1)
         touched[self.loop.entry] = 0
         at_leave = dict.fromkeys(self.leaves, 0)
+        at_raise = 0
         work = [self.loop.entry]
         while work:
             index = work.pop()
             ins = instructions[index]
             now = touched[index]
+            if self.raised is not None and self.raises(index):
+                at_raise |= now
             if ins.op in ("STORE_FAST", "DELETE_FAST", "LOAD_FAST_AND_CLEAR"):
                 now |= 1 << ins.slot
             after = [following for following, _ in successors(self.bytecode, index)]
@@ -200,6 +238,12 @@ class Plan:
                     work.append(following)
         for target, leave in self.leaves.items():
             leave.slots = tuple(slots_in(at_leave[target] & flow.live[target] & plain))
+        wanted_at_raise = 0
+        if self.raised is not None:
+            wanted_at_raise = at_raise & flow.live[self.raised.target] & plain
+            self.raised.slots = tuple(slots_in(wanted_at_raise))
+            if not wanted_at_raise:
+                self.raised = None               # nothing to bring along: the exception simply passes
         # backward: what is needed
         live = dict.fromkeys(self.members, 0)
         changed = True
@@ -220,6 +264,8 @@ class Plan:
                         out |= bit
                 if ins.handler is not None and self.inner(ins.handler):
                     out |= live[ins.handler.target.index]
+                elif self.raises(index):
+                    out |= wanted_at_raise
                 if out != live[index]:
                     live[index], changed = out, True
         needed = live[self.loop.entry]
@@ -268,6 +314,8 @@ def make_region(plan: Plan, code: CodeType) -> RegionSpec:
         in_slot |= 1 << number
     _copy_body(plan, splice, in_slot)
     exits = tuple(Exit(leave.id, leave.target, leave.slots, len(leave.kinds)) for leave in plan.by_id())
+    if plan.raised is not None:
+        exits += (Exit(plan.raised.id, plan.raised.target, plan.raised.slots, 1, True),)
     made = splice.finish(qualname=f"{bytecode.qualname}.<loop at line {loop.line}>")
     return RegionSpec(made, code, loop, tuple(params), closure, exits)
 
@@ -275,7 +323,7 @@ def make_region(plan: Plan, code: CodeType) -> RegionSpec:
 def _sometimes_set(plan: Plan) -> int:
     """Slots given back at an exit where they may be unbound."""
     found = 0
-    for leave in plan.leaves.values():
+    for leave in plan.all_exits():
         found |= sum(1 << slot for slot in leave.slots if not leave.must >> slot & 1)
     return found
 
@@ -300,6 +348,8 @@ def _copy_body(plan: Plan, splice: Splice, sentinel_in_slot: int) -> None:
             ways[target] = Instruction("NOP", positions=splice.position)
         return ways[target]
 
+    caught = Instruction("NOP", positions=splice.position)
+    around = Handler(caught, 0, False) if plan.raised is not None else None
     handlers: dict[int, Handler | None] = {}
     for ins in copied:
         index = index_of[id(ins)]
@@ -311,7 +361,7 @@ def _copy_body(plan: Plan, splice: Splice, sentinel_in_slot: int) -> None:
         splice.code.append(ins)
         old = original.handler
         if old is not None and id(old) not in handlers:
-            handlers[id(old)] = Handler(copies[old.target.index], old.depth - plan.base, old.lasti) if plan.inner(old) else None
+            handlers[id(old)] = Handler(copies[old.target.index], old.depth - plan.base, old.lasti) if plan.inner(old) else around
         ins.handler = handlers[id(old)] if old is not None else None
         if index == plan.loop.entry:
             lead.handler = ins.handler
@@ -322,26 +372,31 @@ def _copy_body(plan: Plan, splice: Splice, sentinel_in_slot: int) -> None:
             out.target, out.positions = way_out(index + 1), ins.positions
     late: list[Callable[[], None]] = []
     for target, first in ways.items():
-        leave = plan.leaves[target]
         splice.code.append(first)
-        saved = splice.save_stack(leave.kinds)
-        splice.emit("LOAD_CONST", leave.id)
-        pushed = 1
-        for number in leave.slots:
-            slot = splice.slot(number)
-            if leave.must >> number & 1 or sentinel_in_slot >> number & 1:
-                splice.emit("LOAD_FAST", slot=slot)
-            elif not leave.may >> number & 1:
-                splice.emit("LOAD_CONST", UNBOUND)
-            else:
-                push_or_unbound(splice.emit, slot, pushed, None, late)
-            pushed += 1
-        for depth in reversed(range(len(leave.kinds))):
-            splice.emit("LOAD_FAST", slot=saved[depth])
-        splice.emit("BUILD_TUPLE", 1 + len(leave.slots) + len(leave.kinds))
-        splice.emit("RETURN_VALUE")
+        _pack(splice, plan.leaves[target], sentinel_in_slot, late)
+    if plan.raised is not None:
+        splice.code.append(caught)
+        _pack(splice, plan.raised, sentinel_in_slot, late)
     for out_of_line in late:
         out_of_line()
+
+
+def _pack(splice: Splice, leave: Leave, sentinel_in_slot: int, late: list[Callable[[], None]]) -> None:
+    """Return (id, locals..., stack values...)."""
+    saved = splice.save_stack(leave.kinds)
+    splice.emit("LOAD_CONST", leave.id)
+    for pushed, number in enumerate(leave.slots, 1):
+        slot = splice.slot(number)
+        if leave.must >> number & 1 or sentinel_in_slot >> number & 1:
+            splice.emit("LOAD_FAST", slot=slot)
+        elif not leave.may >> number & 1:
+            splice.emit("LOAD_CONST", UNBOUND)
+        else:
+            push_or_unbound(splice.emit, slot, pushed, None, late)
+    for depth in reversed(range(len(leave.kinds))):
+        splice.load_and_forget(saved[depth])
+    splice.emit("BUILD_TUPLE", 1 + len(leave.slots) + len(leave.kinds))
+    splice.emit("RETURN_VALUE")
 
 
 def emit_region_call(plan: Plan, region: RegionSpec, dispatch: Callable[..., Any], emit: Callable[..., Instruction], handler: Handler | None,
@@ -384,7 +439,7 @@ def emit_region_call(plan: Plan, region: RegionSpec, dispatch: Callable[..., Any
                 push_or_unbound(emit, slot_of(param.number), plan.base + pushed + carries, handler, late)
             under()
     emit("CALL", 1 + len(region.params))
-    leaves = plan.by_id()
+    leaves = plan.all_exits()
     for leave in leaves:
         following: Instruction | None = None
         if leave is not leaves[-1]:
@@ -401,7 +456,10 @@ def emit_region_call(plan: Plan, region: RegionSpec, dispatch: Callable[..., Any
             emit("STORE_FAST", slot=slot)
             if not leave.must >> number & 1:
                 delete_if_unbound(emit, slot)
-        emit("JUMP").target = landing(leave)
+        if leave is plan.raised:
+            emit("RERAISE", 0)
+        else:
+            emit("JUMP").target = landing(leave)
         if following is not None:
             following.target = emit("NOP")
     for out_of_line in late:
@@ -411,7 +469,7 @@ def emit_region_call(plan: Plan, region: RegionSpec, dispatch: Callable[..., Any
 def _make_host(plan: Plan, region: RegionSpec, dispatch: Callable[..., Any]) -> CodeType:
     host = plan.bytecode.copy()
     entry = host.instructions[plan.loop.entry]
-    outer = plan.outer_handler(plan.bytecode.instructions[plan.loop.entry])
+    outer = plan.outer
     handler = None if outer is None else Handler(host.instructions[outer.target.index], outer.depth, outer.lasti)
     stub: list[Instruction] = []
 
