@@ -38,6 +38,7 @@ class Generated:
     kernel_of: dict[int, int]              # id of a Launch -> position in `kernels`
     host: HostPlan
     target: Target
+    threads: dict[str, int] = field(default_factory=dict)      # kernel name -> most threads, where a search found a number
 
     def of(self, launch: Launch) -> GeneratedKernel:
         return self.kernels[self.kernel_of[id(launch)]]

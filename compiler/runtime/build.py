@@ -50,6 +50,9 @@ def build(generated: Generated, opts: Any, eager: Callable[..., tuple] | None = 
     so. Without it that raises ToolchainError, as a compiler that rejects a kernel does (a bug of tcompile's, or a full disk).
     """
     try:
+        if generated.kernels and opts.get("max_autotune"):
+            from .autotune import tune
+            generated = tune(generated, opts)
         callables = load_kernels(generated.kernels, generated.target, opts) if generated.kernels else []
     except ToolchainError as e:
         if eager is None or not str(e).startswith("no C++ compiler"):
@@ -57,6 +60,8 @@ def build(generated: Generated, opts: Any, eager: Callable[..., tuple] | None = 
         events.emit("fallback", what="no C++ compiler", reason=str(e), count=1)
         return CompiledGraph(generated, eager, "eager", {})
     kernels = {k.name: c for k, c in zip(generated.kernels, callables)}
+    for name, n in generated.threads.items():
+        kernels[name].threads = n
     _announce(generated)
     program = make_program(generated, kernels, opts) if native_ready() else None
     if program is not None:

@@ -1,0 +1,192 @@
+"""mode="max-autotune" on the CPU: each kernel is printed in several ways, and the fastest by measurement is kept.
+
+What varies is `Choices` (codegen/cpp/layout.py): the vector axis and so the order of the loops, lanes, unrolling, the size of a
+work item, and the number of threads. Candidates run in turn on buffers of the kernel's shapes at the size hints, round after
+round until the time is up; one replaces the default only where its median is clearly lower and it won most of the rounds. Results
+are kept in the disk cache under the kernel's content, the machine and the compiler, so a second process searches nothing.
+"""
+from __future__ import annotations
+
+import json
+import statistics
+import time
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Callable, Sequence
+
+import torch
+
+from .. import events
+from ..codegen.cpp.layout import Choices
+from ..codegen.cpp.printer import print_kernel
+from ..codegen.generated import Generated, GeneratedKernel
+from ..lowering.ir import Buffer, Kernel
+from ..symbolic.expr import as_expr
+from .cache import KernelCache, content_key, open_cache
+from .kernels import load_kernels, load_text
+from .toolchain import find
+
+__all__ = ["tune", "candidates", "Trial"]
+
+CLEARLY = 0.97                 # of the default's median: less gain than this is noise
+MOST_BYTES = 1 << 30           # of one kernel's buffers; larger kernels keep the default
+ROUNDS = 31
+
+
+@dataclass
+class Trial:
+    """One way to print a kernel and its median time in microseconds; `threads` 0: as many as torch uses."""
+    choices: Choices
+    threads: int
+    microseconds: float
+    kept: bool = False
+
+    def plain(self) -> dict[str, Any]:
+        """For the event, the report and the disk cache."""
+        given = {k: v for k, v in asdict(self.choices).items() if v not in (None, False)}
+        return {"choices": given or {"default": True}, "threads": self.threads, "us": round(self.microseconds, 3), "kept": self.kept}
+
+
+def candidates(kernel: Kernel, default: dict[str, Any]) -> list[Choices]:
+    """Ways to print `kernel`, the default first. `default`: what the rules chose (KernelSource.choices)."""
+    out = [Choices()]
+    reduces = any(s.accs for s in kernel.stages)
+    out += [Choices(unroll=u) for u in (1, 2, 4, 8)]
+    if default["lanes"] > 4:
+        out.append(Choices(lanes=default["lanes"] // 2))
+    if default["shape"] == "outer":
+        out += [Choices(vector=a.symbol.name) for a in kernel.outer if a.symbol.name != default["vector"]]
+        block = default["block"] or 4096
+        out += [Choices(block=b) for b in (block // 4, block // 2, block * 2, block * 4) if b >= default["lanes"]]
+    if kernel.outer and reduces and default["shape"] in ("inner", "outer"):
+        out.append(Choices(mode="outer" if default["shape"] == "inner" else "inner"))
+    return list(dict.fromkeys(out))
+
+
+def tune(generated: Generated, opts: Any) -> Generated:
+    """The same graph with each kernel printed in the way that measured fastest. Raises ToolchainError as building does."""
+    cache = open_cache(opts)
+    tool = find(opts, cache)
+    seconds = float(opts.get("autotune_seconds"))
+    kernels, threads = [], {}
+    for k in generated.kernels:
+        best, n = _tune_kernel(k, generated, opts, cache, tool, seconds)
+        kernels.append(best)
+        threads[best.name] = n
+    return replace(generated, kernels=kernels, threads=threads)
+
+
+def _tune_kernel(k: GeneratedKernel, g: Generated, opts: Any, cache: KernelCache, tool: Any, seconds: float) -> tuple[GeneratedKernel, int]:
+    key = "tune-" + content_key(k.kernel.key() + repr(sorted(k.kernel.hints.items())) + repr(g.target.width) + f"threads {torch.get_num_threads()}",
+                                tool.flags(g.target), tool.version)
+    note = cache.get_note(key)
+    if note is not None:
+        kept = json.loads(note)
+        events.emit("cache", key=key, hit=True, reason="", what=f"tuning of {k.name}")
+        events.emit("autotune", kernel=k.name, trials=kept["trials"])
+        return _printed(k, Choices(**kept["choices"]), g), kept["threads"]
+    trials = _measure(k, g, opts, seconds)
+    best = next((t for t in trials if t.kept), None)
+    choices, n = (best.choices, best.threads) if best is not None else (Choices(), 0)
+    plain = [t.plain() for t in trials]
+    cache.put_note(key, json.dumps({"choices": asdict(choices), "threads": n, "trials": plain}))
+    events.emit("autotune", kernel=k.name, trials=plain)
+    return _printed(k, choices, g), n
+
+
+def _printed(k: GeneratedKernel, choices: Choices, g: Generated) -> GeneratedKernel:
+    return k if choices == Choices() else replace(k, source=print_kernel(k.kernel, g.target, choices, k.name))
+
+
+def _measure(k: GeneratedKernel, g: Generated, opts: Any, seconds: float) -> list[Trial]:
+    arguments = _arguments(k.kernel)
+    if arguments is None:
+        return []
+    until = time.perf_counter() + seconds
+    variants: list[tuple[Choices, GeneratedKernel]] = []
+    seen: set[str] = set()
+    for c in candidates(k.kernel, k.source.choices):
+        v = _printed(k, c, g)
+        if v.source.text not in seen:
+            seen.add(v.source.text)
+            variants.append((c, v))
+    load_text([(v.name, v.source.text) for _, v in variants], g.target, opts)         # all of them at once, in parallel
+    calls = load_kernels([v for _, v in variants], g.target, opts)
+    trials = _race([(c, 0, call) for (c, _), call in zip(variants, calls)], arguments, until)
+    winner = min(trials, key=lambda t: t.microseconds) if trials else None
+    if winner is not None and torch.get_num_threads() > 1:
+        call = calls[[c for c, _ in variants].index(winner.choices)]
+        numbers = sorted({1, torch.get_num_threads() // 2} - {0, torch.get_num_threads()})
+        trials += _race([(winner.choices, n, _with_threads(call, n)) for n in numbers] + [(winner.choices, 0, _with_threads(call, 0))],
+                        arguments, until)[:-1]
+        call.threads = 0
+    default = trials[0]
+    best = min(trials, key=lambda t: t.microseconds)
+    if best.microseconds < CLEARLY * default.microseconds:
+        best.kept = True
+    else:
+        default.kept = True
+    return trials
+
+
+def _with_threads(call: Callable, n: int) -> Callable:
+    def run(*args: Any) -> None:
+        call.threads = n
+        call(*args)
+    return run
+
+
+def _race(runners: Sequence[tuple[Choices, int, Callable]], arguments: list, until: float) -> list[Trial]:
+    """Median time of each, measured in turn; stops early when the time is up."""
+    times: list[list[float]] = [[] for _ in runners]
+    for _, _, call in runners:
+        call(*arguments)
+    repeat = 1
+    t0 = time.perf_counter()
+    runners[0][2](*arguments)
+    once = max(time.perf_counter() - t0, 1e-7)
+    repeat = max(1, min(1000, int(100e-6 / once)))
+    for r in range(ROUNDS):
+        for (_, _, call), row in zip(runners, times):
+            t0 = time.perf_counter()
+            for _ in range(repeat):
+                call(*arguments)
+            row.append((time.perf_counter() - t0) / repeat * 1e6)
+        if time.perf_counter() > until and r >= 2:
+            break
+    base = times[0]
+    out = []
+    for (c, n, _), row in zip(runners, times):
+        median = statistics.median(row)
+        wins = sum(a < b for a, b in zip(row, base))
+        if row is not base and 2 * wins < len(row):           # a low median by luck: do not let it pass for a gain
+            median = max(median, statistics.median(base))
+        out.append(Trial(c, n, median))
+    return out
+
+
+def _arguments(kernel: Kernel) -> list | None:
+    """Tensors, sizes and scalars to measure with; None where the sizes have no hints or the buffers are too large."""
+    try:
+        sizes = [int(as_expr(e).eval(kernel.hints)) for e in kernel.sizes]
+        values = {e.name: n for e, n in zip(kernel.sizes, sizes)} | dict(kernel.hints)
+        tensors = []
+        total = 0
+        for b in (*kernel.inputs, *kernel.outputs):
+            t = _tensor(b, values)
+            total += t.untyped_storage().nbytes()
+            if total > MOST_BYTES:
+                return None
+            tensors.append(t)
+    except KeyError:
+        return None
+    return [*tensors, *sizes, *(1.0 if d.is_floating_point else 1 for _, d in kernel.params)]
+
+
+def _tensor(b: Buffer, values: dict[str, int]) -> torch.Tensor:
+    shape = tuple(int(as_expr(s).eval(values)) for s in b.shape)
+    stride = tuple(int(as_expr(s).eval(values)) for s in b.stride)
+    t = torch.empty_strided(shape, stride, dtype=b.dtype)
+    if b.dtype.is_floating_point and b.kind != "output":
+        g = torch.Generator().manual_seed(0)
+        return t.copy_(torch.rand(shape, generator=g))
+    return t.zero_()              # integers may be indices: 0 is always inside
