@@ -28,7 +28,7 @@ from .guards.explain import explain_failure
 from .guards.program import compile_guards
 from .report.calls import EntryCall, GraphCall
 from .runtime import hook
-from .frames import wanted
+from .frames import never, wanted
 from .runtime.dispatch import RUN_ORIGINAL, CodeCache, Dispatcher, Entry, code_cache
 
 __all__ = ["Engine", "call_original"]
@@ -179,6 +179,8 @@ class Engine:
         callback = self.on_frame
 
         def run(*args: Any) -> Any:
+            if hook.is_capturing(callback):
+                return fn(*args)
             with hook.capturing(callback):
                 return fn(*args)
         return run
@@ -186,6 +188,9 @@ class Engine:
     # ---- frames that the hook sees
     def on_frame(self, code: types.CodeType, func: types.FunctionType, args: tuple) -> Any:
         """The hook asks for a frame that no entry serves."""
+        if never(code):
+            hook.skip_code(code)
+            return RUN_ORIGINAL
         if not wanted(code, args):
             return RUN_ORIGINAL
         cache = code_cache(code)

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 import torch.nn as nn
 
-__all__ = ["wanted"]
+__all__ = ["wanted", "never"]
 
 _TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
 _MODULES = os.path.join(_TORCH, "nn", "modules") + os.sep
@@ -21,11 +21,15 @@ _OWN = ("<tcompile", "<eval_with_key>")      # entries, host plans and captured 
 _LOOK = 16           # elements of a container that are looked at
 
 
+def never(code: types.CodeType) -> bool:
+    """Code that is not worth asking about again: the compiler's own output, and torch's Python but for modules."""
+    file = code.co_filename
+    return file.startswith(_OWN) or file.startswith(_TORCH) and not file.startswith(_MODULES)
+
+
 def wanted(code: types.CodeType, args: tuple) -> bool:
     """Whether a frame of `code` with these arguments should be captured."""
     file = code.co_filename
-    if file.startswith(_OWN):
-        return False
     if file.startswith(_TORCH):
         return file.startswith(_MODULES) and code.co_name == "forward" and bool(args) and isinstance(args[0], nn.Module)
     return any(_tensor_work(a) for a in args)

@@ -16,7 +16,7 @@ from ..capture.result import CapturedGraph
 from ..config import Options
 from ..graph.tensor import DataDependentError
 from ..runtime.dispatch import disabled
-from .joint import CannotTrace, JointGraph
+from .joint import CannotTrace, JointGraph, NoGradient
 
 __all__ = ["compile_with_grad", "GradGraph"]
 
@@ -27,6 +27,8 @@ def compile_with_grad(captured: CapturedGraph, opts: Options) -> Callable[..., t
     """callable(*inputs) -> tuple, differentiable with respect to the inputs that require grad."""
     try:
         joint: JointGraph = stages.run("autograd", captured, opts=opts)
+    except NoGradient:
+        return stages.compile_captured(captured, opts)
     except (CannotTrace, DataDependentError, NotImplementedError) as why:
         events.emit("fallback", what=f"gradients of {captured.name}", reason=f"{why}; the graph runs by eager kernels and eager autograd", count=1)
         return captured.graph_module.forward

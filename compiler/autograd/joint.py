@@ -14,11 +14,15 @@ from ..graph.tensor import TraceTensor, from_meta, recording, tensor_meta
 from ..graph.to_aten import finish
 from .partition import Partition, partition
 
-__all__ = ["JointGraph", "CannotTrace", "joint_graph"]
+__all__ = ["JointGraph", "CannotTrace", "NoGradient", "joint_graph"]
 
 
 class CannotTrace(Exception):
     """This graph's gradients are left to eager autograd; the message says why, in words for the report."""
+
+
+class NoGradient(Exception):
+    """Nothing that the graph returns requires grad: it is compiled like any graph (torch.no_grad() inside, detached results)."""
 
 
 @dataclass
@@ -58,7 +62,7 @@ def joint_graph(captured: CapturedGraph, opts: Any) -> JointGraph:
                 raise CannotTrace("two outputs that require grad share memory")
             seen.add(memory)
         if not outputs:
-            raise CannotTrace("no output requires grad")
+            raise NoGradient
         tangents, specs = [], list(captured.inputs)
         for k, i in enumerate(outputs):
             meta = tensor_meta(result[i])

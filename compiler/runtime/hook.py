@@ -8,6 +8,7 @@ Without the C extension there is no hook: `available()` is False and `why_unavai
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 import sysconfig
@@ -18,7 +19,7 @@ from typing import Any, Callable, Iterator
 
 from ..native import native, say_missing, why_missing
 
-__all__ = ["available", "why_unavailable", "capturing", "skip_code", "is_skipped", "default_skip_prefixes"]
+__all__ = ["available", "why_unavailable", "capturing", "is_capturing", "skip_code", "is_skipped", "default_skip_prefixes"]
 
 Callback = Callable[[types.CodeType, types.FunctionType, tuple], Any]
 _lock = threading.Lock()
@@ -34,6 +35,7 @@ def why_unavailable() -> str | None:
     return why_missing
 
 
+@functools.cache
 def default_skip_prefixes() -> tuple[str, ...]:
     """Folders and pseudo-files whose code is never captured: the standard library, this package, frozen modules."""
     here = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -80,6 +82,11 @@ def capturing(callback: Callback) -> Iterator[None]:
                 native.hook_install(_callbacks[-1])
             else:
                 native.hook_uninstall()
+
+
+def is_capturing(callback: Callback) -> bool:
+    """Whether frames started here and now would be shown to `callback`."""
+    return bool(_callbacks) and _callbacks[-1] == callback and native is not None and native.hook_active()
 
 
 def skip_code(code: types.CodeType) -> None:
