@@ -28,6 +28,8 @@ _GETATTRIBUTES = (object.__getattribute__, types.ModuleType.__getattribute__, ty
 _module_getattr = torch.nn.Module.__getattr__
 _module_setattr = torch.nn.Module.__setattr__
 _module_tables = ("_parameters", "_buffers", "_modules")
+_HEAP_TYPE = 1 << 9
+_NATIVE_MADE = (BaseException, tuple, type, types.FunctionType, str, int, float)
 _MADE_TYPES = (types.FunctionType, BaseException, types.SimpleNamespace, functools.partial)
 _property_types = (property, functools.cached_property)
 
@@ -220,6 +222,9 @@ def generic_attribute(m: Machine, obj: Any, name: str) -> Any:
 def _generic(m: Machine, obj: Any, t: type, name: str, fallback: bool) -> Any:
     world = m.world
     source = world.source_of(obj)
+    if source is None and t.__flags__ & _HEAP_TYPE and id(obj) not in world.created and not isinstance(obj, _NATIVE_MADE) and \
+            _instance_dict(obj) is not None:
+        source = world.anchor(obj)                   # native code gave it: what is read of it is guarded
     raw = _lookup(t, name)
     if raw is not MISSING:
         kind = type(raw)
@@ -309,6 +314,8 @@ def _native_data(m: Machine, obj: Any, source: Any, name: str) -> Any:
         return written[name]
     if name == "__dict__" and source is not None and written:
         raise Break("mutation", "the __dict__ of an object with pending changes is read")
+    if source is None and isinstance(obj, types.FunctionType) and id(obj) not in m.world.created:
+        source = m.world.anchor(obj)
     value = m.native(getattr, obj, name) if not isinstance(obj, torch.nn.Module) or name == "__dict__" else object.__getattribute__(obj, name)
     if source is None:
         return value

@@ -15,6 +15,7 @@ REASONS: dict[str, tuple[str, str]] = {
     "data_dependent_branch": (
         "the branch depends on the value of a tensor, which is known only when the graph has run",
         "compute both sides and choose with torch.where(cond, a, b), or use torch.cond(cond, f, g, args)"),
+    "long_loop": ("the loop has too many iterations for one graph", "no change is needed: its body is compiled and runs once per iteration"),
     "item": ("the value of a tensor is read into Python",
              "keep the value a 0-dim tensor (drop .item()/int()/float()); read it once after the compiled region"),
     "tolist": ("the values of a tensor are read into Python",

@@ -87,6 +87,9 @@ def _call_partial(m: Machine, fn: functools.partial, args: list, kwargs: dict) -
     first, named = list(fn.args), dict(fn.keywords)
     if m.world.is_outside(fn):
         world = m.world
+        for part in (fn.func, *first, *named.values()):
+            if type(part) not in ATOMS and not isinstance(part, torch.Tensor):
+                world.anchor(part)
         first = [world.load_tensor(v, world.anchor(v)) if isinstance(v, torch.Tensor) else v for v in first]
         named = {k: world.load_tensor(v, world.anchor(v)) if isinstance(v, torch.Tensor) else v for k, v in named.items()}
     return call(m, fn.func, [*first, *args], {**named, **kwargs})
@@ -141,6 +144,8 @@ def call_python(m: Machine, fn: types.FunctionType, args: list, kwargs: dict) ->
     world = m.world
     code = fn.__code__
     source = world.source_of(fn)
+    if source is None and id(fn) not in world.created:
+        source = world.anchor(fn)
     if source is not None and not is_trusted_module(fn.__module__ or ""):
         world.guard(source, "CODE", code, "function")
         if source.root.kind in ("local", "closure") and source.base is None:

@@ -73,7 +73,7 @@ def capture_frame(code: types.CodeType, func: Any, args: tuple, *, globals: dict
     for _attempt in range(opts.max_breaks):
         attempt = _Attempt(code, func, args, namespace, opts, stops, loops)
         try:
-            with _torch_state():
+            with _torch_state() as attempt.state_before:
                 result = attempt.run()
         except Break as signal:
             _learn(stops, attempt, signal)
@@ -109,12 +109,12 @@ def _learn(stops: dict[int, GraphBreak], attempt: "_Attempt", signal: Break) -> 
 class _torch_state:
     """Grad mode and autocast as they are now, put back on leaving: capture changes them while it interprets."""
 
-    def __enter__(self) -> None:
+    def __enter__(self) -> "_torch_state":
         self.grad = torch.is_grad_enabled()
         self.cache = torch.is_autocast_cache_enabled()
         self.autocast = [(d, torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in ("cpu", "cuda")]
-        self.nesting = torch.autocast_increment_nesting() - 1
-        torch.autocast_decrement_nesting()
+        self.nesting = _nesting()
+        return self
 
     def __exit__(self, *exc: Any) -> None:
         torch._C._set_grad_enabled(self.grad)
@@ -122,10 +122,14 @@ class _torch_state:
             torch.set_autocast_enabled(device, enabled)
             torch.set_autocast_dtype(device, dtype)
         torch.set_autocast_cache_enabled(self.cache)
-        now = torch.autocast_increment_nesting() - 1
-        torch.autocast_decrement_nesting()
-        while now > self.nesting:
-            now = torch.autocast_decrement_nesting()
+        while _nesting() > self.nesting:
+            torch.autocast_decrement_nesting()
+
+
+def _nesting() -> int:
+    n = torch.autocast_increment_nesting() - 1
+    torch.autocast_decrement_nesting()
+    return n
 
 
 class _Attempt:
@@ -213,8 +217,21 @@ class _Attempt:
         grad, before = torch.is_grad_enabled(), self.machine.initial_state["grad_mode"]
         if grad != before:
             writer.line(f"{writer.constant(torch._C._set_grad_enabled)}({grad})")
-        if self.machine.state_changed and read_state(("autocast",))["autocast"] != self.machine.initial_state["autocast"]:
-            raise SkipFrame("a break inside an autocast region; the frame runs as it is", breaks=list(self.stops.values()))
+        if self.machine.state_changed:
+            self._write_autocast(writer)
+
+    def _write_autocast(self, writer: EntryWriter) -> None:
+        """Leave autocast as the program has it here: a break may lie inside of an autocast region."""
+        before = self.state_before
+        name = writer.constant(torch)
+        for device, enabled, dtype in before.autocast:
+            if (torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)) != (enabled, dtype):
+                writer.line(f"{name}.set_autocast_enabled({device!r}, {torch.is_autocast_enabled(device)})")
+                writer.line(f"{name}.set_autocast_dtype({device!r}, {writer.value(torch.get_autocast_dtype(device))})")
+        if torch.is_autocast_cache_enabled() != before.cache:
+            writer.line(f"{name}.set_autocast_cache_enabled({torch.is_autocast_cache_enabled()})")
+        for _ in range(_nesting() - before.nesting):
+            writer.line(f"{name}.autocast_increment_nesting()")
 
     def _write_break(self, writer: EntryWriter, index: int) -> None:
         frame, machine = self.frame, self.machine
@@ -308,6 +325,19 @@ class _Attempt:
                 if _overlap([e for _, e in together]):
                     raise SkipFrame("tensors that share memory are changed in place")
                 guards.append(Guard(None, "NO_OVERLAP", sources, None, None, "a tensor is changed in place"))
+        guards += self._different_targets()
+        return guards
+
+    def _different_targets(self) -> list[Guard]:
+        """An object that is changed must not be the same as another one that was taken for different."""
+        world = self.machine.world
+        kinds = {type(e.target) for e in self.machine.effects if e.kind in ("setattr", "delattr", "method")}
+        guards = []
+        for kind in kinds:
+            same = tuple({world.sources[id(o)]: None for o in world.keep if type(o) is kind and id(o) in world.sources
+                          and world.sources[id(o)].root.kind != "const"})
+            if len(same) > 1:
+                guards.append(Guard(None, "NO_ALIAS", same, None, None, "one of them is changed"))
         return guards
 
 

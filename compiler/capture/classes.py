@@ -43,7 +43,7 @@ def instantiate(m: Machine, cls: type, args: list, kwargs: dict) -> Any:
         return m.world.register(member, S.attr(m.world.anchor(cls), member.name))
     if cls in (torch.nn.ModuleList, torch.nn.Sequential) and all(not tensor_calls.holds_tensor(a) for a in args) and not kwargs:
         # grouping modules that exist changes none of them; slices of a ModuleList do this
-        return m.native(cls, *[m.native(list, m.iterate(a)) if cls is torch.nn.ModuleList else a for a in args])
+        return m.world.create(m.native(cls, *[m.native(list, m.iterate(a)) if cls is torch.nn.ModuleList else a for a in args]))
     if issubclass(cls, torch.nn.Module):
         raise Break("module_construction", f"a {cls.__name__} is constructed")
     if issubclass(cls, torch.Tensor):

@@ -286,6 +286,10 @@ _WRITES = {
 _WRITES[collections.OrderedDict] = _WRITES[dict] | {"move_to_end"}
 
 
+_STRUCTURAL = frozenset(("__dict__", "_parameters", "_buffers", "_modules", "_forward_hooks", "_forward_pre_hooks", "_backward_hooks",
+                         "_backward_pre_hooks", "__annotations__", "__kwdefaults__"))
+
+
 def _apply(m: Machine, value: Any, name: str, args: list, kwargs: dict) -> Any:
     """A native method of an inside container, with iterables made native."""
     if name in ("extend", "__iadd__", "update", "__ior__") and args:
@@ -308,6 +312,9 @@ def mutate(m: Machine, obj: Any, name: str, args: list, kwargs: dict) -> Any:
     base = base_of(obj)
     if base is None or name not in _WRITES.get(base, ()):
         raise Break("mutation", f"{type(obj).__name__}.{name} changes an object from outside")
+    source = m.world.sources[id(obj)]
+    if source.kind == "attr" and source.key in _STRUCTURAL:
+        raise Break("mutation", f"`{source.name()}` is changed, through which attributes are read")
     shadow = _shadow(m, obj)
     if name in ("extend", "__iadd__", "update") and args:
         args = [_native_argument(m, args[0]), *args[1:]]

@@ -19,6 +19,8 @@ from .world import NULL, TraceTensor
 
 __all__: list[str] = []
 
+_LONG_LOOP = 2000        # iterations with tensor work that are unrolled into one graph; a longer loop is captured per iteration
+
 
 # --- attributes and items
 @handler("LOAD_ATTR")
@@ -157,6 +159,10 @@ def for_iter(m: Machine, f: Frame, ins: Any) -> None:
     iterator = f.stack[-1]
     if id(iterator) in m.world.sources:
         raise Break("unknown_object", f"a {type(iterator).__name__} that came from outside is iterated over")
+    if m.graph.calls > _LONG_LOOP:
+        count = m.loop_counts[ins] = m.loop_counts.get(ins, 0) + 1
+        if count > _LONG_LOOP:
+            raise Break("long_loop", f"the loop runs more than {_LONG_LOOP} times")
     try:
         v = next(iterator)
     except StopIteration:
@@ -227,7 +233,7 @@ def make_function(m: Machine, f: Frame, ins: Any) -> None:
         fn.__kwdefaults__ = dict(kwdefaults)
     if annotations:
         fn.__annotations__ = dict(zip(annotations[::2], annotations[1::2])) if isinstance(annotations, tuple) else annotations
-    f.stack.append(fn)
+    f.stack.append(m.world.create(fn))
 
 
 @handler("CALL_INTRINSIC_1")

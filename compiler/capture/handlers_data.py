@@ -41,6 +41,22 @@ def swap(m: Machine, f: Frame, ins: Any) -> None:
     s[-1], s[-n] = s[-n], s[-1]
 
 
+def _only_moved(f: Frame) -> bool:
+    """Whether the value just loaded goes straight into another local (as where a region or resume function begins)."""
+    at = f.pc
+    for _ in range(6):
+        ins = f.program[at][1]
+        if ins.op in ("STORE_FAST", "POP_TOP"):
+            return True
+        if ins.op == "JUMP":
+            at = ins.target.index
+        elif ins.op in ("DELETE_FAST", "NOP"):
+            at += 1
+        else:
+            return False
+    return False
+
+
 # --- constants and locals
 @handler("LOAD_CONST")
 def load_const(m: Machine, f: Frame, ins: Any) -> None:
@@ -51,7 +67,8 @@ def load_const(m: Machine, f: Frame, ins: Any) -> None:
 def load_fast(m: Machine, f: Frame, ins: Any) -> None:
     v = f.slots[ins.slot]
     if type(v) is Unread:
-        v = f.slots[ins.slot] = v.load(m)
+        if not _only_moved(f):                           # a mere move between locals relies on nothing
+            v = f.slots[ins.slot] = v.load(m)
     elif v is MISSING:
         raise Raised(UnboundLocalError(f"cannot access local variable '{ins.arg}' where it is not associated with a value"))
     f.stack.append(v)

@@ -73,6 +73,7 @@ class Machine:
         self.stops: dict[int, Any] = {}              # instruction index of the root frame -> reason
         self.initial_state: dict[str, Any] = {}      # torch's global state when the frame began
         self.state_changed = False                   # grad mode or autocast was set by the program
+        self.loop_counts: dict[Any, int] = {}        # FOR_ITER instruction -> iterations, once the graph is large
         self.module_path = ""
         self.instructions = 0
         self.inlined: dict[types.CodeType, None] = {}

@@ -174,3 +174,13 @@ def test_exception_leaves_with_its_own_traceback():
         return y @ torch.ones(7, 7)
     with pytest.raises(RuntimeError):
         run(wrong_shape, X)
+
+
+def test_a_long_loop_is_captured_per_iteration():
+    def long(x):
+        for _ in range(5000):
+            x = x + 1
+        return x * 2
+    run = Runner()
+    same(run(long, torch.zeros(2)), torch.full((2,), 10000.0))
+    assert run.breaks[0].kind == "long_loop" and len(run.captures) == 3

@@ -275,3 +275,52 @@ def test_generators_that_leave():
     run = Runner()
     g, y = run(fn, X)
     same(list(g), [(X + 1) * 0, (X + 1)])
+
+
+def test_objects_that_become_the_same():
+    def fn(a, b, x):
+        a.append(1)
+        return x + len(b)
+    run = Runner()
+    p, q = [], []
+    same(run(fn, p, q, X), X + 0)
+    same(run(fn, p, p, X), X + 2)
+
+    def attr(a, b, x):
+        a.n += 1
+        return x * b.n
+    run = Runner()
+    c, d = Counter(), Counter()
+    same(run(attr, c, d, X), X * 0)
+    same(run(attr, d, d, X), X * 1)
+
+
+def test_module_dicts_are_not_changed_unseen():
+    class M(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("b", torch.ones(4))
+
+        def forward(self, x):
+            self._buffers["b"] = x[0]
+            self.__dict__["k"] = 3
+            return x + self.b * self.k
+    run = Runner()
+    a, b = M(), M()
+    for _ in range(2):
+        same(run(M.forward, a, X), b(X))
+        same(a.b, b.b)
+
+
+def test_break_inside_autocast():
+    def fn(x):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            y = x @ x.T
+            n = y.sum().item()
+            z = y @ y
+        return z, n > 0, x @ x.T
+    run = Runner()
+    for _ in range(2):
+        same(run(fn, X), fn(X))
+        assert not torch.is_autocast_enabled("cpu")
+    assert run.breaks[0].kind == "item" and len(run.graphs) == 2
