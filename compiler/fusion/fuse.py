@@ -11,6 +11,7 @@ from .groups import Limits, group_steps
 from .inline import buffers_read, inline
 from .memory import plan_memory
 from .names import unify_names
+from .order import sink
 from .schedule import Schedule
 from .split import split_reductions
 
@@ -26,7 +27,7 @@ def schedule(lowered: LoweredGraph, opts: Any) -> Schedule:
     steps: list[Any] = list(lowered.steps)
     if fuse:
         steps = inline(steps, needed, hints, drop_rounding)
-        steps = split_reductions(steps, hints)
+        steps = sink(split_reductions(steps, hints))
     else:
         steps = inline(steps, needed, hints, drop_rounding, nothing=True)
     limits = Limits(nests=max(1, opts.get("max_fusion_size", 4096)), epilogue=bool(opts.get("epilogue_fusion", True)))

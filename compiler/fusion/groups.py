@@ -12,7 +12,7 @@ arise and no search is needed: the whole is linear. Each refusal is recorded wit
 """
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Sequence
 
 from ..lowering.ir import Axis, Buffer, LoopNest, walk
@@ -44,6 +44,7 @@ class Group:
     factors: list[Factor] = field(default_factory=list)
     writes: dict[Buffer, Expr | None] = field(default_factory=dict)   # buffer -> index over the factors' symbols
     reads: set[Buffer] = field(default_factory=set)
+    read_at: dict[Buffer, list[tuple]] = field(default_factory=dict)   # buffer -> (axes, level, index) of some reads
     because: list[str] = field(default_factory=list)
     extern: Any = None                                    # an Extern or View step alone in its place
     _maps: dict[Any, dict[str, Expr] | None] = field(default_factory=dict)
@@ -125,6 +126,13 @@ class _Grouping:
                 self.join(g, nest, loads)
                 return
             except Refusal as e:
+                other = in_order_of(nest, loads, g)
+                if other is not None:
+                    try:
+                        self.join(g, other, loads)
+                        return
+                    except Refusal:
+                        pass                             # the first reason is the one to report
                 self.refuse(g, nest, str(e))
         self.start(nest, loads)
 
@@ -179,6 +187,7 @@ class _Grouping:
         for level, factors in self.spaces(g, nest):
             try:
                 self.check_reads(g, nest, loads, level, factors)
+                self.check_sharing(g, nest, loads, level, factors)
                 self.check_cost(g, nest, level, factors)
             except Refusal as e:
                 last = last or e
@@ -243,6 +252,20 @@ class _Grouping:
             if at is None or (tidy(e.subs(m), ranges) is not at and not (level == "outer" and self.same_row(b, e.subs(m), at, factors, ranges))):
                 raise Refusal(f"reads {b.name} at another index than the one it is made at")
 
+    def check_sharing(self, g: Group, nest: LoopNest, loads: list, level: str, factors: list[Factor]) -> None:
+        """Nests that only read the same memory belong together where they read it at the same index, or run over the very same
+        space; the same number of elements in another order shares nothing in the cache."""
+        if any(b in g.writes for b, _ in loads) or [f.size for f in factors_of(nest.domain)] == [f.size for f in g.factors]:
+            return
+        ranges = g.ranges(factors)
+        m = g.map_of(nest.domain if level == "full" else nest.axes, level, factors)
+        for b, e in loads:
+            for axes, lv, other in g.read_at.get(b, ()):
+                mm = g.map_of(axes, lv, factors)
+                if m is not None and mm is not None and tidy(other.subs(mm), ranges) is tidy(e.subs(m), ranges):
+                    return
+        raise Refusal("reads the same memory in another order")
+
     def same_row(self, b: Buffer, e: Expr, at: Expr, factors: list[Factor], ranges: dict) -> bool:
         """Whether one element of the same row is read, once for the row: it is computed again there (log-softmax, then the
         target's element)."""
@@ -277,7 +300,10 @@ class _Grouping:
             g.because.append(because)
         # an index that several nests write (pieces of a cat) is never the one that a reader wants
         g.writes[nest.buffer] = tidy(nest.index.subs(m), g.ranges(factors)) if nest.buffer not in self.made_in else None
-        for b, _ in loads:
+        for b, e in loads:
+            known = g.read_at.setdefault(b, [])
+            if len(known) < 3:
+                known.append((nest.domain if level == "full" else nest.axes, level, e))
             if b not in g.writes and b not in g.reads:
                 g.reads.add(b)
                 rs = self.readers.setdefault(b, [])
@@ -285,6 +311,33 @@ class _Grouping:
                 if len(rs) > 4:
                     del rs[0]
         self.made_in[nest.buffer] = g
+
+
+def in_order_of(nest: LoopNest, loads: list, g: Group) -> LoopNest | None:
+    """The nest with its axes in the group's order, as far as some memory that both touch tells which axis is which; None where that
+    changes nothing, or would move the innermost axis."""
+    if nest.reduce_op is not None:
+        return None
+    for b, e in loads:
+        at = g.writes.get(b)
+        if at is None and b in g.read_at:
+            axes, level, other = g.read_at[b][0]
+            at = other.subs(g.map_of(axes, level, g.factors) or {})
+        if at is None:
+            continue
+        place = {}
+        for n, a in enumerate(nest.domain):
+            c = e.coeff(a.symbol.name)
+            if c is not None and not (c.op == "int" and c.value == 0):
+                place[c] = n
+        order = [place.get(at.coeff(f"g{k}")) for k in range(len(g.factors))]
+        if None in order or sorted(order) != list(range(len(nest.domain))):
+            continue
+        if order == list(range(len(order))) or order[-1] != len(order) - 1:
+            continue
+        axes = tuple(nest.domain[k] for k in order)
+        return replace(nest, axes=axes, domain=axes)
+    return None
 
 
 def element(at: Expr, e: Expr, factors: Sequence[Factor], ranges: dict) -> dict[str, Expr] | None:

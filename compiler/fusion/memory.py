@@ -136,6 +136,7 @@ class _Planner:
         dead: dict[Expr, list[Buffer]] = {}
         room: dict[Buffer, Expr] = {}                    # bytes of the block that a buffer lies in
         dies: dict[int, list[Buffer]] = {}
+        taken: set[Buffer] = set()
         aliased = {self.root(x) for xs in self.aliases.values() for x in xs} | set(self.aliases)
         for b, i in self.last_use.items():
             dies.setdefault(i, []).append(b)
@@ -146,13 +147,13 @@ class _Planner:
                 room[b] = nbytes(b)
                 if b in self.pinned or b in aliased:
                     continue
-                old = self.in_place_input(s, b, i, reuse, room) if isinstance(s, Launch) else None
+                old = self.in_place_input(s, b, i, taken, room) if isinstance(s, Launch) else None
                 if old is None:
                     old = self.take(dead, room[b])
                 if old is not None:
                     reuse[b] = old
                     room[b] = room[old]
-            taken = set(reuse.values())
+                    taken.add(old)
             for b in dies.get(i, ()):
                 if b in room and b not in self.pinned and b not in aliased and b not in taken:
                     dead.setdefault(room[b], []).append(b)
@@ -168,9 +169,8 @@ class _Planner:
                 return dead[integer(sizes[0])].pop()
         return None
 
-    def in_place_input(self, s: Launch, b: Buffer, i: int, reuse: dict[Buffer, Buffer], room: dict[Buffer, Expr]) -> Buffer | None:
+    def in_place_input(self, s: Launch, b: Buffer, i: int, taken: set[Buffer], room: dict[Buffer, Expr]) -> Buffer | None:
         o = s.outputs.index(b)
-        taken = set(reuse.values())
         for k, x in enumerate(s.inputs):
             if (x in room and self.last_use[x] == i and x not in self.pinned and x not in taken and room[x] is room[b]
                     and x not in s.outputs and x.dtype.itemsize == b.dtype.itemsize and same_index(s.kernel, k, o)):

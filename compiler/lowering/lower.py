@@ -99,6 +99,7 @@ class Lowering:
         self.node: torch.fx.Node | None = None
         self._names: set[str] = set()
         self._views: dict[tuple, Buffer] = {}
+        self._view_base: dict[Buffer, Buffer] = {}
         self._realised: dict[tuple, Buffer] = {}
         self.foreign: set[Buffer] = set()                # made by library calls that allocate for themselves
         self._results: dict[torch.fx.Node, Buffer] = {}
@@ -280,6 +281,7 @@ class Lowering:
         b = self._views.get(k)
         if b is None:
             b = self._views[k] = self._buffer(base.name + "_view", shape, base.dtype, stride, base.device)
+            self._view_base[b] = base
             self.steps.append(View(b, base, offset))
         return b
 
@@ -365,7 +367,7 @@ class Lowering:
             self.node = node
             ref = self.refs[node]
             b = self.realise(ref, strides_of(node.meta["val"]), fresh=True)
-            memory = next((s.base for s in self.steps if isinstance(s, View) and s.buffer is b), b)
+            memory = self._view_base.get(b, b)
             if memory in self._result_memory:            # two results are never one tensor
                 b = memory = self.copy(ref, strides_of(node.meta["val"]))
             self._result_memory.add(memory)

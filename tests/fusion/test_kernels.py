@@ -166,3 +166,50 @@ def test_zero_sizes():
     for shape in ((0, 4), (4, 0), (0,)):
         check(lambda x: torch.relu(x * 2), torch.randn(shape))
         check(lambda x: (x * 2).sum(-1) + 1, torch.randn(shape))
+
+
+def test_work_that_waits_for_a_library_call_shares_its_reader_s_kernel():
+    def f(x, a, b, c):
+        return (F.silu(x @ a) * (x @ b)) @ c
+    check(f, torch.randn(6, 5), torch.randn(5, 4), torch.randn(5, 4), torch.randn(4, 3), n_kernels=1, n_externs=3)
+
+
+def test_rotary_embedding_is_one_kernel():
+    def f(q, cos, sin):
+        q = q.view(2, 6, 4, 8).transpose(1, 2)
+        half = torch.cat([-q[..., 4:], q[..., :4]], -1)
+        return q * cos + half * sin
+    s = check(f, torch.randn(2, 6, 32), torch.randn(6, 8), torch.randn(6, 8), n_kernels=1)
+    assert "//" not in str(kernels(s)[0])
+
+
+def test_channel_statistics_move_into_the_kernel_that_applies_them():
+    def f(x, w, b, mean, var):
+        scale = w * torch.rsqrt(var + 1e-5)
+        shift = b - mean * scale
+        return torch.relu(x * scale[:, None, None] + shift[:, None, None])
+    p = torch.rand(4, 6) + 0.5
+    check(f, torch.randn(2, 6, 16, 16), *p, n_kernels=1)
+
+
+def test_log_softmax_and_the_target_s_element_are_one_kernel():
+    s = check(lambda x, t: F.cross_entropy(x, t, reduction="none"), torch.randn(40, 9), torch.randint(0, 9, (40,)))
+    assert max(len(k.stages) for k in kernels(s)) >= 3
+
+    def f(x, t):
+        return torch.log_softmax(x, 1).gather(1, t[:, None])[:, 0].neg()
+    k, = kernels(check(f, torch.randn(40, 9), torch.randint(0, 9, (40,)), n_kernels=1))
+    assert [b.shape for b in k.outputs] == [(40,)]       # the matrix of logarithms is never stored
+
+
+def test_equal_nests_are_computed_once():
+    def f(x, w):
+        a, b = (x > 0).float() * 2, (x > 0).float() * 2
+        return a @ w + b @ w
+    s = check(f, torch.randn(6, 5), torch.randn(5, 4))
+    assert len(kernels(s)) == 2
+
+
+def test_same_elements_in_another_order_do_not_share():
+    s = check(lambda x: (x.sin(), x.t().contiguous().cos()), torch.randn(200, 300), n_kernels=2)
+    assert all("//" not in str(k) for k in kernels(s))

@@ -131,3 +131,24 @@ def test_symbolic_sizes_reuse_equal_expressions():
         want = torch.relu(want @ xs[1])
     torch.testing.assert_close(run_schedule(s, xs)[0], want)
     assert sum(isinstance(x, Launch) for x in s.steps) == 5
+
+
+def test_results_are_tensors_of_their_own_not_views():
+    x, w = torch.randn(2, 3, 4), torch.randn(2, 4, 5)
+    s = check(lambda x, w: torch.relu(x @ w).view(6, 5), x, w, n_kernels=1)
+    out = s.outputs[0].value
+    assert any(isinstance(a, Alloc) and a.buffer is out for a in s.steps)
+    s = check(lambda x, w: (x.view(2, 1, 3, 4) @ w.view(2, 1, 4, 5)), x, w)
+    out = s.outputs[0].value
+    assert any(isinstance(a, Alloc) and a.buffer is out for a in s.steps) and not any(isinstance(a, Launch) for a in s.steps)
+
+
+def test_views_are_released_with_their_memory():
+    def f(x, w):
+        for _ in range(3):
+            x = torch.softmax(x.view(4, 2, 8), -1).view(8, 8) @ w
+        return x.sum()
+    s = check(f, torch.randn(8, 8), torch.randn(8, 8))
+    made = {a.buffer for a in s.steps if type(a).__name__ == "View" and a.base.kind == "temp"}
+    freed = {a.buffer for a in s.steps if isinstance(a, Free)}
+    assert made <= freed

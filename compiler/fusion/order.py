@@ -1,0 +1,57 @@
+"""The order in which grouping sees the steps: library calls as early as they were, loop nests as late as they are needed.
+
+In `silu(x @ a) * (x @ b)` the silu comes before the second product; held back until the multiplication it becomes that one's
+neighbour, and they share a kernel. What is held back keeps its inputs alive, so it is not held longer than a few library calls.
+"""
+from __future__ import annotations
+
+from collections import deque
+from typing import Sequence
+
+from ..lowering.ir import Buffer, LoopNest, walk
+from ..lowering.lowered import Extern, LoweredStep
+from .inline import buffers_read
+
+__all__ = ["sink"]
+
+PATIENCE = 4           # library calls that a nest may be held back for
+
+
+def sink(steps: Sequence[LoweredStep]) -> list[LoweredStep]:
+    """The same steps in another valid order."""
+    reads: list[list[Buffer]] = [[v.attr[0] for v in walk([s.value]) if v.op == "load"] if isinstance(s, LoopNest) else buffers_read(s)
+                                 for s in steps]
+    writers: dict[Buffer, list[int]] = {}
+    held: deque[tuple[int, int]] = deque()               # (step, library calls so far when it came)
+    done = [False] * len(steps)
+    out: list[LoweredStep] = []
+    calls = 0
+
+    def emit(root: int) -> None:
+        """Put out a step after everything that it needs; iterative, each step once, older steps first."""
+        stack = [(root, False)]
+        while stack:
+            i, ready = stack.pop()
+            if done[i]:
+                continue
+            if ready:
+                done[i] = True
+                out.append(steps[i])
+                continue
+            stack.append((i, True))
+            needs = {w for b in reads[i] for w in writers.get(b, ()) if not done[w] and w < i}
+            stack.extend((w, False) for w in sorted(needs, reverse=True))
+
+    for i, s in enumerate(steps):
+        if isinstance(s, Extern):
+            emit(i)
+            calls += 1
+            while held and (done[held[0][0]] or held[0][1] + PATIENCE <= calls):
+                emit(held.popleft()[0])
+        else:
+            held.append((i, calls))
+        for b in [s.buffer] if not isinstance(s, Extern) else [b for b in s.outputs if b is not None]:
+            writers.setdefault(b, []).append(i)
+    for i, _ in held:
+        emit(i)
+    return out
