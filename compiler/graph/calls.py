@@ -89,6 +89,19 @@ def is_factory(fn: Any) -> bool:
         return False
 
 
+def _specialised(x: Any) -> Any:
+    """The same tensors and sizes with their symbols fixed to the hints, by guards."""
+    if isinstance(x, TraceTensor) and x.tt_env is not None:
+        for s in (*x.shape, *x.stride()):
+            int(s)
+        return torch.ops.aten.alias.default(x)
+    if isinstance(x, torch.SymInt):
+        return int(x)
+    if type(x) in (list, tuple):
+        return type(x)(map(_specialised, x))
+    return x
+
+
 def trace_call(fn: Callable, args: tuple, kwargs: dict) -> Any:
     """fn(*args, **kwargs) on TraceTensors; factories give TraceTensors. Raises NotImplementedError for what cannot be
     traced (a generator, out= of a factory)."""
@@ -106,6 +119,9 @@ def trace_call(fn: Callable, args: tuple, kwargs: dict) -> Any:
     try:
         return fn(*args, **kwargs)
     except RuntimeError as e:
+        if "expected to contain only concrete integers" in str(e) or "when we expected a concrete int" in str(e):
+            # a C++ composite makes a tensor of a symbolic size by itself: once more with the sizes fixed
+            return fn(*map(_specialised, args), **{k: _specialised(v) for k, v in kwargs.items()})
         if "data is not allocated yet" in str(e):       # a C++ composite read the values (tensor_split by a tensor, ...)
             raise DataDependentError(f"{getattr(fn, '__name__', fn)} reads a tensor's values") from None
         raise

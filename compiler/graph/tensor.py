@@ -129,7 +129,7 @@ def _plain(x: Any) -> Any:
     """An argument as rules see it."""
     c = x.__class__
     if c is TraceTensor:
-        return x.tt_meta
+        return x.tt_meta if x.tt_env is None or not x.tt_env.replacements else tensor_meta(x)
     if c is int or c is float or c is bool or x is None or c is str:
         return x
     if c is list or c is tuple:
@@ -171,6 +171,9 @@ def _find_env(args: Iterable[Any]) -> ShapeEnv | None:
 
 
 def _dispatch(op: torch._ops.OpOverload, args: tuple, kwargs: dict) -> Any:
+    question = _METADATA.get(op)
+    if question is not None:
+        return question(args[0])
     info = op_info(op)
     outer = state.env
     env = state.env = _find_env(args) or (_find_env(kwargs.values()) if kwargs else None)
@@ -196,6 +199,27 @@ def _dispatch(op: torch._ops.OpOverload, args: tuple, kwargs: dict) -> Any:
     finally:
         state.env = outer
     return out
+
+
+def _fixed(xs: Any) -> Any:
+    """C++ code that wants plain sizes gets the hints, by guards."""
+    return [int(x) for x in xs] if isinstance(xs, (tuple, list, torch.Size)) else int(xs)
+
+
+# what C++ asks of a tensor with symbolic sizes instead of reading its fields
+_METADATA: dict[Any, Any] = {
+    torch.ops.aten.size.default: lambda t: _fixed(_sym_tuple(t, "shape")),
+    torch.ops.aten.stride.default: lambda t: _fixed(_sym_tuple(t, "stride")),
+    torch.ops.aten.storage_offset.default: lambda t: _fixed(t.storage_offset()),
+    torch.ops.aten.numel.default: lambda t: _fixed(t.numel()),
+    torch.ops.aten.dim.default: lambda t: len(t.tt_meta.shape),
+    torch.ops.aten.sym_size.default: lambda t: _sym_tuple(t, "shape"),
+    torch.ops.aten.sym_stride.default: lambda t: _sym_tuple(t, "stride"),
+}
+
+
+def _sym_tuple(t: TraceTensor, field: str) -> list:
+    return [wrap(x, t.tt_env) for x in getattr(tensor_meta(t), field)]
 
 
 def _try_decompose(op: torch._ops.OpOverload, args: tuple, kwargs: dict) -> Any:

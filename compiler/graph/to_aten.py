@@ -7,6 +7,7 @@ from ..capture.result import CapturedGraph
 from .aten import AtenGraph
 from .decompose import decompose
 from .passes import run_passes
+from .passes.sizes import unify_sizes
 from .record import record
 
 __all__ = ["to_aten", "finish"]
@@ -20,8 +21,10 @@ def to_aten(captured: CapturedGraph, opts: Any = None) -> AtenGraph:
 def finish(a: AtenGraph, opts: Any = None) -> AtenGraph:
     """The part behind recording: passes and decomposition."""
     disabled = _disabled(opts)
+    unify_sizes(a)
     a = run_passes(a, "recorded", disabled)
     a = decompose(a)
+    unify_sizes(a)
     return run_passes(a, "decomposed", disabled)
 
 

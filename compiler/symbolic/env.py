@@ -93,6 +93,10 @@ class ShapeEnv:
             self._decided[p] = d
         return d
 
+    def evaluate_sym_node(self, node: SymNode, size_oblivious: bool = False, fallback_value: Any = None) -> Any:
+        """What torch's own Python helpers (guard_or_false, ...) ask of a node's environment."""
+        return node.evaluate()
+
     def specialize(self, e: IntLike, why: str = "") -> int:
         """Fix an expression to its hint (a guard) and return it. A product of sizes fixes each of its symbols."""
         e = self.replace(E.as_expr(e))

@@ -8,7 +8,8 @@ import os
 import pytest
 import torch
 from tcompile.compiler.graph.tensor import DataDependentError
-from tests.graph.helpers import compiled
+from tcompile.compiler.graph.interpret import interpret
+from tests.graph.helpers import compiled, graph_of
 from tests.oracles.opdb import COMMON, check, op_infos
 
 ALL = os.environ.get("TCOMPILE_OPDB") == "all"
@@ -47,6 +48,24 @@ def test_graph_equals_eager(name: str, dtype: torch.dtype) -> None:
     assert out.ok, "\n".join(out.failed[:5])
     if not ALL:
         assert not [r for r in out.refused if "DataDependent" not in r], out.refused[:3]
+
+
+def compiled_symbolic(fn, tensors):
+    """Every dimension of size 2 and more is a symbol; what tracing guarded must hold for the sizes it saw."""
+    a = graph_of(fn, tensors, {i: range(t.dim()) for i, t in enumerate(tensors)})
+    for g in a.env.guards:
+        assert g[0].eval(a.env.hints) is True, g
+    return lambda *xs: interpret(a, list(xs))
+
+
+_SYMBOLIC = [n for n in COMMON if n in op_infos()]
+
+
+@pytest.mark.parametrize("name", _SYMBOLIC if not ALL else NAMES)
+def test_graph_with_symbolic_sizes_equals_eager(name: str) -> None:
+    out = check(op_infos()[name], torch.float32 if torch.float32 in op_infos()[name].dtypes else torch.int64, compiled_symbolic,
+                refusals=(NotImplementedError, DataDependentError), limit=8)
+    assert out.ok, "\n".join(out.failed[:5])
 
 
 def test_common_names_exist() -> None:

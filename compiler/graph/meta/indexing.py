@@ -11,6 +11,7 @@ from .core import (DataDependentError, TensorMeta, broadcast_shapes, contiguous_
 from .pointwise import pointwise
 from .strides import elementwise_strides, preserve_strides
 from .types import promote
+from .views import diagonal, select, slice_
 
 __all__: list[str] = []
 
@@ -87,9 +88,25 @@ def gather(x: TensorMeta, dim: int, index: TensorMeta, *, sparse_grad: bool = Fa
 
 
 @rule("scatter", "scatter_add", "scatter_reduce", "index_add", "index_copy", "index_fill", "index_reduce",
-      "select_scatter", "slice_scatter", "diagonal_scatter", "as_strided_scatter", "put")
+      "as_strided_scatter", "put")
 def scatter(x: TensorMeta, *_: Any, **__: Any) -> TensorMeta:
     return TensorMeta(x.shape, preserve_strides(x), x.dtype, x.device)
+
+
+def _scattered(view_rule: Any) -> Any:
+    """slice_scatter and its kin: the source must have the view's shape."""
+    def f(x: TensorMeta, src: TensorMeta, *args: Any, **kwargs: Any) -> TensorMeta:
+        part = view_rule(x, *args, **kwargs)
+        if len(part.shape) != len(src.shape) or not all(map(same, part.shape, src.shape)):
+            raise RuntimeError(f"expected src to have a size equal to the slice of self. src size = {list(src.shape)}, slice size = "
+                               f"{list(part.shape)}")
+        return TensorMeta(x.shape, preserve_strides(x), x.dtype, x.device)
+    return f
+
+
+rule("slice_scatter")(_scattered(slice_))
+rule("select_scatter")(_scattered(select))
+rule("diagonal_scatter")(_scattered(diagonal))
 
 
 @rule("masked_scatter")

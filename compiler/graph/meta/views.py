@@ -8,7 +8,7 @@ import torch
 from ...symbolic import expr as E
 from ...symbolic.expr import IntLike
 from .core import (TensorMeta, contiguous_strides, decide, fix, fold, is_one, is_zero, less, norm_dim, norm_dims, numel, rule,
-                   same)
+                   same, state)
 from .types import to_complex_real
 
 __all__ = ["view_strides", "infer_size", "clamp_index"]
@@ -266,12 +266,22 @@ def split(x: TensorMeta, size: Any, dim: int = 0) -> list[TensorMeta]:
     if isinstance(size, (list, tuple)):
         return split_with_sizes(x, size, dim)
     dim = norm_dim(dim, x.ndim)
-    n, size = fix(x.shape[dim]), fix(size)
+    n = x.shape[dim]
+    if not (isinstance(n, int) and isinstance(size, int)):
+        return _split_symbolic(x, n, size, dim)
     if size == 0 and n != 0 or size < 0:
         raise RuntimeError(f"split_size can only be 0 if dimension size is 0, but got dimension size of {n}")
     if size == 0:
         return [slice_(x, dim, 0, 0)]
     return [slice_(x, dim, i, min(i + size, n)) for i in range(0, max(n, 1), size)]
+
+
+def _split_symbolic(x: TensorMeta, n: IntLike, size: IntLike, dim: int) -> list[TensorMeta]:
+    """The number of parts is fixed (a guard on it), their sizes are not."""
+    count = -(-state.env.hint(n) // state.env.hint(size))
+    if not same(fold(E.ceildiv(n, size)), count):
+        raise RuntimeError("split_size must be positive")
+    return [slice_(x, dim, fold(size * i), n if i == count - 1 else fold(size * (i + 1))) for i in range(count)]
 
 
 @rule("split_with_sizes")
