@@ -117,7 +117,7 @@ def _find_layout() -> tuple[int, ...]:
         "numel", (i for i in range(past, _IMPL_WORDS) if all(s[i] == t.numel() for t, s in zip(tensors, signed)))
     )
     dtype = _find_dtype(words, tensors, past)
-    autograd, requires_grad, grad_fn, fw_grad = _find_autograd(storage)
+    autograd, *inside = _find_autograd(storage)
     data = _WORD * _one(
         "the data pointer",
         (
@@ -126,21 +126,7 @@ def _find_layout() -> tuple[int, ...]:
             if all(_u64(t.untyped_storage()._cdata + _WORD * i) == t.untyped_storage().data_ptr() for t in plain)
         ),
     )
-    return (
-        impl,
-        storage,
-        autograd,
-        sizes * _WORD,
-        inline,
-        offset,
-        numel,
-        dtype,
-        keys,
-        requires_grad,
-        grad_fn,
-        fw_grad,
-        data,
-    )
+    return (impl, storage, autograd, sizes * _WORD, inline, offset, numel, dtype, keys, *inside, data)
 
 
 def _find_dtype(words: dict[int, list[int]], tensors: list[torch.Tensor], past: int) -> int:
@@ -174,7 +160,8 @@ def _usable(address: int) -> int:
     raise _NotFound("no malloc_usable_size")
 
 
-def _find_autograd(storage: int) -> tuple[int, int, int, int]:
+def _find_autograd(storage: int) -> tuple[int, ...]:
+    """Offset of the pointer in the TensorImpl; in what it points to: requires_grad, grad_fn, the tangent, is_view."""
     leaf = [torch.empty(3, requires_grad=True) for _ in range(4)]
     bare = [torch.empty(3) for _ in range(4)]
     first = storage // _WORD + 1
@@ -228,7 +215,15 @@ def _find_autograd(storage: int) -> tuple[int, int, int, int]:
         )
     finally:
         torch._C._exit_dual_level(level=level)
-    return autograd, flag, grad_fn, fw_grad
+    with torch.no_grad():
+        hidden = torch.empty(4, requires_grad=True).view(2, 2)
+    aliases = [torch.empty(4)[1:], torch.empty(2, 3).t(), leaf[1].view(3), hidden, torch.empty(3).expand(2, 3)]
+    frozen = torch.nn.Parameter(torch.empty(3)).requires_grad_(False)
+    whole = [*leaf, frozen, leaf[2].exp(), leaf[3] + leaf[2], torch.nn.Parameter(torch.empty(2))]
+    are, are_not = [meta(t) for t in aliases], [meta(t) for t in whole]
+    n = min(map(len, (*are, *are_not)))
+    is_view = _one("is_view", (k for k in range(n) if all(b[k] == 1 for b in are) and not any(b[k] for b in are_not)))
+    return autograd, flag, grad_fn, fw_grad, is_view
 
 
 def _verify() -> None:
@@ -236,25 +231,33 @@ def _verify() -> None:
     level = torch._C._enter_dual_level()
     try:
         dual = torch._VF._make_dual(torch.empty(4), torch.empty(4), level=level)
-        frozen = torch.nn.Linear(3, 5)
-        frozen.weight.requires_grad_(False)
-        changed = torch.nn.Linear(3, 5)
-        changed.weight.data = torch.empty(7, 2, dtype=torch.float64)
+        frozen = torch.nn.Parameter(torch.empty(5, 3)).requires_grad_(False)
+        changed, bias = torch.nn.Parameter(torch.empty(5, 3)), torch.nn.Parameter(torch.empty(5))
+        changed.data = torch.empty(7, 2, dtype=torch.float64)
         with torch.no_grad():
-            detached = changed.bias * 2
+            detached = bias * 2
         with torch.inference_mode():
             inference = torch.empty(3, 4)
+        written = torch.empty(6)
+        view = written.view(2, 3)
+        written.mul_(torch.empty(6, requires_grad=True))  # the view requires a gradient now
+        with torch.no_grad():
+            unseen = torch.empty(6, requires_grad=True).view(2, 3)
         for t in [
             *_examples(),
             dual,
-            frozen.weight,
-            changed.weight,
-            changed.bias,
+            frozen,
+            changed,
+            bias,
             detached,
             inference,
+            written,
+            view,
+            unseen,
+            unseen.detach(),
             torch.empty(4, dtype=torch.complex64).conj(),
             torch.empty(5, 5).set_(torch.empty(50).untyped_storage(), 3, (2, 2), (5, 1)),
-            changed.bias.view(5, 1).expand(5, 6),
+            bias.view(5, 1).expand(5, 6),
             torch.empty(3, requires_grad=True).detach(),
         ]:
             s, st, offset, numel, _, keys, grad, tangent, data = native.read_tensor(t)  # type: ignore[union-attr]
@@ -351,7 +354,13 @@ def prepare() -> None:
         return
     _prepared = True
     native.set_torch(
-        torch._C.TensorBase, torch.Tensor, torch.nn.Parameter, torch.Size, torch.device, torch.nn.Module.__getattr__
+        torch._C.TensorBase,
+        torch.Tensor,
+        torch.nn.Parameter,
+        torch.Size,
+        torch.device,
+        torch.nn.Module.__getattr__,
+        torch._C.TensorBase.requires_grad,
     )
     try:
         with (

@@ -128,7 +128,7 @@ static PyObject *load(Run *r, const Ins *i)
             rec_object(rec, base);
             rec_word(rec, &((PyFunctionObject *)base)->func_defaults);
             if (defaults)
-                rec_hold(rec, defaults);
+                rec_tuple_item(rec, defaults, i->n);
         }
         return defaults && i->n >= 0 && i->n < PyTuple_GET_SIZE(defaults) ? PyTuple_GET_ITEM(defaults, i->n) : NULL;
     }
@@ -333,7 +333,9 @@ static int check(Run *r, const Ins *i)
         Py_ssize_t n = tc_length(v, &frozen);
         if (rec) {
             rec_object(rec, v);
-            if (frozen)
+            if (PyTuple_Check(v))
+                rec_tuple_item(rec, v, -1);
+            else if (frozen)
                 rec_hold(rec, v);
             else if (PyDict_Check(v))
                 rec_whole_dict(rec, v);

@@ -1,7 +1,18 @@
 #include "tensor.h"
+#include "values.h"
 
 TensorLayout tc_layout;
 unsigned char tc_itemsizes[256];
+
+int tc_ask_requires_grad(PyObject *o)
+{
+    PyGetSetDef *g = tc_torch.requires_grad;
+    PyObject *answer = g->get(o, g->closure);
+    if (answer == NULL)
+        PyErr_Clear();
+    Py_XDECREF(answer);
+    return answer == Py_True;
+}
 
 static inline int dims_check(const Dim *d, const int64_t *got, int64_t n, int64_t least, int64_t *values, char *bound)
 {
@@ -37,13 +48,9 @@ int tc_tensor_check(PyObject *o, const TensorCheck *c, int64_t *values, char *bo
         (keys != c->keys && keys != c->inference_keys))
         return TENSOR_DIFFERS;
     const char *meta = AT(const char *, impl, tc_layout.autograd);
-    int requires_grad = 0;
-    if (meta) {
-        requires_grad = AT(unsigned char, meta, tc_layout.requires_grad) || AT(uint64_t, meta, tc_layout.grad_fn);
-        if (UNLIKELY(AT(uint64_t, meta, tc_layout.fw_grad)))
-            return TENSOR_ASK;
-    }
-    if (requires_grad != c->requires_grad || tc_ndim(impl) != c->ndim)
+    if (meta && UNLIKELY(AT(uint64_t, meta, tc_layout.fw_grad)))
+        return TENSOR_ASK;
+    if (tc_requires_grad(o, impl) != c->requires_grad || tc_ndim(impl) != c->ndim)
         return TENSOR_DIFFERS;
     if (!dims_check(c->dims, tc_sizes(impl), c->ndim, 2, values, bound) ||
         !dims_check(c->dims + c->ndim, tc_strides(impl), c->ndim, INT64_MIN, values, bound))
@@ -81,9 +88,9 @@ static PyObject *set_tensor_layout(PyObject *self, PyObject *args)
     TensorLayout l = {.known = 1};
     Py_buffer itemsizes;
     (void)self;
-    if (!PyArg_ParseTuple(args, "iiiiiiiiiiiiiy*", &l.impl, &l.storage, &l.autograd, &l.sizes, &l.inline_dims,
+    if (!PyArg_ParseTuple(args, "iiiiiiiiiiiiiiy*", &l.impl, &l.storage, &l.autograd, &l.sizes, &l.inline_dims,
                           &l.storage_offset, &l.numel, &l.dtype, &l.keys, &l.requires_grad, &l.grad_fn, &l.fw_grad,
-                          &l.storage_data, &itemsizes))
+                          &l.is_view, &l.storage_data, &itemsizes))
         return NULL;
     memcpy(tc_itemsizes, itemsizes.buf, itemsizes.len < 256 ? (size_t)itemsizes.len : 256);
     PyBuffer_Release(&itemsizes);
@@ -107,11 +114,10 @@ static PyObject *read_tensor(PyObject *self, PyObject *o)
         PyTuple_SET_ITEM(sizes, i, PyLong_FromLongLong(tc_sizes(impl)[i]));
         PyTuple_SET_ITEM(strides, i, PyLong_FromLongLong(tc_strides(impl)[i]));
     }
-    int grad = meta && (AT(unsigned char, meta, tc_layout.requires_grad) || AT(uint64_t, meta, tc_layout.grad_fn));
     return Py_BuildValue("NNLLKKNNK", sizes, strides, (long long)AT(int64_t, impl, tc_layout.storage_offset),
                          (long long)AT(int64_t, impl, tc_layout.numel),
                          (unsigned long long)(AT(uint64_t, impl, tc_layout.dtype) & DTYPE_DEVICE_MASK),
-                         (unsigned long long)AT(uint64_t, impl, tc_layout.keys), PyBool_FromLong(grad),
+                         (unsigned long long)AT(uint64_t, impl, tc_layout.keys), PyBool_FromLong(tc_requires_grad(o, impl)),
                          PyBool_FromLong(meta && AT(uint64_t, meta, tc_layout.fw_grad)),
                          (unsigned long long)(storage ? AT(uint64_t, storage, tc_layout.storage_data) : 0));
 }

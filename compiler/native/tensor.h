@@ -18,6 +18,7 @@ typedef struct {
     int requires_grad;       /* in the AutogradMeta: a byte */
     int grad_fn;             /* a pointer, set for a tensor that has a grad_fn */
     int fw_grad;             /* a pointer, set once the tensor had a forward-mode tangent */
+    int is_view;             /* a byte, set for views: they also require a gradient where their base does */
     int storage_data;        /* in the StorageImpl: the data pointer */
 } TensorLayout;
 HIDDEN extern TensorLayout tc_layout;
@@ -57,6 +58,18 @@ static inline const int64_t *tc_strides(const char *impl)
 static inline int64_t tc_itemsize(PyObject *o)
 {
     return tc_itemsizes[AT(unsigned char, tc_impl(o), tc_layout.dtype)];
+}
+
+/* requires_grad as torch says it. The getter of torch.Tensor.requires_grad is asked where a view's base decides. */
+HIDDEN int tc_ask_requires_grad(PyObject *o);
+static inline int tc_requires_grad(PyObject *o, const char *impl)
+{
+    const char *meta = AT(const char *, impl, tc_layout.autograd);
+    if (meta == NULL)
+        return 0;
+    if (AT(unsigned char, meta, tc_layout.requires_grad) || AT(uint64_t, meta, tc_layout.grad_fn))
+        return 1;
+    return AT(unsigned char, meta, tc_layout.is_view) ? tc_ask_requires_grad(o) : 0;
 }
 
 /* Bare symbols are bound in `values` (with the bit in `bound` set) or compared with what is bound. */

@@ -227,7 +227,7 @@ PyObject *tc_item(PyObject *o, PyObject *key, Py_ssize_t index, int is_index, Py
         Py_ssize_t n = PyTuple_GET_SIZE(o);
         Py_ssize_t i = index < 0 ? index + n : index;
         if (rec)
-            rec_hold(rec, o);
+            rec_tuple_item(rec, o, i);
         return is_index && i >= 0 && i < n ? PyTuple_GET_ITEM(o, i) : NULL;
     }
     if (PyDict_Check(o) && m->mp_subscript == PyDict_Type.tp_as_mapping->mp_subscript)

@@ -25,6 +25,7 @@ HIDDEN int tc_const_equal(PyObject *a, PyObject *b);
 typedef struct {
     PyTypeObject *tensor_base, *tensor, *parameter, *size, *device;
     PyObject *module_getattr;
+    PyGetSetDef *requires_grad;     /* of TensorBase */
 } TorchNames;
 HIDDEN extern TorchNames tc_torch;
 HIDDEN int tc_init_values(PyObject *module);

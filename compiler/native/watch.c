@@ -160,6 +160,14 @@ void rec_whole_dict(Recorder *rec, PyObject *dict)
         rec->failed = 1;
 }
 
+/* Words and no reference: a tuple of modules must not keep them alive. */
+void rec_tuple_item(Recorder *rec, PyObject *tuple, Py_ssize_t i)
+{
+    rec_word(rec, &((PyVarObject *)tuple)->ob_size);
+    if (i >= 0 && i < PyTuple_GET_SIZE(tuple))
+        rec_word(rec, &((PyTupleObject *)tuple)->ob_item[i]);
+}
+
 void rec_hold(Recorder *rec, PyObject *o)
 {
     if (rec->held == NULL)

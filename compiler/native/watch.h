@@ -33,6 +33,7 @@ HIDDEN void rec_type(Recorder *rec, PyTypeObject *type);
 HIDDEN void rec_object(Recorder *rec, PyObject *o);                  /* its type pointer */
 HIDDEN void rec_lookup(Recorder *rec, PyObject *dict, PyObject *key, Py_hash_t hash, PyObject *value);
 HIDDEN void rec_whole_dict(Recorder *rec, PyObject *dict);           /* any change of it counts */
+HIDDEN void rec_tuple_item(Recorder *rec, PyObject *tuple, Py_ssize_t i);   /* its length, and item i where it is inside */
 HIDDEN void rec_hold(Recorder *rec, PyObject *o);
 /* Whether everything recorded is as it was. A dict that changed elsewhere than at the keys that were looked up is
    accepted, and its new version recorded. */

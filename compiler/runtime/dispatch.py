@@ -4,11 +4,12 @@
 `code_cache(code)` is the one CodeCache of a code object, shared by `compile()` and the frame hook; `cache.lookup(func,
 args)` gives the entry whose guards hold, and moves it to the front; after a miss `cache.last_failures` names the first
 guard of each entry that did not hold. `Dispatcher(func, cache, miss)` is a function-like callable: it binds arguments
-as CPython does, looks the entry up and calls it; where none serves, `miss(dispatcher, func, args)` decides, with
-compiled code switched off in this thread: it gives an Entry to run (preferred: that runs with compiled code on
-again), RUN_ORIGINAL, or the call's result. Parameters are in the order of co_varnames: positional, keyword-only, *args tuple, **kwargs dict.
+as CPython does, looks the entry up and calls it. Where none serves, `miss(dispatcher, func, args)` decides, with
+compiled code switched off in this thread: it gives an Entry to run (preferred: that runs with compiled code on again),
+RUN_ORIGINAL, or the call's result. Parameters are in the order of co_varnames: positional, keyword-only, *args tuple,
+**kwargs dict.
 
-The classes are the C extension's where it is built (a hit costs under 100 ns plus guards), else the Python ones below.
+The classes are the C extension's where it is built (a hit costs 22-36 ns plus guards), else the Python ones below.
 """
 
 from __future__ import annotations

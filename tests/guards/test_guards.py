@@ -420,6 +420,19 @@ def test_tensor_refusals(make):
     assert seen == [0, 0]
 
 
+def test_views_require_gradients_with_their_base(make):
+    base, weight = torch.randn(6), torch.randn(6, requires_grad=True)
+    view = base.view(2, 3)
+    p = make([Guard(X, "TENSOR", spec_of(view))])
+    assert holds(p, view) == -1
+    base.mul_(weight)
+    assert view.requires_grad and holds(p, view) == 0
+    with torch.no_grad():
+        hidden = weight.view(2, 3)
+    assert holds(p, hidden) == (0 if hidden.requires_grad else -1)
+    assert holds(p, hidden.detach()) == -1
+
+
 def test_tensor_with_tangent_is_refused_while_it_has_one(make):
     import torch.autograd.forward_ad as fwad
 
@@ -657,3 +670,25 @@ def test_malformed_guards_are_refused(make):
     ):
         with pytest.raises(ValueError, match=words):
             make([bad])
+
+
+def test_looking_for_the_layout_changes_nothing():
+    """The experiments draw no random numbers, leave no mode behind and import nothing heavy."""
+    import subprocess
+    import sys
+
+    script = """
+import sys, torch
+from tcompile.compiler.guards import probe
+torch.manual_seed(3)
+before, modules = torch.get_rng_state(), set(sys.modules)
+with torch.no_grad():
+    probe.prepare()
+    assert not torch.is_grad_enabled()
+assert torch.equal(before, torch.get_rng_state()) and torch.is_grad_enabled()
+assert not {m for m in set(sys.modules) - modules if m.startswith(("torch._dynamo", "torch._inductor", "sympy"))}
+assert probe.tensor_layout_known() or probe.native is None
+print("ok")
+"""
+    done = subprocess.run([sys.executable, "-W", "error", "-c", script], capture_output=True, text=True, timeout=60)
+    assert done.stdout.strip() == "ok", done.stderr

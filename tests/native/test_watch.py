@@ -260,6 +260,37 @@ def test_models_are_not_kept_alive_and_a_new_one_fails():
     assert p.check(func, (None,)) == 0
 
 
+def test_tuples_are_watched_without_keeping_their_items_alive():
+    class Holder(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.blocks = (Block(), Block())
+
+    h = Holder()
+    blocks = S.attr(X, "blocks")
+    guards = [
+        Guard(X, "WEAK_ID", weakref.ref(h)),
+        Guard(blocks, "LEN", 2),
+        Guard(S.attr(S.item(blocks, 1), "scale"), "EQUALS", 2.0),
+    ]
+    p = compile_guards(guards, 1)
+    assert p.check(func, (h,)) == p.check(func, (h,)) == -1
+    assert p.watch_info["demoted"] == 0 or sys.version_info >= (3, 13)
+    h.blocks[1].scale = 3.0
+    assert p.check(func, (h,)) == 2
+    h.blocks[1].scale = 2.0
+    assert p.check(func, (h,)) == -1
+    for _ in range(50):
+        h.blocks = (Block(), Block(), Block())
+        assert p.check(func, (h,)) == 1
+        h.blocks = (Block(), h.blocks[0])
+        assert p.check(func, (h,)) == -1
+    gone = weakref.ref(h.blocks[0])
+    del h
+    gc.collect()
+    assert gone() is None
+
+
 def test_globals_of_another_function():
     spaces = []
     for scale in (2, 3):
