@@ -11,6 +11,7 @@ import operator
 from typing import TYPE_CHECKING, Any, Callable
 
 import torch
+from torch.fx.experimental.sym_node import SymNode as _TorchSymNode
 
 from . import expr as E
 from .expr import Expr
@@ -21,19 +22,24 @@ if TYPE_CHECKING:
 __all__ = ["SymNode", "wrap"]
 
 
-class SymNode:
+class SymNode(_TorchSymNode):
     """An integer or boolean expression of one ShapeEnv, or a float.
 
-    Floats are not tracked: an operation that leads to one fixes the sizes it depends on (a guard) and gives a constant.
-    `expr` is an Expr, or a Python float.
+    Floats are not tracked: an operation that leads to one fixes the sizes it depends on (a guard) and gives a plain float.
+    `expr` is an Expr, or a Python float. It derives from torch's class, and uses none of it, because torch's operators look
+    for `constant` on that class alone.
     """
 
-    __slots__ = ("expr", "env", "pytype")
-    constant = None              # what torch's wrappers look at first
     fx_node = None
+    expr: Any = None             # hides the base class's property
 
     def __init__(self, expr: Expr | float, env: "ShapeEnv", pytype: type = int):
         self.expr, self.env, self.pytype = expr, env, pytype
+
+    @property
+    def constant(self) -> int | bool | float | None:
+        """The plain value, where it is known."""
+        return self.expr if self.pytype is float else self.expr.value if self.expr.is_const else None
 
     # ---- kind
     def is_int(self) -> bool:
@@ -55,7 +61,7 @@ class SymNode:
         return True
 
     def is_constant(self) -> bool:
-        return self.pytype is not float and self.expr.is_const      # torch unwraps ints and bools only
+        return self.pytype is not float and self.expr.is_const      # floats are unwrapped by `constant`
 
     def has_hint(self) -> bool:
         return True
