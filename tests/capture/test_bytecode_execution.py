@@ -319,7 +319,7 @@ def read_while_unbound(xs):
     d = {}
     for x in xs:
         try:
-            d[x] = prev
+            d[x] = prev  # noqa: F821
         except UnboundLocalError:
             d[x] = None
         prev = x

@@ -1,7 +1,7 @@
 """Data flow over a Bytecode: reachability, what each stack slot holds, which locals are bound, which are live.
 
 Sets of local slots are int bit masks (bit i is slot i). Exception edges count: an instruction that a handler covers has the
-handler's target as a successor, with the stack cut to the handler's depth.
+handler's target as a successor, with the stack cut to the handler's depth. Instructions that cannot raise (opset.NEVER_RAISES) have no such edge.
 """
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Iterator
 
 from .instructions import Bytecode, Instruction
-from .opset import pops, pushes
+from .opset import NEVER_RAISES, pops, pushes
 from .wire import UnsupportedBytecode
 
 __all__ = ["Flow", "analyse", "successors", "transfer", "bind", "reachable", "depths", "on_exception", "slots_in", "looks_at_frame",
@@ -76,7 +76,7 @@ def _join(a: Kinds, b: Kinds, where: str) -> Kinds:
         return a
     if len(a) != len(b):
         raise UnsupportedBytecode(f"stack depth {len(a)} meets {len(b)} in {where}")
-    return tuple(x if x == y else MAYBE for x, y in zip(a, b))
+    return tuple(x if x == y else EXC if {x, y} == {EXC, VALUE} else MAYBE for x, y in zip(a, b))
 
 
 def on_exception(ins: Instruction, kinds: Kinds) -> Kinds:
@@ -125,7 +125,7 @@ def _forward(bytecode: Bytecode) -> tuple[list, list[int], list[int]]:
         index = work.pop()
         ins, stack, m, y = instructions[index], kinds[index], must[index], may[index]
         after_must, after_may = bind(ins, stack, m, y)
-        if ins.handler is not None:
+        if ins.handler is not None and ins.op not in NEVER_RAISES:
             reach(ins.handler.target.index, on_exception(ins, stack), m & after_must, y | after_may)
         for following, jump in successors(bytecode, index):
             after = transfer(ins, stack, jump)
@@ -175,7 +175,7 @@ def _backward(bytecode: Bytecode, kinds: list) -> list[int]:
                     out &= ~bit
                 if ins.op in _SLOT_USES:
                     out |= bit
-            if ins.handler is not None:
+            if ins.handler is not None and ins.op not in NEVER_RAISES:
                 out |= live[ins.handler.target.index]
             if out != live[index]:
                 live[index] = out

@@ -6,6 +6,7 @@ from types import CodeType
 
 from .flow import Flow, analyse, successors
 from .instructions import Bytecode, Instruction, decode
+from .opset import NEVER_RAISES
 
 __all__ = ["Loop", "find_loops", "dominators", "edges"]
 
@@ -41,7 +42,7 @@ def edges(bytecode: Bytecode, flow: Flow) -> list[list[int]]:
             found.append([])
             continue
         after = [following for following, _ in successors(bytecode, index)]
-        if ins.handler is not None:
+        if ins.handler is not None and ins.op not in NEVER_RAISES:
             after.append(ins.handler.target.index)
         found.append(after)
     return found

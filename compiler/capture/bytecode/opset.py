@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Callable
 if TYPE_CHECKING:
     from .instructions import Instruction
 
-__all__ = ["OPS", "Op", "pops", "pushes", "stack_effect", "JUMPS", "CONDITIONAL_JUMPS", "TERMINATORS", "SLOT_OPS", "NAME_OPS"]
+__all__ = ["OPS", "Op", "pops", "pushes", "stack_effect", "JUMPS", "CONDITIONAL_JUMPS", "TERMINATORS", "NEVER_RAISES", "SLOT_OPS", "NAME_OPS"]
 
 
 @dataclass(frozen=True)
@@ -194,6 +194,8 @@ JUMPS = frozenset(["JUMP", "JUMP_NO_INTERRUPT", "POP_JUMP_IF_TRUE", "POP_JUMP_IF
                    "SEND", "SEND_POP"])
 CONDITIONAL_JUMPS = JUMPS - {"JUMP", "JUMP_NO_INTERRUPT"}
 TERMINATORS = frozenset(["JUMP", "JUMP_NO_INTERRUPT", "RETURN_VALUE", "RAISE_VARARGS", "RERAISE"])     # the next instruction is not a successor
+NEVER_RAISES = frozenset(["NOP", "POP_TOP", "LOAD_CONST", "STORE_FAST", "COPY", "SWAP", "PUSH_NULL", "JUMP", "LOAD_FAST_AND_CLEAR", "LOAD_CLOSURE",
+                          "MAKE_CELL", "POP_EXCEPT", "PUSH_EXC_INFO", "POP_JUMP_IF_NONE", "POP_JUMP_IF_NOT_NONE"])
 SLOT_OPS = frozenset(["LOAD_FAST", "LOAD_FAST_CHECK", "LOAD_FAST_AND_CLEAR", "STORE_FAST", "DELETE_FAST", "MAKE_CELL", "LOAD_CLOSURE", "LOAD_DEREF",
                       "STORE_DEREF", "DELETE_DEREF", "LOAD_CLASSDEREF", "LOAD_FROM_DICT_OR_DEREF"])
 NAME_OPS = frozenset(["LOAD_GLOBAL", "STORE_GLOBAL", "DELETE_GLOBAL", "LOAD_NAME", "STORE_NAME", "DELETE_NAME", "LOAD_FROM_DICT_OR_GLOBALS",

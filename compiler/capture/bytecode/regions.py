@@ -25,7 +25,7 @@ from .assemble import assemble
 from .flow import MAYBE, NULL, VALUE, Flow, Kinds, bind, analyse, is_frame_inspection, slots_in, successors, transfer
 from .instructions import Bytecode, Handler, Instruction, decode
 from .loops import Loop, dominates, dominators, edges, find_loops
-from .opset import pops
+from .opset import NEVER_RAISES, pops
 from .splice import UNBOUND, Param, Splice, cells_used, check_first_cell, check_supported, delete_if_unbound, push_or_unbound
 from .version import NULL_FIRST
 
@@ -76,10 +76,6 @@ class Leave:
     slots: tuple[int, ...] = ()
 
 
-_NEVER_RAISES = frozenset(["NOP", "POP_TOP", "LOAD_CONST", "STORE_FAST", "COPY", "SWAP", "PUSH_NULL", "JUMP", "LOAD_FAST_AND_CLEAR", "LOAD_CLOSURE",
-                           "MAKE_CELL", "POP_EXCEPT", "PUSH_EXC_INFO", "POP_JUMP_IF_NONE", "POP_JUMP_IF_NOT_NONE"])
-
-
 class Plan:
     """Analysis of one loop: which instructions move, what crosses the border."""
 
@@ -107,8 +103,9 @@ class Plan:
         """The handler around the loop that gets what the body does not handle."""
         found: Handler | None = None
         for index in (self.loop.head, *self.members):
-            handler = self.bytecode.instructions[index].handler
-            if handler is None or self.inner(handler):
+            ins = self.bytecode.instructions[index]
+            handler = ins.handler
+            if handler is None or ins.op in NEVER_RAISES or self.inner(handler):
                 continue
             if found is not None and found.target is not handler.target:
                 raise CannotOutline("parts of the loop's body have different handlers around it")
@@ -118,7 +115,7 @@ class Plan:
     def raises(self, index: int) -> bool:
         """The instruction's exceptions go to the handler around the loop."""
         ins = self.bytecode.instructions[index]
-        if ins.handler is None or self.inner(ins.handler) or ins.op in _NEVER_RAISES:
+        if ins.handler is None or self.inner(ins.handler) or ins.op in NEVER_RAISES:
             return False
         return ins.op != "LOAD_FAST" or not self.flow.must[index] >> ins.slot & 1
 
@@ -132,7 +129,7 @@ class Plan:
             ins = instructions[index]
             grown = [f for f, _ in successors(self.bytecode, index)
                      if f not in self.loop.again and any(kind != VALUE for kind in (flow.kinds[f] or ())[self.base:])]
-            if ins.handler is not None and self.inner(ins.handler):
+            if ins.handler is not None and ins.op not in NEVER_RAISES and self.inner(ins.handler):
                 grown.append(ins.handler.target.index)
             for following in grown:
                 if following not in members:
@@ -228,7 +225,7 @@ class Plan:
             if ins.op in ("STORE_FAST", "DELETE_FAST", "LOAD_FAST_AND_CLEAR"):
                 now |= 1 << ins.slot
             after = [following for following, _ in successors(self.bytecode, index)]
-            if ins.handler is not None and self.inner(ins.handler):
+            if ins.handler is not None and ins.op not in NEVER_RAISES and self.inner(ins.handler):
                 after.append(ins.handler.target.index)
             for following in after:
                 if following in self.leaves:
@@ -262,7 +259,7 @@ class Plan:
                         out &= ~bit
                     if ins.op in ("LOAD_FAST", "LOAD_FAST_CHECK", "LOAD_FAST_AND_CLEAR", "DELETE_FAST"):
                         out |= bit
-                if ins.handler is not None and self.inner(ins.handler):
+                if ins.handler is not None and ins.op not in NEVER_RAISES and self.inner(ins.handler):
                     out |= live[ins.handler.target.index]
                 elif self.raises(index):
                     out |= wanted_at_raise
@@ -360,6 +357,8 @@ def _copy_body(plan: Plan, splice: Splice, sentinel_in_slot: int) -> None:
             splice.code.append(lead)
         splice.code.append(ins)
         old = original.handler
+        if old is not None and original.op in NEVER_RAISES and old.target.index not in copies and plan.inner(old):
+            old = None                           # a handler that nothing can reach
         if old is not None and id(old) not in handlers:
             handlers[id(old)] = Handler(copies[old.target.index], old.depth - plan.base, old.lasti) if plan.inner(old) else around
         ins.handler = handlers[id(old)] if old is not None else None

@@ -11,7 +11,7 @@ from types import CodeType, FunctionType
 from typing import Any, Callable
 
 from .assemble import assemble
-from .flow import NULL, analyse
+from .flow import MAYBE, NULL, analyse
 from .instructions import Bytecode, Instruction, Slot, decode
 from .loop_break import LoopBreakSpec, make_loop_break
 from .loops import Loop
@@ -96,7 +96,10 @@ def variant_that_loops(code: CodeType, loop: Loop, bound: int | None, due: Calla
 
 
 def _nulls(code: CodeType, index: int) -> set[int]:
-    return {depth for depth, kind in enumerate(stack_kinds(code, index)) if kind == NULL}
+    kinds = stack_kinds(code, index)
+    if MAYBE in kinds:
+        raise ValueError("the code does not decide where the stack holds NULL")
+    return {depth for depth, kind in enumerate(kinds) if kind == NULL}
 
 
 def _with_exit(bytecode: Bytecode, index: int, spec: ResumeSpec, due: Callable[[], bool]) -> Bytecode:
