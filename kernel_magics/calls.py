@@ -37,7 +37,7 @@ def _merged(parts: list[EntryCall], report: Any) -> EntryCall:
     first = parts[0]
     code = getattr(first.fn, "__code__", None)
     latest = [c for c in parts if getattr(c.fn, "__code__", None) is code][-1]
-    effects = [c.why_not for c in parts if not c.safe and c.why_not != _ONLY_BREAKS]
+    effects = [_words(c.why_not) for c in parts if not c.safe and c.why_not != _ONLY_BREAKS]
     frames = {i for i, f in enumerate(report.frames) if f.name == first.name}
     impure = [b for b in report.graph_breaks if b.frame in frames and b.kind not in _PURE_BREAKS]
     effects += [f"line {b.line}: {b.kind.replace('_', ' ')}" for b in impure]
@@ -48,6 +48,18 @@ def _merged(parts: list[EntryCall], report: Any) -> EntryCall:
         latest, name=_name(first.name), args=args, kwargs=kwargs, safe=not effects, why_not=why,
         graphs=[g for c in parts for g in c.graphs], compile_seconds=sum(seconds) if seconds else None,
     )  # fmt: skip
+
+
+def _words(effects: str) -> str:
+    """`global y, attribute step` -> `sets y, sets .step`"""
+    return ", ".join(
+        f"sets {e.removeprefix('global ')}"
+        if e.startswith("global ")
+        else f"sets .{e.removeprefix('attribute ')}"
+        if e.startswith("attribute ")
+        else e
+        for e in effects.split(", ")
+    )
 
 
 def _name(name: str) -> str:

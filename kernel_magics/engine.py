@@ -47,7 +47,17 @@ class Compiler:
 
         if code.co_flags & inspect.CO_COROUTINE:  # the caller awaits it, inside enable()
             return eval(code, namespace)
-        return api.run_code(code, namespace, options)
+        from ..compiler import events
+        from ..compiler.hook import engine_for
+
+        cache = engine_for(options).caches.get(code)  # equal code has run before: the cell was run again as it was
+        known = len(cache.entries) if cache is not None else 0
+        value = api.run_code(code, namespace, options)
+        if cache is not None and len(cache.entries) == known > 0:
+            events.emit(
+                "call", frame=code.co_qualname, call=None, cached=True, entry=cache.entries[0]
+            )  # last hit first
+        return value
 
     def again(self, fn: Callable, options: Options) -> tuple[Callable, Callable[[], ContextManager[Any]]]:
         from ..compiler import api

@@ -166,7 +166,7 @@ class Session:
         builder = ReportBuilder(file, spec.words(), CellSource(cell.text, file, 1, self._cell_of(cell.name)))
         place = Place(self.shell, spec.quiet)
         ok = False
-        before = {id(e): (e, hits) for e, hits in self.engine.entries(spec.options)}
+        before = self.engine.entries(spec.options)
         try:
             with events.listen(builder), events.listen(Progress(place.say)), self.engine.enable(spec.options):
                 yield
@@ -179,15 +179,19 @@ class Session:
             self._take_over(builder, before)
             self._finish(builder, spec, cell, place, implicit, ok)
 
-    def _take_over(self, builder: Any, before: dict[int, tuple[Any, int]]) -> None:
+    def _take_over(self, builder: Any, before: list[tuple[Any, int]]) -> None:
         """Entries of earlier cells that served calls of this one belong into its report."""
-        for entry, hits in before.values():
-            if entry.hits > hits:
-                known = self._known.get(id(entry.meta))
-                if known is not None and known[0]() is entry.meta:
-                    builder.adopt(known[1], known[2], entry.hits - hits)
-                else:
-                    builder.served += entry.hits - hits
+        used = {id(e): (e, e.hits - hits) for e, hits in before if e.hits > hits}
+        for e in builder.reused:
+            used.setdefault(id(e), (e, 1))
+        for e, hits in used.values():
+            known = self._known.get(id(e.meta))
+            if known is not None and known[0]() is e.meta:
+                builder.adopt(known[1], known[2], hits)
+                if known[1].speedups and not builder.calls:
+                    builder.r.speedups = replace(known[1].speedups, status="partial", reason="timed when it was compiled")
+            else:
+                builder.served += hits
 
     def _finish(self, builder: Any, spec: CellOptions, cell: Cell, place: Place, implicit: bool, ok: bool) -> None:
         try:
@@ -214,7 +218,9 @@ class Session:
         report.live = time_again
         times = ok and (spec.repeat or builder.calls and spec.time is not None)
         if not times:
-            report.speedups = _not_timed(spec, builder, ok)
+            if not report.speedups:                  # it may have those of the run that compiled
+                report.speedups = _not_timed(spec, builder, ok)
+            finish(report, builder.served)
             place.show(report)
             return
         place.show(report, final=False)

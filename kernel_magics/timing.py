@@ -24,7 +24,8 @@ from .stats import Bootstrap, interval_of
 
 __all__ = ["measure", "measure_cell", "Contender", "preserved"]
 
-_MIN_SAMPLE = 2e-4  # a sample lasts at least that long, in seconds, so that the clock does not matter
+_MIN_SAMPLE = 3e-4  # a sample lasts at least that long, in seconds, so that the clock does not matter
+_SLOW = 0.02  # seconds a call: from there on a sample is one call, and nothing needs to settle
 _MAX_ROUNDS = 200
 _MIN_ROUNDS = 5
 _MAX_CALLS = 4
@@ -38,7 +39,7 @@ class Contender:
 
     engine: str
     run: Callable[[], Any] | None
-    around: Callable[[], Any] = nullcontext      # entered around the calls of a sample, outside of the clock
+    around: Callable[[], Any] = nullcontext  # entered around the calls of a sample, outside of the clock
     status: str = "ok"
     reason: str = ""
     cold: float | None = None
@@ -125,7 +126,7 @@ def measure_cell(
     reasons = []
     try:
         for _ in range(repeat):
-            job.rounds.append({c.engine: _sample(c) for c in job.contenders.values()})
+            job.rounds.append({c.engine: _sample(c, settle=False) for c in job.contenders.values()})
     except KeyboardInterrupt:
         reasons.append(f"interrupted after {len(job.rounds)} of {repeat} runs")
     except Exception as e:
@@ -198,45 +199,60 @@ def _add_stock(job: _Job, say: Say) -> None:
 
 
 def _rounds(job: _Job, budget: float) -> None:
-    """Time the contenders in turn until the budget is spent. What raises is out, with its reason."""
+    """Time the contenders in turn until the budget is spent; calls that are slow for the budget are timed once or twice,
+    and their interval says so. What raises is out, with its reason."""
     end = time.perf_counter() + budget
     with job.call.state.apply(), _collector_off():
+        first: dict[str, float] = {}
         for c in job.contenders.values():
             if c.run is None:
                 continue
             try:
-                _warm_up(c, budget / 8)
+                first[c.engine] = _warm_up(c, budget)
             except Exception as e:
                 c.status, c.reason, c.run = "failed", f"running it again raised {type(e).__name__}: {e}", None
         live = [c for c in job.contenders.values() if c.run is not None]
         n = 0
-        while live and n < _MAX_ROUNDS and (n < _MIN_ROUNDS or time.perf_counter() < end):
-            if n >= 2 and time.perf_counter() > end + 2 * budget:  # slow calls: few samples, and the interval says so
+        if sum(first.values()) > budget / 2:
+            job.rounds.append(first)
+            n = 1
+        while live and n < _MAX_ROUNDS:
+            now = time.perf_counter()
+            if now > end and (n >= _MIN_ROUNDS or now + sum(job.rounds[-1].values()) > end + budget):
                 break
             order = live[n % len(live) :] + live[: n % len(live)]  # no engine always follows the same one
             job.rounds.append({c.engine: _sample(c) for c in order})
             n += 1
+        if n >= 4 and first in job.rounds:  # enough without the calls that came first
+            job.rounds.remove(first)
 
 
-def _warm_up(c: Contender, budget: float) -> None:
-    assert c.run is not None
+def _warm_up(c: Contender, budget: float) -> float:
+    """First calls, and how many calls make a sample. Gives the seconds of the first call here."""
     first = _once(c)
     if c.cold is None:
         c.cold = first
+    if first > budget / 4:
+        return first
     second = _once(c)
     c.warm = second if c.warm is None else c.warm
-    c.inner = max(1, min(10_000, int(min(_MIN_SAMPLE, max(budget / 4, 1e-5)) / max(second, 1e-8))))
+    quick = second if second > _SLOW else min(_once(c) for _ in range(3))
+    c.inner = max(1, min(10_000, int(min(_MIN_SAMPLE, max(budget / 4, 1e-5)) / max(quick, 1e-8))))
+    return first
 
 
 def _once(c: Contender) -> float:
-    return _sample(replace(c, inner=1))
+    return _sample(replace(c, inner=1), settle=False)
 
 
-def _sample(c: Contender) -> float:
-    """Seconds a call, over `inner` calls."""
+def _sample(c: Contender, settle: bool = True) -> float:
+    """Seconds a call, over `inner` calls. `settle`: an untimed call before the clock starts, unless calls are slow: another
+    engine ran before, and caches, those of the interpreter included, adapt again."""
     run, steps = c.run, range(c.inner)
     assert run is not None
     with c.around():
+        if settle and (c.warm or 0.0) < _SLOW:
+            run()
         _synchronize()
         t0 = time.perf_counter()
         for _ in steps:

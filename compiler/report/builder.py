@@ -55,6 +55,7 @@ class ReportBuilder:
             created=datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
         )
         self.calls: list[Any] = []
+        self.reused: list[Any] = []  # entries of an earlier run that served a call of this one
         self.served = 0  # calls served by entries of an earlier run
         self.progress: tuple[str, int, int] = ("", 0, 0)
         self._stack: list[list] = []  # [stage name, seconds of the stages inside]
@@ -67,7 +68,8 @@ class ReportBuilder:
         self._captured: list[Any] = []  # per graph: CapturedGraph
         self._lowered: list[Any] = []  # per graph: AtenGraph
         self._pending_breaks: list[int] = []
-        self._entries: list[Any] = []                        # per entry: the compiled Entry, for its count of hits
+        self._entries: list[Any] = []  # per entry: the compiled Entry, for its count of hits
+        self._ran_eager: set[int | None] = set()             # graphs that fell back to torch's kernels
         self._adopted_guards: list[s.GuardRow] = []
         self._failed: dict[tuple[int, int], int] = {}  # (entry, id of guard) -> times it was the first to fail
         self._began = 0.0
@@ -296,6 +298,7 @@ class ReportBuilder:
 
     def _on_schedule(self, e: events.Event) -> None:
         graph = len(self.r.graphs) - 1 if self.r.graphs else None
+        self._ran_eager.discard(graph)
         facts = plan_facts(e.facts["schedule"]) if e.facts.get("schedule") is not None else {}
         counts: dict[tuple[str, str], s.Extern] = {}
         for x in facts.get("externs") or e.facts.get("extern") or ():
@@ -328,6 +331,8 @@ class ReportBuilder:
             )
 
     def _on_fallback(self, e: events.Event) -> None:
+        if self._open and self.r.graphs and self.r.graphs[-1].entry is None:   # until a schedule of it is heard
+            self._ran_eager.add(len(self.r.graphs) - 1)
         what, reason, n = str(e.what), str(e.reason), int(e.facts.get("count") or 1)
         for f in self.r.fallbacks:
             if (f.what, f.reason) == (what, reason):
@@ -405,7 +410,7 @@ class ReportBuilder:
 
     def _on_call(self, e: events.Event) -> None:
         if e.facts.get("cached"):
-            self.served += 1
+            self.reused.append(e.facts.get("entry"))
         call = e.facts.get("call")
         if call is not None:
             self.calls.append(call)
@@ -429,8 +434,16 @@ class ReportBuilder:
             graph, first = len(self.r.graphs), len(self.r.kernels)
             self.r.kernels += [replace(old.kernels[k], graph=graph) for k in g.kernels]
             moved = {k: first + i for i, k in enumerate(g.kernels)}
-            self.r.graphs.append(replace(g, frame=frame, entry=number, kernels=list(moved.values()), captured=renumber(g.captured, moved),
-                                         lowered=renumber(g.lowered, moved)))
+            self.r.graphs.append(
+                replace(
+                    g,
+                    frame=frame,
+                    entry=number,
+                    kernels=list(moved.values()),
+                    captured=renumber(g.captured, moved),
+                    lowered=renumber(g.lowered, moved),
+                )
+            )
             self._captured.append(None)
             self._lowered.append(None)
             self.r.externs += [replace(x, graph=graph) for x in old.externs if x.graph == e.graph]
@@ -465,6 +478,8 @@ class ReportBuilder:
             hits = getattr(entry, "hits", None)
             row.hits = hits if isinstance(hits, int) else row.hits
         r.guards = self._guard_rows() + self._adopted_guards
+        for i in self._ran_eager:
+            r.graphs[i].ran = "eager"
         self._graphs()
         by_kernel = {a.kernel: a.trials for a in r.autotune}
         for k in r.kernels:

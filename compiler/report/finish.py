@@ -38,7 +38,11 @@ def _status(r: Any, served: int) -> tuple[str, str]:
     if r.graphs or any(f.entries for f in r.frames):
         if limit is not None:
             return "partly", f"{limit.reason} in `{limit.name}`, which runs eager from there on"
-        if r.graph_breaks or skipped or r.errors:
+        eager = [g for g in r.graphs if g.ran == "eager"]
+        why = next((f.reason for f in r.fallbacks if f.frame is None or not skipped), "")
+        if eager and len(eager) == len(r.graphs):
+            return "eager", f"captured, but run by torch's own kernels: {why}"
+        if r.graph_breaks or skipped or r.errors or eager:
             return "partly", ""
         return "compiled", ""
     if limit is not None:

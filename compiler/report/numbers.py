@@ -43,7 +43,9 @@ def ratio(x: float) -> str:
 
 
 def interval(value: float, lo: float, hi: float) -> str:
-    """`2.9× [2.8–3.0]`, both with the same number of digits."""
+    """`2.9× [2.8–3.0]`, both with the same number of digits; a single sample has no interval."""
+    if lo == hi:
+        return ratio(value)
     digits = 0 if value >= 99.5 else 1 if value >= 1.095 and hi - lo >= 0.1 or value >= 9.95 else 2
     return f"{value:.{digits}f}× [{lo:.{digits}f}–{hi:.{digits}f}]"
 

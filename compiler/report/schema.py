@@ -185,6 +185,7 @@ class Graph:
     unfused: list[list[str]] = field(default_factory=list)  # [node, node, reason]
     kernels: list[int] = field(default_factory=list)
     lines: list[list] = field(default_factory=list)  # [file, line] of notebook cells on the way to its operations
+    ran: str = "compiled"  # "compiled" | "eager": by torch's kernels one by one, for a reason that `fallbacks` has
     graph_module: Any = field(default=None, repr=False, compare=False)  # live torch.fx.GraphModule, not in the JSON
     aten: Any = field(default=None, repr=False, compare=False)  # live torch.fx.GraphModule or Graph, not in the JSON
 

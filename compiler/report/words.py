@@ -27,6 +27,7 @@ def short(x: Any, limit: int = 80) -> str:
         text = repr(x)
     except Exception as e:  # a user's __repr__ may fail; the report must not
         text = f"<{type(x).__name__}, its repr raises {type(e).__name__}>"
+    text = re.sub(r" at 0x[0-9a-f]+", "", text)
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
