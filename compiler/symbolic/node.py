@@ -25,9 +25,9 @@ __all__ = ["SymNode", "wrap"]
 class SymNode(_TorchSymNode):
     """An integer or boolean expression of one ShapeEnv, or a float.
 
-    Floats are not tracked: an operation that leads to one fixes the sizes it depends on (a guard) and gives a plain float.
-    `expr` is an Expr, or a Python float. It derives from torch's class, and uses none of it, because torch's operators look
-    for `constant` on that class alone.
+    Floats are not tracked: an operation that leads to one fixes the sizes it depends on (a guard) and gives a plain
+    float. `expr` is an Expr, or a Python float. It derives from torch's class, and uses none of it, because torch's
+    operators look for `constant` on that class alone.
     """
 
     fx_node = None
