@@ -233,6 +233,12 @@ class _HostPrinter:
         single = len(s.op._schema.returns) == 1
         target = f"{names[0]}" if single and names else ", ".join(names)
         self._line(f"{target + ' = ' if names else ''}{function}({', '.join(args)})", why)
+        # Kernels address memory by the strides that were planned. torch's kernels choose strides by their operands' layout and
+        # may change their mind from version to version, so what came back is looked at, not believed.
+        for b, name in zip(s.outputs, names):
+            if b is not None:
+                as_planned = self._global("as_planned", _as_planned)
+                self._line(f"{name} = {as_planned}({name}, {self._tuple(b.shape)}, {self._tuple(b.stride)})")
 
     def _value(self, x: Any) -> str:
         if isinstance(x, Buffer):
@@ -297,6 +303,17 @@ def _function_name(op: Any) -> str:
     if len(parts) >= 3 and parts[0] in ("aten", "prims"):
         return parts[1] if parts[2] == "default" else f"{parts[1]}_{parts[2]}"
     return re.sub(r"\W", "_", getattr(op, "__name__", str(op)))
+
+
+def _as_planned(t: torch.Tensor, shape: tuple, stride: tuple) -> torch.Tensor:
+    """`t` with the planned strides: itself, or a copy where the operator laid its result out in another way."""
+    if t.stride() == stride and t.shape == shape:
+        return t
+    if t.shape != shape:
+        raise InternalError(f"an operator gave the shape {tuple(t.shape)} where {shape} was planned")
+    if all(a == b or n == 1 for n, a, b in zip(shape, t.stride(), stride)):
+        return t                                       # strides of dimensions of size 1 address nothing
+    return torch.empty_strided(shape, stride, dtype=t.dtype, device=t.device).copy_(t)
 
 
 def _in_memory_of(base: torch.Tensor, shape: tuple, stride: tuple, dtype: torch.dtype) -> torch.Tensor:

@@ -341,3 +341,21 @@ def test_in_place():
     want = x + x
     compile_kernel(k)(x, x)
     assert torch.equal(x, want)
+
+
+@pytest.mark.parametrize("simd", SIMD)
+@pytest.mark.parametrize("dtype", [f32, f64])
+def test_remainders_are_exact(dtype, simd):
+    g = torch.Generator().manual_seed(3)
+    x = (torch.randn(4000, generator=g, dtype=f64) * torch.logspace(-3, 6, 4000, dtype=f64)).to(dtype)
+    y = (torch.randn(4000, generator=g, dtype=f64) * 3).to(dtype)
+    x[:500] = (torch.arange(500) * 0.1).to(dtype)
+    y[:500] = 0.1
+    x[500:600], y[600:700], x[700:710] = 0.0, torch.inf, torch.inf
+    import math
+    exact = torch.tensor([math.fmod(a, b) if math.isfinite(a) else math.nan for a, b in zip(x.tolist(), y.tolist())], dtype=dtype)
+    got = pointwise(lambda a, b: prim("fmod", a, b), x, y, out=dtype, simd=simd)
+    torch.testing.assert_close(got, exact, rtol=0, atol=0, equal_nan=True)
+    wrapped = torch.where((exact != 0) & ((y < 0) != (exact < 0)), exact + y, exact)
+    got = pointwise(lambda a, b: prim("remainder", a, b), x, y, out=dtype, simd=simd)
+    torch.testing.assert_close(got, wrapped, rtol=0, atol=0, equal_nan=True)

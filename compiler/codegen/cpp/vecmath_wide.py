@@ -50,7 +50,20 @@ INLINE vf32 log1p(vf32 x) {
     y = x < -1.0f ? __builtin_nanf("") - vf32{} : y;
     return (x == __builtin_inff()) | (x != x) | (x == 0.0f) ? x : y;
 }"""),
-    "exp2": ((), ("wide",), "INLINE vf32 exp2(vf32 x) { vf32 y = narrow(wide_exp2(wide(clamp(x, -160.0f, 160.0f)))); return x == x ? y : x; }"),
+    "exp2": (("fma", "round"), ("scale",), """\
+INLINE vf32 exp2(vf32 x) {
+    x = x > 129.0f ? vf32{} + 129.0f : x;
+    x = x < -151.0f ? vf32{} - 151.0f : x;
+    vf32 n = round(x), r = (x - n) * 0.693147182f;
+    vf32 p = vf32{} + 1.98756915e-4f;
+    p = fma(p, r, vf32{} + 1.39819995e-3f);
+    p = fma(p, r, vf32{} + 8.33345205e-3f);
+    p = fma(p, r, vf32{} + 4.16657962e-2f);
+    p = fma(p, r, vf32{} + 1.66666651e-1f);
+    p = fma(p, r, vf32{} + 5.00000000e-1f);
+    p = fma(p, r * r, r) + 1.0f;
+    return scale(p, n);
+}"""),
     "expm1": ((), ("wide",), """\
 INLINE vf32 expm1(vf32 x) {
     vf32 y = narrow(wide_exp(wide(clamp(x, -100.0f, 100.0f))) - 1.0);
@@ -101,9 +114,9 @@ INLINE vf32 acos(vf32 x) {
     y = a > 1.0f ? __builtin_nanf("") - vf32{} : y;
     return x == x ? y : x;
 }"""),
-    "atan": (("fma",), ("wide",), """\
-INLINE vf32 atan(vf32 x) {
-    vf32 a = magnitude(x), t = a > 1.0f ? 1.0f / a : a, s = t * t;
+    "atan_unit": (("fma",), ("wide",), """\
+INLINE vf32 atan_unit(vf32 t) {          // 0 <= t <= 1
+    vf32 s = t * t;
     vf32 p = fma(vf32{} - 0.00250856777f, s, vf32{} + 0.0139964473f);
     p = fma(p, s, vf32{} - 0.0366702209f);
     p = fma(p, s, vf32{} + 0.0631821415f);
@@ -112,9 +125,24 @@ INLINE vf32 atan(vf32 x) {
     p = fma(p, s, vf32{} - 0.14279616f);
     p = fma(p, s, vf32{} + 0.199997901f);
     p = fma(p, s, vf32{} - 0.333333321f);
-    p = fma(p * s, t, t);
+    return fma(p * s, t, t);
+}"""),
+    "atan": ((), ("atan_unit",), """\
+INLINE vf32 atan(vf32 x) {
+    vf32 a = magnitude(x), p = atan_unit(a > 1.0f ? 1.0f / a : a);
     vf32 y = with_sign(a > 1.0f ? (1.57079637f - p) - 4.37113883e-8f : p, x);
     return (x == 0.0f) | (x != x) ? x : y;
+}"""),
+    "atan2": ((), ("atan_unit",), """\
+INLINE vf32 atan2(vf32 y, vf32 x) {
+    vf32 a = magnitude(x), b = magnitude(y), hi = a > b ? a : b, lo = a > b ? b : a;
+    vf32 t = lo / hi;
+    t = hi == 0.0f ? vf32{} : t;
+    t = lo == __builtin_inff() ? 1.0f - vf32{} : t;
+    vf32 r = atan_unit(t);
+    r = b > a ? (1.57079637f - r) - 4.37113883e-8f : r;
+    r = (vi32)x < 0 ? (3.14159274f - r) - 8.74227766e-8f : r;
+    return (x != x) | (y != y) ? x + y : with_sign(r, y);
 }"""),
     "tan": ((), ("wide", "any"), """\
 INLINE vf32 tan(vf32 x) {                // x = n * pi/2 + r in double; sine and cosine of r
@@ -245,3 +273,36 @@ INLINE vf64 tanh(vf64 x) {               // Cephes
     return x == x ? r : x;
 }"""),
 }
+
+
+_REMAINDERS = {
+    "fmod": (("fma", "trunc"), ("any", "abs", "copysign"), """\
+INLINE {V} fmod({V} a, {V} b) {{         // a - trunc(a / b) * b, exact; quotients beyond the digits of the type go to libm
+    {V} quotient = a / b, q = trunc(quotient), size = abs(b);
+    {V} r = fma(-q, b, a);                                         // q may be off by one after rounding
+    {V} signed_size = copysign(size, a);
+    r = ((r < 0) != (a < 0)) & (r != 0) ? r + signed_size : r;
+    r = abs(r) >= size ? r - signed_size : r;
+    r = copysign(r, a);
+    {M} far = !(abs(quotient) < {LIMIT}) | ((abs(a) < {LEAST}) & (a != 0)) | (size == __builtin_inf{F}());
+    if (__builtin_expect(any(far), 0)) for (int k = 0; k < L; k++) if (far[k]) r[k] = __builtin_fmod{F}(a[k], b[k]);
+    return r;
+}}"""),
+    "remainder": ((), ("fmod",), """\
+INLINE {V} remainder({V} a, {V} b) {{    // the sign of the divisor, as Python's %
+    {V} r = fmod(a, b);
+    return (r != 0) & ((b < 0) != (r < 0)) ? r + b : r;
+}}"""),
+    "div_floor": (("floor",), ("fmod", "copysign"), """\
+INLINE {V} div_floor({V} a, {V} b) {{    // as Python's //
+    {V} r = fmod(a, b), q = (a - r) / b;
+    q = (r != 0) & ((b < 0) != (r < 0)) ? q - 1 : q;
+    {V} w = floor(q);
+    w = q - w > {HALF} ? w + 1 : w;
+    w = q == 0 ? copysign({V}{{}}, a / b) : w;
+    return b == 0 ? a / b : w;
+}}"""),
+}
+for _name, (_instructions, _needs, _text) in _REMAINDERS.items():
+    WIDE_F32[_name] = (_instructions, (*_needs, "i32"), _text.format(V="vf32", M="vi32", F="f", LIMIT="4194304.0f", LEAST="1e-30f", HALF="0.5f"))
+    F64[_name] = (_instructions, (*_needs, "i64"), _text.format(V="vf64", M="vi64", F="", LIMIT="2251799813685248.0", LEAST="1e-280", HALF="0.5"))
