@@ -350,8 +350,8 @@ def _find_thread_state() -> ThreadState | None:
 def prepare() -> None:
     """Find and verify, once in a process; states a fallback event where a search fails."""
     global _prepared, _layout_known, _thread_state
-    if _prepared or native is None:
-        return
+    if _prepared or native is None or torch._C._functorch.maybe_current_level() is not None:
+        return                      # inside a functorch transform tensors are wrapped: look another time
     _prepared = True
     native.set_torch(
         torch._C.TensorBase,

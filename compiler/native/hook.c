@@ -40,7 +40,7 @@ static PyObject *active_var;                /* the context variable that holds t
 static unsigned int epoch = 1;              /* moves with each (de)activation: a thread's decision is good for one epoch */
 
 /* ---- who is active */
-typedef struct { PyObject_HEAD unsigned long thread; int alive; PyObject *token; } Activation;
+typedef struct { PyObject_HEAD unsigned long thread; int alive; PyObject *token, *callback; } Activation;
 static PyTypeObject Activation_Type = {
     PyVarObject_HEAD_INIT(NULL, 0)
     .tp_name = "tcompile.compiler.native._native.Activation",
@@ -51,6 +51,7 @@ static PyTypeObject Activation_Type = {
 static void activation_dealloc(Activation *a)
 {
     Py_XDECREF(a->token);
+    Py_XDECREF(a->callback);
     PyObject_Free(a);
 }
 
@@ -70,6 +71,17 @@ static int decide(PyThreadState *ts)
     PyErr_Restore(type, value, tb);
     decision = (Decision){ts, ts->context_ver, epoch, active};
     return active;
+}
+
+/* Whom to ask about a frame: the callback of the activation in force, else the one the hook was installed with. */
+static PyObject *present_callback(void)
+{
+    PyObject *a = NULL, *f = callback;
+    if (PyContextVar_Get(active_var, Py_None, &a) == 0 && a && Py_TYPE(a) == &Activation_Type && ((Activation *)a)->callback)
+        f = ((Activation *)a)->callback;
+    Py_XINCREF(f);
+    Py_XDECREF(a);
+    return f;
 }
 
 static inline int is_active(PyThreadState *ts)
@@ -146,7 +158,13 @@ static PyObject *run_compiled(PyThreadState *ts, _PyInterpreterFrame *frame, PyC
     if (n > INLINE_LOCALS && (buffer = PyMem_Malloc((size_t)(n + 2) * sizeof *buffer)) == NULL)
         return PyErr_NoMemory();
     PyObject **locals = buffer + 2;
-    memcpy(locals, frame->localsplus, (size_t)n * sizeof *locals);
+    for (Py_ssize_t i = 0; i < n; i++) {
+        locals[i] = frame->localsplus[i];
+        if (UNLIKELY(locals[i] == NULL)) {          /* not a frame that a call has filled */
+            *ran = 0;
+            goto done;
+        }
+    }
     Py_INCREF(func);
     Entry *entry = NULL;
     if (cache) {
@@ -155,9 +173,9 @@ static PyObject *run_compiled(PyThreadState *ts, _PyInterpreterFrame *frame, PyC
         Py_DECREF(cache);
     }
     if (entry == NULL && !PyErr_Occurred()) {
-        PyObject *f = Py_NewRef(callback), *c = Py_NewRef((PyObject *)code);
-        result = tc_call_miss(f, c, func, locals, n);
-        Py_DECREF(f);
+        PyObject *f = present_callback(), *c = Py_NewRef((PyObject *)code);
+        result = f ? tc_call_miss(f, c, func, locals, n) : Py_NewRef(tc_run_original);
+        Py_XDECREF(f);
         Py_DECREF(c);
         if (result == tc_run_original) {
             Py_CLEAR(result);
@@ -171,6 +189,7 @@ static PyObject *run_compiled(PyThreadState *ts, _PyInterpreterFrame *frame, PyC
         Py_DECREF(entry);
     }
     Py_DECREF(func);
+done:
     if (buffer != inline_locals)
         PyMem_Free(buffer);
     (void)ts;
@@ -247,15 +266,19 @@ static PyObject *hook_installed(PyObject *self, PyObject *unused)
     return PyBool_FromLong(callback != NULL && _PyInterpreterState_GetEvalFrameFunc(PyInterpreterState_Get()) == evaluate);
 }
 
-static PyObject *hook_activate(PyObject *self, PyObject *unused)
+static PyObject *hook_activate(PyObject *self, PyObject *args)
 {
+    PyObject *f = NULL;
     (void)self;
-    (void)unused;
+    if (!PyArg_ParseTuple(args, "|O:hook_activate", &f))
+        return NULL;
     Activation *a = PyObject_New(Activation, &Activation_Type);
     if (a == NULL)
         return NULL;
+    a->token = NULL;
     a->thread = PyThread_get_thread_ident();
     a->alive = 1;
+    a->callback = Py_XNewRef(f);
     a->token = PyContextVar_Set(active_var, (PyObject *)a);
     if (a->token == NULL)
         Py_CLEAR(a);
@@ -275,6 +298,7 @@ static PyObject *hook_deactivate(PyObject *self, PyObject *o)
     epoch++;
     PyObject *token = a->token;
     a->token = NULL;
+    Py_CLEAR(a->callback);
     if (token) {
         if (PyContextVar_Reset(active_var, token) < 0)
             PyErr_Clear();                          /* ended in another context than it began in: `alive` says enough */
@@ -408,8 +432,9 @@ static PyMethodDef functions[] = {
      "Entry to run, RUN_ORIGINAL, or the frame's result."},
     {"hook_uninstall", hook_uninstall, METH_NOARGS, "Give the interpreter its evaluator back."},
     {"hook_installed", hook_installed, METH_NOARGS, "Whether the hook is the interpreter's evaluator now."},
-    {"hook_activate", hook_activate, METH_NOARGS,
-     "Act in this thread and context (and in contexts copied from it); gives what hook_deactivate takes."},
+    {"hook_activate", hook_activate, METH_VARARGS,
+     "hook_activate([callback]): act in this thread and context (and in contexts copied from it), asking `callback` instead of "
+     "the one that was installed; gives what hook_deactivate takes."},
     {"hook_deactivate", hook_deactivate, METH_O, "End an activation, wherever its context was copied to."},
     {"hook_active", hook_active, METH_NOARGS, "Whether frames started here and now would be looked at."},
     {"set_skip_prefixes", set_skip_prefixes, METH_O, "Never look at code whose filename starts with one of these."},

@@ -58,8 +58,8 @@ def default_skip_prefixes() -> tuple[str, ...]:
 
 @contextmanager
 def capturing(callback: Callback) -> Iterator[None]:
-    """See the frames that this thread and context start. Nests; the innermost callback is asked. Raises RuntimeError
-    where the extension is not built."""
+    """See the frames that this thread and context start. Nests; the innermost callback is asked, in each
+    thread its own. Raises RuntimeError where the extension is not built."""
     global _depth
     if native is None:
         say_missing()
@@ -70,7 +70,7 @@ def capturing(callback: Callback) -> Iterator[None]:
         _depth += 1
         _callbacks.append(callback)
         native.hook_install(callback)
-    activation = native.hook_activate()
+    activation = native.hook_activate(callback)
     try:
         yield
     finally:

@@ -280,6 +280,28 @@ def test_nests():
     assert [a[0] for n, a in inner.seen if n == "plain"] == ["inner"]
 
 
+def test_each_thread_asks_its_own_callback():
+    first, second = Recorder(), Recorder()
+    ready, done = threading.Event(), threading.Event()
+
+    def other():
+        with hook.capturing(second):
+            ready.set()
+            plain("second")
+            done.wait(10)
+
+    with hook.capturing(first):
+        t = threading.Thread(target=other)
+        t.start()
+        ready.wait(10)
+        plain("first")
+        done.set()
+        t.join()
+        plain("first again")
+    assert [a[0] for n, a in first.seen if n == "plain"] == ["first", "first again"]
+    assert [a[0] for n, a in second.seen if n == "plain"] == ["second"]
+
+
 def test_dispatchers_and_the_hook_share_caches():
     code_cache(nothing.__code__).add(Entry(compile_guards([], 0), swapped))
     d = Dispatcher(nothing, code_cache(nothing.__code__), lambda *a: pytest.fail("missed"))
