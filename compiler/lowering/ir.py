@@ -128,13 +128,16 @@ def load(buffer: Buffer, idx: Expr) -> Value:
 
 
 def const(x: bool | int | float, dtype: torch.dtype) -> Value:
-    """A number; stored as the Python type that fits `dtype`, so that 1 and 1.0 give one node."""
+    """A number as `dtype` holds it: ints wrapped, low precision rounded; so 1 and 1.0 give one node."""
     if dtype.is_floating_point:
         x = float(x)
+        if dtype.itemsize <= 2:
+            x = float(torch.tensor(x, dtype=torch.float64).to(dtype))
     elif dtype == torch.bool:
         x = bool(x)
     elif not dtype.is_complex:
-        x = int(x)
+        info = torch.iinfo(dtype)
+        x = (int(x) - info.min) % (1 << info.bits) + info.min
     return make("const", dtype, (), x)
 
 

@@ -82,6 +82,8 @@ LIBRARY = {
     **dict.fromkeys("""upsample_nearest1d upsample_nearest2d upsample_nearest3d upsample_linear1d upsample_bilinear2d
         upsample_bicubic2d upsample_trilinear3d grid_sampler_2d im2col""".split(), "resampling"),
 }
+DTYPES = frozenset((torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int8, torch.int16, torch.int32, torch.int64,
+                    torch.uint8, torch.uint16, torch.uint32, torch.uint64, torch.bool))
 OUT_VARIANTS = frozenset(("mm", "bmm", "addmm", "baddbmm"))
 
 
@@ -212,6 +214,7 @@ class Lowering:
         dtype = dtype or value.dtype
         if value.dtype != dtype:
             value = cast(value, dtype)
+        _supported(dtype, value)
         b = self._buffer(self._node_name() + suffix, tuple(shape), dtype, stride)
         axes = memory_order(b.shape, b.stride)
         idx = flat_index(b.shape, b.stride)
@@ -226,6 +229,7 @@ class Lowering:
     def reduce(self, op: str, value: Value, src_shape: Sequence[Any], dims: Sequence[int], keepdim: bool,
                stride: Sequence[Any] | None = None, suffix: str = "", logical_order: bool = False) -> Ref:
         """A nest that reduces `value` (over j symbols of src_shape) over `dims`, in value's dtype (int64 for argmax/argmin)."""
+        _supported(value.dtype, value)
         n = len(src_shape)
         reduced = {d % n for d in dims} if n else set()
         out_dtype = torch.int64 if op in ("argmax", "argmin") else value.dtype
@@ -274,7 +278,18 @@ class Lowering:
         return b
 
     def copy(self, ref: Ref, stride: Sequence[Any] | None) -> Buffer:
-        return self.store(ref.value, ref.shape, ref.dtype, stride, suffix="_copy").value.attr[0]
+        """A copy in memory of its own, by a nest; by torch for dtypes that nests do not have."""
+        v = strided(ref)
+        if ref.dtype in DTYPES or v is None:
+            return self.store(ref.value, ref.shape, ref.dtype, stride, suffix="_copy").value.attr[0]
+        base, strides, offset = v
+        out = self._buffer(self._node_name() + "_copy", ref.shape, ref.dtype, stride)
+        args = (self.view(base, ref.shape, strides, offset),)
+        dense = same_strides(ref.shape, out.stride, contiguous_strides(ref.shape))
+        kwargs = {"memory_format": torch.contiguous_format if dense else torch.preserve_format}
+        self.steps.append(Extern(torch.ops.aten.clone.default, args, kwargs, [out], reason=f"a copy of {ref.dtype}", origin=self._node_name()))
+        self.foreign.add(out)
+        return out
 
     def view(self, base: Buffer, shape: tuple, stride: tuple, offset: Any) -> Buffer:
         k = (id(base), shape, stride, offset)
@@ -429,6 +444,15 @@ def _tensor_metas(args: tuple, kwargs: dict) -> tuple[list, dict]:
             return [m(x) for x in a]
         return None
     return [m(a) for a in args], {k: m(a) for k, a in kwargs.items()}
+
+
+def _supported(dtype: torch.dtype, value: Value) -> None:
+    """Nests compute in these dtypes only."""
+    if dtype not in DTYPES:
+        raise NoRule("complex numbers" if dtype.is_complex else f"values of {dtype}")
+    for v in (value, *value.args):
+        if v.dtype not in DTYPES:
+            raise NoRule("complex numbers" if v.dtype.is_complex else f"values of {v.dtype}")
 
 
 _out_variants: dict[Any, Any] = {}

@@ -1,12 +1,14 @@
 """Type promotion as eager's, and the dtype that eager computes in."""
 from __future__ import annotations
 
+import math
 from typing import Any, Sequence
 
 import torch
 
 from ..symbolic.expr import Expr
 from .ir import Value, cast, const, index, round_to
+from .lower import NoRule
 from .ref import Ref, Scalar
 
 __all__ = ["result_type", "compute_dtype", "operand", "rounded"]
@@ -52,6 +54,8 @@ def operand(x: Any, dtype: torch.dtype) -> Value:
         return cast(x.value, dtype)
     if isinstance(x, Expr):
         return cast(index(x), dtype)
+    if isinstance(x, complex) or (isinstance(x, float) and not math.isfinite(x) and not dtype.is_floating_point and dtype != torch.bool):
+        raise NoRule(f"the number {x} as {dtype}")
     return const(x, dtype)
 
 

@@ -143,3 +143,15 @@ def test_broadcasting_and_layouts():
     check(lambda a: a + 1, torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last), n_kernels=1)
     s = check(lambda a, b: a + b, torch.randn(2, 3, 4).permute(2, 0, 1), torch.randn(2, 3, 4).permute(2, 0, 1), n_kernels=1)
     assert len(kernels(s)[0].outer) == 1                 # dense in memory: one axis
+
+
+@pytest.mark.parametrize("f", [lambda x: x + 1, lambda x: x.abs(), lambda x: x.t().clone(), lambda x: torch.view_as_real(x) * 2, lambda x: x * x.conj(),
+                               lambda x: x.sum(), lambda x: torch.cat([x, x]), lambda x: x[0], lambda x: torch.real(x) + 1, lambda x: x == x])
+def test_complex_numbers_are_left_to_eager(f):
+    check(f, torch.randn(3, 3, dtype=torch.complex64))
+
+
+def test_constants_are_what_their_dtype_holds():
+    check(lambda x: torch.where(x > 0, 1.1, 0.3).bfloat16() + 0 * x.bfloat16(), torch.randn(5), atol=0, rtol=0)
+    check(lambda x: x.bfloat16().masked_fill(x > 0, 1.1).float() * 3, torch.randn(5), atol=0, rtol=0)
+    check(lambda x: torch.full_like(x, -1, dtype=torch.int8) + (x > 0), torch.randn(5))
