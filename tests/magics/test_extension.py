@@ -1,0 +1,103 @@
+"""The package's front door: public names, costs of importing, the command line."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+import tcompile
+
+
+def python(code, **env):
+    return subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, env={**os.environ, **env}
+    )
+
+
+@pytest.mark.parametrize("name", tcompile.__all__)
+def test_public_names_are_there(name):
+    assert getattr(tcompile, name) is not None and name in dir(tcompile)
+
+
+def test_unknown_name():
+    with pytest.raises(AttributeError, match="no attribute 'complie'"):
+        tcompile.complie  # noqa: B018
+
+
+def test_import_costs_little_and_needs_no_jupyter():
+    code = """
+import sys, time
+import torch
+t0 = time.perf_counter(); import tcompile; t1 = time.perf_counter()
+tcompile.compile; tcompile.config; tcompile.set_logs
+bad = [m for m in sys.modules if m.split(".")[0] in ("IPython", "ipywidgets", "plotly", "jupyterlab") or m.startswith(("torch._dynamo", "torch._inductor"))]
+assert not bad, bad
+print(t1 - t0)
+"""
+    run = python(code)
+    assert run.returncode == 0, run.stderr
+    assert float(run.stdout) < 0.3
+
+
+def test_load_ext_costs_little():
+    code = """
+import sys, time
+from IPython.core.interactiveshell import InteractiveShell
+shell = InteractiveShell.instance()
+t0 = time.perf_counter()
+shell.run_line_magic("load_ext", "tcompile")
+t1 = time.perf_counter()
+assert shell.find_cell_magic("tcompile") and not [m for m in ("torch", "plotly", "ipywidgets") if m in sys.modules]
+shell.run_line_magic("unload_ext", "tcompile")
+assert shell.find_cell_magic("tcompile") is None
+print(t1 - t0)
+"""
+    run = python(code)
+    assert run.returncode == 0, run.stderr
+    assert float(run.stdout) < 0.5
+
+
+def test_labextension_path():
+    assert tcompile._jupyter_labextension_paths() == [{"src": "labextension", "dest": "tcompile-lab"}]
+
+
+def test_a_report_draws_itself_without_the_extension_loaded():
+    code = """
+import sys, tcompile
+r = tcompile.CompileReport(title="t")
+assert "IPython" not in sys.modules
+bundle = r._repr_mimebundle_()
+assert set(bundle) == {"text/plain", "text/html", "application/vnd.tcompile.report.v1+json"}, bundle
+"""
+    run = python(code)
+    assert run.returncode == 0, run.stderr
+
+
+def cli(*args, **env):
+    return subprocess.run(
+        [sys.executable, "-m", "tcompile", *args], capture_output=True, text=True, timeout=120, env={**os.environ, **env}
+    )
+
+
+def test_command_line(tmp_path):
+    env = {"TCOMPILE_CACHE_DIR": str(tmp_path / "cache")}
+    info = cli("info", **env)
+    assert info.returncode == 0 and "torch" in info.stdout and "disk cache" in info.stdout
+    doctor = cli("doctor", **env)
+    assert "C++ compiler" in doctor.stdout and "compiling" in doctor.stdout, doctor.stderr
+    assert doctor.returncode == 0, doctor.stdout
+    assert "0 kernels" not in cli("cache", **env).stdout
+    cleared = cli("cache", "--clear", **env)
+    assert cleared.returncode == 0 and "deleted" in cleared.stdout
+    assert "0 kernels" in cli("cache", **env).stdout
+    assert cli().returncode == 2 and cli("nonsense").returncode == 2
+
+
+def test_doctor_names_what_is_missing(tmp_path):
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    run = cli("doctor", TCOMPILE_CXX="no-such-compiler", TCOMPILE_CACHE_DIR=str(blocked / "below"))
+    assert run.returncode == 1
+    assert "BAD C++ compiler: no-such-compiler not found" in run.stdout and "TCOMPILE_CXX" in run.stdout
+    assert "BAD disk cache" in run.stdout and "TCOMPILE_CACHE_DIR" in run.stdout

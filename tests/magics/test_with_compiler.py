@@ -1,0 +1,108 @@
+"""Cells through the real compiler: what the report says, beside what eager computes."""
+
+import pytest
+import torch
+
+pytest.importorskip("tcompile.compiler.api")
+
+
+@pytest.fixture
+def shell(tmp_path, monkeypatch):
+    from IPython.core.interactiveshell import InteractiveShell
+
+    from tcompile.compiler import config
+    from tcompile.kernel_magics import magics
+
+    monkeypatch.setenv("TCOMPILE_CACHE_DIR", str(tmp_path))
+    InteractiveShell.clear_instance()
+    sh = InteractiveShell.instance(colors="nocolor")
+    sh.history_manager.enabled = False
+    sh.tcompile = magics.load(sh)
+    with config.patch(cache_dir=str(tmp_path)):
+        yield sh
+    sh.run_line_magic("tcompile", "reset")
+    magics.unload(sh)
+    InteractiveShell.clear_instance()
+
+
+def run(shell, cell):
+    r = shell.run_cell(cell, store_history=True)
+    r.raise_error()
+    return r
+
+
+def test_one_kernel(shell, capsys):
+    run(shell, "import torch\ntorch.manual_seed(0)\nx = torch.randn(1000)\ndef f(x):\n    return torch.sin(x) + torch.cos(x)")
+    value = run(shell, "%%tcompile -o r time=100ms\nf(x)").result
+    x = shell.user_ns["x"]
+    torch.testing.assert_close(value, torch.sin(x) + torch.cos(x))
+    r = shell.user_ns["r"]
+    assert not r.graph_breaks and not r.errors and len(r.graphs) == 1 and len(r.kernels) == 1
+    assert "sin" in r.kernels[0].source and r.kernels[0].language == "cpp" and r.graphs[0].graph_module is not None
+    assert {n.op for n in r.graphs[0].lowered.nodes()} >= {"aten.sin.default", "aten.cos.default", "aten.add.Tensor"}
+    assert r.guards and r.entries and r.stages and r.summary.status == "compiled"
+    assert r.speedups and r.speedups.over("eager").ratio > 0
+    assert "● compiled" in capsys.readouterr().out
+
+
+def test_break_at_its_line(shell):
+    run(shell, "import torch\nx = torch.ones(8)")
+    value = run(
+        shell,
+        "%%tcompile -o r time=off\ndef g(x):\n    h = x * 2\n    if h.sum() > 0:\n        h = h + 1\n    return h * h\ng(x)",
+    ).result
+    torch.testing.assert_close(value, torch.full((8,), 9.0))
+    r = shell.user_ns["r"]
+    b = next(b for b in r.graph_breaks if b.kind == "data_dependent_branch")
+    assert b.line == 4 and b.file == "In[2]" and "if h.sum() > 0" in b.code and "torch.where" in b.remedy
+    assert b.code.encode()[b.col : b.end_col].decode() == "h.sum() > 0"
+    assert any(m.line == 4 and m.kind == "break" for m in r.marks) and r.summary.status == "partly"
+
+
+def test_a_changed_size_is_a_recompile_with_expected_and_got(shell):
+    run(shell, "import torch\ndef f(x):\n    return x * 2 + 1")
+    run(shell, "%%tcompile time=off\nfor n in (4,):\n    y = f(torch.ones(n, 3))")
+    run(shell, "%%tcompile -o r time=off\ny = [f(torch.ones(n, 3)).shape[0] for n in (4, 5, 6)]")
+    assert shell.user_ns["y"] == [4, 5, 6]
+    r = shell.user_ns["r"]
+    sizes = [(c.expected, c.got) for c in r.recompiles if c.source == "x" and c.detail == "shape[0]"]
+    assert len(sizes) <= 1 and all(c.suggestion for c in r.recompiles)
+
+
+def test_running_a_cell_again_tells_what_served_it(shell):
+    run(shell, "import torch\nx = torch.ones(100)\ndef f(x):\n    return torch.sin(x) + 1")
+    run(shell, "%%tcompile -o r1 time=50ms\ny = f(x)")
+    run(shell, "%%tcompile -o r2 time=50ms\ny = f(x)")
+    r1, r2 = shell.user_ns["r1"], shell.user_ns["r2"]
+    assert r1.summary.status == "compiled" and r2.summary.status == "compiled"
+    assert len(r2.graphs) == len(r1.graphs) and r2.entries
+
+
+def test_errors_of_the_model_show_the_cells_lines(shell, capsys):
+    r = shell.run_cell("%%tcompile time=off\nimport torch\ndef f(x):\n    return x @ torch.ones(7)\nf(torch.ones(3, 5))")
+    assert isinstance(r.error_in_exec, RuntimeError)
+    assert "return x @ torch.ones(7)" in capsys.readouterr().out
+    assert run(shell, "1 + 1").result == 2
+
+
+def test_fullgraph_names_line_and_remedy(shell, capsys):
+    from tcompile.compiler.errors import FullGraphError
+
+    shell.run_cell("import torch\nx = torch.ones(3)\ndef f(x):\n    if x.sum() > 0:\n        return x\n    return -x")
+    r = shell.run_cell("%%tcompile --fullgraph time=off\nf(x)")
+    assert isinstance(r.error_in_exec, FullGraphError), r
+    assert "torch.where" in str(r.error_in_exec)
+
+
+def test_explain():
+    import tcompile
+
+    def f(x):
+        return torch.relu(x * 2 + 1)
+
+    r = tcompile.explain(f)(torch.ones(10))
+    assert len(r.graphs) == 1 and not r.graph_breaks and r.title.endswith("f")
+    torch.testing.assert_close(r.result, torch.full((10,), 3.0))
+    assert "1 graph · 0 breaks" in str(r)
+    again = tcompile.CompileReport.from_json(r.to_json())
+    assert again.kernels[0].source == r.kernels[0].source
