@@ -179,6 +179,9 @@ function closedLine(report: Report, toggle: () => void, controls: string): HTMLE
   if (summary.graphs || summary.kernels) {
     facts.push(plural(summary.graphs, 'graph'), ' · ', plural(summary.breaks, 'break'), where, ' · ', plural(summary.kernels, 'kernel'));
   }
+  if (summary.externs) {
+    facts.push(` · ${plural(summary.externs, 'library call')}`);
+  }
   if (summary.recompiles) {
     facts.push(`${facts.length ? ' · ' : ''}recompiled ${summary.recompiles}×`);
   }

@@ -26,12 +26,15 @@ def executed(server: Server, browser: object) -> Path:
     lab = Lab(browser, server, height=1400)
     try:
         lab.open(NOTEBOOK.name, kernel=True)
-        lab.page.evaluate("() => { window.jupyterapp.commands.execute('notebook:run-all-cells'); }")
-        lab.page.wait_for_function("""() => {
-            const cells = window.jupyterapp.shell.currentWidget.content.model.cells;
-            return Array.from(cells).every(c => c.type !== 'code' || !c.sharedModel.getSource().trim()
-                                                || (c.executionCount !== null && c.executionState !== 'running'));
-        }""", timeout=400_000)
+        lab.page.evaluate("""() => {
+            const done = () => { window.everythingRan = true; };
+            window.jupyterapp.commands.execute('notebook:run-all-cells').then(done, done);
+        }""")
+        try:
+            lab.page.wait_for_function("window.everythingRan", timeout=300_000)
+        except Exception:
+            lab.shot("quickstart-stuck")
+            raise
         lab.page.wait_for_timeout(1000)
         lab.shot("quickstart-after-run-all")
         lab.command("docmanager:save")
