@@ -209,11 +209,11 @@ def check(seed: int) -> int:
     return broken
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=20, deadline=None, derandomize=True)
 @given(st.integers(0, 2**40))
 def test_random_programs(seed):
     check(seed)
 
 
 def test_breaks_do_happen():
-    assert sum(check(seed) for seed in range(10)) > 40
+    assert sum(check(seed) for seed in range(4)) > 12

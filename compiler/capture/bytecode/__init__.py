@@ -1,12 +1,17 @@
 """The bytecode layer: code objects in, code objects out; no torch.
 
-`decode` lifts a code object of CPython 3.11, 3.12 or 3.13 into one canonical instruction set (opset.py); `assemble` lowers it again.
-resume.py makes the functions that a graph break needs, regions.py takes loop bodies out of functions.
+`decode` lifts a code object of CPython 3.11, 3.12 or 3.13 into one canonical instruction set (opset.py; one small file per version maps
+to it); `assemble` lowers it again. On top of them, for capture:
+
+resume.py      make_break: execute one instruction natively and go on;  make_resume: the rest of a function as a function
+regions.py     find_loops, outline_loop(s): a loop's body as a function of its own, and the host that calls it
+loop_break.py  make_loop_break: run a whole loop natively, its body as a region, what follows as a resume function
 """
-from .instructions import Bytecode, Handler, Instruction, Position, Slot, decode
 from .assemble import assemble
+from .instructions import Bytecode, Handler, Instruction, Position, Slot, decode
 from .opset import OPS, stack_effect
 from .version import NULL_FIRST, VERSION
 from .wire import UnsupportedBytecode
 
-__all__ = ["Bytecode", "Handler", "Instruction", "Position", "Slot", "assemble", "decode", "OPS", "stack_effect", "NULL_FIRST", "VERSION", "UnsupportedBytecode"]
+__all__ = ["OPS", "NULL_FIRST", "VERSION", "Bytecode", "Handler", "Instruction", "Position", "Slot", "UnsupportedBytecode", "assemble", "decode",
+           "stack_effect"]
