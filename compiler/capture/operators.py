@@ -41,6 +41,7 @@ _UNARY: dict[str, tuple[Callable, str]] = {
     "UNARY_POSITIVE": (operator.pos, "__pos__"), "UNARY_NEGATIVE": (operator.neg, "__neg__"), "UNARY_INVERT": (operator.invert, "__invert__"),
 }
 OPERATOR_FUNCTIONS: dict[Any, Callable] = {}     # operator.add -> function(machine, a, b)
+_DIVISIONS = frozenset((operator.truediv, operator.floordiv, operator.mod, operator.itruediv, operator.ifloordiv, operator.imod, divmod))
 _SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
 
@@ -90,6 +91,8 @@ def native_operation(m: Machine, fn: Callable, *args: Any) -> Any:
     """Native operator on values without TraceTensors; a size expression that it cannot take is fixed to its value."""
     if m.env.hints:
         m.env.location = m.user_line()
+        if fn in _DIVISIONS and isinstance(args[1], torch.SymInt) and args[1] == 0:
+            raise Raised(ZeroDivisionError("division by zero" if fn is operator.truediv else "integer division or modulo by zero"))
     try:
         return fn(*args)
     except Exception as exc:
