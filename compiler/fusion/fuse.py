@@ -31,7 +31,7 @@ def schedule(lowered: LoweredGraph, opts: Any) -> Schedule:
     else:
         steps = inline(steps, needed, hints, drop_rounding, nothing=True)
     limits = Limits(nests=max(1, opts.get("max_fusion_size", 4096)), epilogue=bool(opts.get("epilogue_fusion", True)))
-    groups, unfused = group_steps(steps, hints, limits, fuse)
+    groups, unfused = group_steps(steps, hints, limits, fuse, needed)
     outside = _needed_outside(groups, needed)
     launches: list[Any] = []
     for g in groups:

@@ -31,7 +31,8 @@ BIG_WORK = 1 << 15        # elements from which that matters
 @dataclass
 class Limits:
     nests: int = 4096
-    buffers: int = 64
+    buffers: int = 64         # that a kernel reads, and as many that it writes
+    passes: int = 7           # over a row: three norms on end
     epilogue: bool = True
 
 
@@ -46,6 +47,8 @@ class Group:
     reads: set[Buffer] = field(default_factory=set)
     read_at: dict[Buffer, list[tuple]] = field(default_factory=dict)   # buffer -> (axes, level, index) of some reads
     because: list[str] = field(default_factory=list)
+    passes: dict[Buffer, int] = field(default_factory=dict)   # buffer -> passes over the row before it is known
+    kept: int = 0                                         # buffers that something outside needs for certain
     extern: Any = None                                    # an Extern or View step alone in its place
     _maps: dict[Any, dict[str, Expr] | None] = field(default_factory=dict)
 
@@ -84,15 +87,15 @@ class Refusal(Exception):
     pass
 
 
-def group_steps(steps: Sequence[LoweredStep], hints: dict[str, int], limits: Limits, fuse: bool = True
-                ) -> tuple[list[Group], list[tuple[str, str, str]]]:
-    """(groups in order of execution, refusals as (node, node, reason))."""
-    return _Grouping(hints, limits, fuse).run(steps)
+def group_steps(steps: Sequence[LoweredStep], hints: dict[str, int], limits: Limits, fuse: bool = True,
+                needed: Sequence[Buffer] = ()) -> tuple[list[Group], list[tuple[str, str, str]]]:
+    """(groups in order of execution, refusals as (node, node, reason)). needed: the graph's results."""
+    return _Grouping(hints, limits, fuse, set(needed)).run(steps)
 
 
 class _Grouping:
-    def __init__(self, hints: dict[str, int], limits: Limits, fuse: bool):
-        self.hints, self.limits, self.fuse = hints, limits, fuse
+    def __init__(self, hints: dict[str, int], limits: Limits, fuse: bool, needed: set[Buffer]):
+        self.hints, self.limits, self.fuse, self.needed = hints, limits, fuse, needed
         self.groups: list[Group] = []
         self.made_in: dict[Buffer, Group] = {}           # buffer -> the last group that writes it
         self.readers: dict[Buffer, list[Group]] = {}     # buffer -> recent groups that read it
@@ -181,6 +184,10 @@ class _Grouping:
         reads = {b for b, _ in loads}
         if len(g.reads) + len(reads) > self.limits.buffers and len((g.reads | reads) - g.writes.keys()) > self.limits.buffers:
             raise Refusal(f"the kernel would read more than {self.limits.buffers} buffers")
+        if nest.buffer in self.needed and g.kept >= self.limits.buffers:
+            raise Refusal(f"the kernel would write more than {self.limits.buffers} buffers")
+        if _passes(g, nest, loads) > self.limits.passes:
+            raise Refusal(f"the kernel would pass over its rows more than {self.limits.passes} times")
         if not self.limits.epilogue and any(self.made_in[b].extern is not None for b in g.reads | reads if b in self.made_in):
             raise Refusal("epilogue_fusion is off")
         last: Refusal | None = None
@@ -298,6 +305,8 @@ class _Grouping:
         g.levels.append(level)
         if because:
             g.because.append(because)
+        g.passes[nest.buffer] = _passes(g, nest, loads)
+        g.kept += nest.buffer in self.needed
         # an index that several nests write (pieces of a cat) is never the one that a reader wants
         g.writes[nest.buffer] = tidy(nest.index.subs(m), g.ranges(factors)) if nest.buffer not in self.made_in else None
         for b, e in loads:
@@ -351,6 +360,10 @@ def element(at: Expr, e: Expr, factors: Sequence[Factor], ranges: dict) -> dict[
         axes.sort(key=lambda a: -at.coeff(a.symbol.name).value)
     p = positions(axes, at, e, ranges)
     return p if all(is_affine(x) for x in p.values()) else None
+
+
+def _passes(g: Group, nest: LoopNest, loads: list) -> int:
+    return max((g.passes.get(b, 0) for b, _ in loads), default=0) + (nest.reduce_op is not None)
 
 
 def _with_outer(factors: Sequence[Factor], outer: Sequence[Factor]) -> list[Factor]:

@@ -213,3 +213,16 @@ def test_equal_nests_are_computed_once():
 def test_same_elements_in_another_order_do_not_share():
     s = check(lambda x: (x.sin(), x.t().contiguous().cos()), torch.randn(200, 300), n_kernels=2)
     assert all("//" not in str(k) for k in kernels(s))
+
+
+def test_kernels_have_limits():
+    def softmaxes(x):
+        for _ in range(20):
+            x = torch.softmax(x, -1) * 2
+        return x
+    s = check(softmaxes, torch.randn(40, 5))
+    assert 4 <= len(kernels(s)) <= 10 and all(len(k.stages) <= 8 for k in kernels(s))
+    s = check(lambda x: tuple(x + i for i in range(100)), torch.randn(5))
+    assert len(kernels(s)) == 2
+    s = check(lambda *xs: sum(xs[1:], xs[0]), *torch.randn(100, 5))
+    assert all(len(k.inputs) <= 66 for k in kernels(s))
