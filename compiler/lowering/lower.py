@@ -12,6 +12,7 @@ from typing import Any, Callable, Sequence
 import torch
 import torch.fx
 
+from .. import events
 from ..symbolic.expr import Expr, as_expr
 from .ir import Axis, Buffer, LoopNest, Value, cast, clear, const, load, param, walk
 from .lowered import Extern, LoweredGraph, LoweredStep, OutputSpec, Param, View
@@ -120,6 +121,9 @@ class Lowering:
             elif node.op == "call_function":
                 self.refs[node] = self.call(node)
         self.node = None
+        reasons = {str(s.op): s.reason for s in self.steps if isinstance(s, Extern)}
+        for op, n in self.fallbacks.items():
+            events.emit("fallback", what=op, reason=f"eager kernel: {reasons.get(op, 'no lowering rule')}", count=n)
         outputs = [self.output(o) for o in self.aten.outputs]
         mutations = [(i, self.result(n)) for i, n in self.aten.mutations]
         env = self.aten.env

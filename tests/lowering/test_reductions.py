@@ -112,3 +112,14 @@ def test_losses():
 def test_no_rule_is_an_extern_with_a_reason():
     s = check(lambda x: torch.cumsum(x, 1) * 2, torch.randn(3, 4))
     assert [e for e in externs(s)] == ["aten.cumsum.default"]
+
+
+def test_fallbacks_are_counted_and_stated():
+    from tcompile.compiler import events
+
+    from .helper import aten_graph, lower
+    heard = []
+    with events.listen(lambda e: heard.append((e.kind, e.facts))):
+        g = lower(aten_graph(lambda x: torch.polygamma(1, x) + torch.polygamma(2, x), torch.rand(4) + 1), {})
+    assert g.fallbacks == {"aten.polygamma.default": 2}
+    assert [(k, f["what"], f["count"]) for k, f in heard] == [("fallback", "aten.polygamma.default", 2)]
