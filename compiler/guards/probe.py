@@ -18,6 +18,7 @@ import torch
 
 from .. import events
 from ..native import native
+from .values import TUPLE_GETTER
 
 __all__ = ["prepare", "tensor_layout_known", "thread_state", "ThreadState"]
 
@@ -351,7 +352,7 @@ def prepare() -> None:
     """Find and verify, once in a process; states a fallback event where a search fails."""
     global _prepared, _layout_known, _thread_state
     if _prepared or native is None or torch._C._functorch.maybe_current_level() is not None:
-        return                      # inside a functorch transform tensors are wrapped: look another time
+        return  # inside a functorch transform tensors are wrapped: look another time
     _prepared = True
     native.set_torch(
         torch._C.TensorBase,
@@ -361,6 +362,7 @@ def prepare() -> None:
         torch.device,
         torch.nn.Module.__getattr__,
         torch._C.TensorBase.requires_grad,
+        TUPLE_GETTER,
     )
     try:
         with (

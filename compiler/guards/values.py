@@ -10,7 +10,7 @@ from __future__ import annotations
 import enum
 import math
 import types
-from collections import OrderedDict
+from collections import OrderedDict, namedtuple
 from typing import Any
 
 import torch
@@ -37,12 +37,40 @@ class Absent(Unreachable):
 
 
 _MISSING = object()
-_GETATTRIBUTES = (
-    object.__getattribute__,
-    vars(types.ModuleType)["__getattribute__"],
-    vars(types.MethodType)["__getattribute__"],
+# Types whose attribute access is object's, under a name of their own in some cases; a subclass that overrides it in
+# Python has another function there.
+_PLAIN_TYPES = (
+    object,
+    int,
+    float,
+    complex,
+    str,
+    bytes,
+    bytearray,
+    tuple,
+    list,
+    dict,
+    set,
+    frozenset,
+    slice,
+    range,
+    OrderedDict,
+    types.ModuleType,
+    types.MethodType,
+    types.FunctionType,
+    types.BuiltinFunctionType,
+    types.CodeType,
+    types.CellType,
+    torch.dtype,
+    torch.device,
+    torch.Size,
+    torch.Tensor,
 )
-_DATA_DESCRIPTORS = (types.GetSetDescriptorType, types.MemberDescriptorType)
+_GETATTRIBUTES = tuple(
+    {vars(base)["__getattribute__"] for t in _PLAIN_TYPES for base in t.__mro__ if "__getattribute__" in vars(base)}
+)
+TUPLE_GETTER: type = type(vars(namedtuple("_Probe", "field"))["field"])
+_DATA_DESCRIPTORS = (types.GetSetDescriptorType, types.MemberDescriptorType, TUPLE_GETTER)
 _METHODS = (
     types.FunctionType,
     types.MethodDescriptorType,

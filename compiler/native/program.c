@@ -357,17 +357,18 @@ PyTypeObject tc_GuardProgram_Type = {
     .tp_getset = program_getset,
 };
 
-/* set_torch(TensorBase, Tensor, Parameter, Size, device, nn.Module.__getattr__, TensorBase.requires_grad) */
+/* set_torch(TensorBase, Tensor, Parameter, Size, device, nn.Module.__getattr__, TensorBase.requires_grad,
+   the type of a named tuple's fields) */
 static PyObject *set_torch(PyObject *self, PyObject *args)
 {
-    PyObject *o[7];
+    PyObject *o[8];
     (void)self;
-    if (!PyArg_ParseTuple(args, "OOOOOOO!", &o[0], &o[1], &o[2], &o[3], &o[4], &o[5], &PyGetSetDescr_Type, &o[6]))
+    if (!PyArg_ParseTuple(args, "OOOOOOO!O", &o[0], &o[1], &o[2], &o[3], &o[4], &o[5], &PyGetSetDescr_Type, &o[6], &o[7]))
         return NULL;
-    for (int i = 0; i < 7; i++)
+    for (int i = 0; i < 8; i++)
         Py_INCREF(o[i]);                            /* for the life of the process, as torch itself */
     tc_torch = (TorchNames){(PyTypeObject *)o[0], (PyTypeObject *)o[1], (PyTypeObject *)o[2], (PyTypeObject *)o[3],
-                            (PyTypeObject *)o[4], o[5], ((PyGetSetDescrObject *)o[6])->d_getset};
+                            (PyTypeObject *)o[4], (PyTypeObject *)o[7], o[5], ((PyGetSetDescrObject *)o[6])->d_getset};
     Py_RETURN_NONE;
 }
 

@@ -2,7 +2,7 @@
 
 TorchNames tc_torch;
 static PyObject *str_class, *str_dict, *str_getattr, *str_getattribute, *str_tables[3];
-static PyObject *object_getattribute, *module_getattribute, *type_getattribute;
+static PyObject *type_getattribute;
 
 static inline Py_hash_t name_hash(PyObject *name)
 {
@@ -47,16 +47,27 @@ static PyObject *instance_dict(PyObject *o, Recorder *rec)
     return *where;
 }
 
+static int plain_slot(void *getattro)
+{
+    return getattro == (void *)PyObject_GenericGetAttr || getattro == (void *)PyModule_Type.tp_getattro ||
+           getattro == (void *)PyMethod_Type.tp_getattro;
+}
+
 /* Whether attribute access of this type starts in C code that is known, not in a __getattribute__ of the user's. */
 static int plain_getattr(PyTypeObject *tp)
 {
-    if (tp->tp_getattro == PyObject_GenericGetAttr || tp->tp_getattro == PyModule_Type.tp_getattro ||
-        tp->tp_getattro == PyMethod_Type.tp_getattro)
+    if (plain_slot((void *)tp->tp_getattro))
         return 1;
-    if (!(tp->tp_flags & Py_TPFLAGS_HEAPTYPE))
-        return 0;
-    PyObject *f = _PyType_Lookup(tp, str_getattribute);
-    return f == object_getattribute || f == module_getattribute;
+    /* A class with a __getattr__ of its own starts in the interpreter's slot function, which calls __getattribute__ first. */
+    PyObject *f = tp->tp_flags & Py_TPFLAGS_HEAPTYPE ? _PyType_Lookup(tp, str_getattribute) : NULL;
+    return f && Py_TYPE(f) == &PyWrapperDescr_Type && plain_slot(((PyWrapperDescrObject *)f)->d_wrapped);
+}
+
+/* Descriptors written in C whose reading runs no code of the user's. */
+static int plain_data_descriptor(PyObject *descr)
+{
+    PyTypeObject *t = Py_TYPE(descr);
+    return t == &PyGetSetDescr_Type || t == &PyMemberDescr_Type || (t == tc_torch.tuplegetter && t != NULL);
 }
 
 /* What a class attribute gives when reached through instance `o` of `tp`. */
@@ -162,7 +173,7 @@ PyObject *tc_attr(PyObject *o, PyObject *name, int *owned, int *why, Recorder *r
         rec_type(rec, tp);
     if (descr && Py_TYPE(descr)->tp_descr_set) {
         PyTypeObject *dt = Py_TYPE(descr);
-        if ((dt != &PyGetSetDescr_Type && dt != &PyMemberDescr_Type) ||
+        if (!plain_data_descriptor(descr) ||
             (tc_torch.tensor_base && tp != tc_torch.tensor && tp != tc_torch.parameter &&
              PyType_IsSubtype(tp, tc_torch.tensor_base))) {
             *why = TC_REFUSED;
@@ -397,8 +408,6 @@ int tc_init_values(PyObject *module)
     PyObject *names[] = {str_class, str_dict, str_getattr, str_getattribute, str_tables[0], str_tables[1], str_tables[2]};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         PyObject_Hash(names[i]);
-    object_getattribute = _PyType_Lookup(&PyBaseObject_Type, str_getattribute);
-    module_getattribute = _PyType_Lookup(&PyModule_Type, str_getattribute);
     type_getattribute = _PyType_Lookup(&PyType_Type, str_getattribute);
     return 0;
 }

@@ -23,7 +23,7 @@ HIDDEN int tc_const_equal(PyObject *a, PyObject *b);
 
 /* Set by Python once: torch's types and nn.Module.__getattr__. */
 typedef struct {
-    PyTypeObject *tensor_base, *tensor, *parameter, *size, *device;
+    PyTypeObject *tensor_base, *tensor, *parameter, *size, *device, *tuplegetter;
     PyObject *module_getattr;
     PyGetSetDef *requires_grad;     /* of TensorBase */
 } TorchNames;

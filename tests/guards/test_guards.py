@@ -273,6 +273,26 @@ def test_attribute_paths(make):
     assert holds(make([Guard(X, "CODE", func.__code__)]), check) == 0
 
 
+def test_attributes_of_subclasses_of_builtins(make):
+    class Config(dict):
+        kind = "class"
+
+        def __getattr__(self, name):
+            raise AssertionError("ran __getattr__")
+
+    class Point(collections.namedtuple("Point", "x y")):
+        pass
+
+    config, point = Config(a=1), Point(3, 4)
+    config.own = 5
+    assert holds(make([Guard(S.attr(X, "own"), "EQUALS", 5)]), config) == -1
+    assert holds(make([Guard(S.attr(X, "kind"), "EQUALS", "class")]), config) == -1
+    assert holds(make([Guard(S.attr(X, "a"), "EQUALS", 1)]), config) == 0
+    assert holds(make([Guard(S.attr(X, "y"), "EQUALS", 4), Guard(S.item(X, 0), "EQUALS", 3)]), point) == -1
+    assert holds(make([Guard(S.attr(X, "y"), "EQUALS", 5)]), point) == 0
+    assert holds(make([Guard(S.attr(X, "real"), "EQUALS", 7)]), 7) == -1
+
+
 def test_container_paths(make):
     marker = object()
     nested = {"a": [1, (2, {"b": "c"})], 3: 4, None: 5, marker: 6}
