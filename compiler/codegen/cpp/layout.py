@@ -32,6 +32,7 @@ _COST = {"div": 4, "sqrt": 5, "rsqrt": 8, "reciprocal": 4, "exp": 14, "sigmoid":
 _LANE_BY_LANE = frozenset(("exp2", "expm1", "log2", "log10", "log1p", "tan", "asin", "acos", "atan", "sinh", "cosh", "asinh", "acosh", "atanh",
                            "erfc", "lgamma", "pow", "atan2", "hypot", "nextafter", "fmod", "remainder", "div_floor"))
 _LANE_COST = 30
+FOLD_COST, TAIL_COST = 60.0, 40.0   # per item, in units of one contiguous element
 _NS_PER_OP = 0.15
 _NS_PER_BYTE = 0.04
 
@@ -248,10 +249,11 @@ def _choose_mode(kernel: Kernel, lanes: int, hints: dict, has_inner: bool, choic
     for (es, n), stage in zip(per_stage, kernel.stages):
         if stage.axes:
             v = _inner_axis(stage, lanes, hints)
-            total += n * _axis_cost(v.symbol.name, _hint(v.size, hints), es, lanes)
+            size = _hint(v.size, hints)
+            total += n * _axis_cost(v.symbol.name, size, es, lanes) + (TAIL_COST if size % lanes else 0.0)
         else:
             total += len(es)
-    total += 12.0 * sum(len(st.accs) for st in kernel.stages)            # the lanes of each accumulator are folded per item
+    total += FOLD_COST * sum(len(st.accs) for st in kernel.stages)       # the lanes of each accumulator are folded per item
     if choices.mode == "inner" or not kernel.outer:
         return "inner", None
     if choices.mode == "outer" or outer_best[0] < total:
@@ -290,8 +292,9 @@ def _plan_blocks(kernel: Kernel, layout: Layout, hints: dict, choices: Choices, 
     group = layout.lanes * max(1, layout.copies)
     block = choices.block
     if block is None:
-        block = group
-        limit = 64 if strided and layout.items else 512 if has_inner else 32768
+        # rows of a strided walk: whole pieces of memory that the prefetcher can follow
+        block = max(group, 128) if has_inner and not strided else group
+        limit = group if strided and layout.items else 512 if has_inner else 32768
         while block < limit and block * ns < 4000:
             block *= 2
     size = as_expr(v.size)

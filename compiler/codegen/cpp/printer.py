@@ -15,7 +15,7 @@ from typing import Any
 
 from ...lowering.ir import Acc, Axis, Buffer, Kernel, Stage, indirect_values
 from ...symbolic.expr import ZERO, Expr, as_expr, ceildiv, integer, symbol
-from .dtypes import ctype, literal, storage_size
+from .dtypes import ctype, storage_size
 from .layout import Choices, Layout, StageLoops, chunk_count, merge_axes, numel, plan_layout
 from .prims import Operand, expression, reduce_identity, reduce_update, splat
 from .support import Support, Target, vector_type
