@@ -130,8 +130,8 @@ def call_native(m: Machine, fn: Any, owner: Any, args: list, kwargs: dict) -> An
         kind = {"time": "time", "random": "random_python", "_random": "random_python", "io": "io", "_io": "io", "posix": "io",
                 "numpy": "numpy", "ctypes": "c_call", "_ctypes": "c_call"}.get(module.partition(".")[0], "c_call")
         name = getattr(fn, "__qualname__", None) or getattr(fn, "__name__", None) or type(fn).__name__
-        raise Break(kind, "" if kind != "c_call" else f"the native function {module + '.' if module else ''}{name} is called, which "
-                    "capture knows nothing about")
+        where = f"the native function {module + '.' if module else ''}{name} is called"
+        raise Break(kind, where + ", which capture knows nothing about" if kind == "c_call" else where if kind == "numpy" else "")
     return call_native_method(m, fn, owner, args, kwargs)
 
 
@@ -891,6 +891,31 @@ def record_function_(m: Machine, *args: Any, **kwargs: Any) -> Any:
 
 
 # --- Python functions computed instead of interpreted
+@python_function(("torch._higher_order_ops.cond", "cond"), ("torch", "cond"))
+def cond_(m: Machine, pred: Any, true_fn: Any, false_fn: Any, operands: Any = ()) -> Any:
+    """torch.cond: both branches are captured, and each result chosen by torch.where. Branches with effects break."""
+    args = list(m.iterate(operands))
+    if not isinstance(pred, TraceTensor):
+        return m.call(true_fn if m.truth(pred) else false_fn, args)
+    before = (len(m.effects.entries), len(m.graph.written))
+    results = [m.call(fn, args) for fn in (true_fn, false_fn)]
+    if (len(m.effects.entries), len(m.graph.written)) != before:
+        raise Break("higher_order", "a branch of torch.cond has side effects", "let the branches only return values")
+    return _choose(m, tensor_calls.call_method(m, pred, "reshape", [()], {}), *results)
+
+
+def _choose(m: Machine, pred: Any, a: Any, b: Any) -> Any:
+    if isinstance(a, TraceTensor) and isinstance(b, TraceTensor) and a.shape == b.shape and a.dtype == b.dtype:
+        if a.requires_grad or b.requires_grad:
+            raise Break("higher_order", "torch.cond is applied to tensors that need a gradient", "use torch.where")
+        return tensor_calls.call_function(m, torch.where, [pred, a, b], {})
+    if type(a) is type(b) and isinstance(a, (tuple, list)) and len(a) == len(b):
+        return type(a)(_choose(m, pred, x, y) for x, y in zip(a, b))
+    if isinstance(a, dict) and isinstance(b, dict) and list(a) == list(b):
+        return {k: _choose(m, pred, a[k], b[k]) for k in a}
+    raise Break("higher_order", "the branches of torch.cond return different things", "return tensors of one shape and dtype from both")
+
+
 @python_function(("inspect", "signature"))
 def signature_(m: Machine, fn: Any, **kwargs: Any) -> Any:
     return m.native(inspect.signature, fn, **kwargs)

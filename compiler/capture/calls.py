@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import functools
 import types
+import weakref
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -59,6 +60,8 @@ def call(m: Machine, fn: Any, args: list, kwargs: dict) -> Any:
         return tensor_calls.call_function(m, fn, args, kwargs)
     if t is _LRU:
         return _call_cached(m, fn, args, kwargs)
+    if t is weakref.ReferenceType:
+        return _call_weakref(m, fn)
     if t is InlineGenerator:
         raise Raised(TypeError("'generator' object is not callable"))
     if t.__name__ == "builtin_function_or_method" or t in (types.ClassMethodDescriptorType,):
@@ -81,6 +84,18 @@ def _call_descriptor(m: Machine, fn: Any, args: list, kwargs: dict) -> Any:
     if type(owner) is TraceTensor:
         return tensor_calls.call_method(m, owner, fn.__name__, args[1:], kwargs)
     return builtin_calls.call_native_method(m, fn, owner, args[1:], kwargs)
+
+
+def _call_weakref(m: Machine, ref: Any) -> Any:
+    """ref(): its target must be an object that has been reached already, which is then relied on by identity."""
+    target, world = ref(), m.world
+    source = world.source_of(target) if target is not None else None
+    if target is None or source is None:
+        raise Break("unknown_object", "a weak reference is followed")
+    if world.is_outside(ref):
+        world.guard(world.sources[id(ref)], "ID", ref, "weak reference")
+    world.guard(source, "WEAK_ID", weakref.ref(target), "target of a weak reference")
+    return world.tensors.get(id(target), target)
 
 
 def _call_partial(m: Machine, fn: functools.partial, args: list, kwargs: dict) -> Any:

@@ -67,19 +67,22 @@ def python_method(cls: type, name: str) -> Any:
 _NATIVE_METHODS = (types.WrapperDescriptorType, types.MethodDescriptorType, types.BuiltinFunctionType, types.ClassMethodDescriptorType)
 
 
+_SHAPE_WORDS = ("size of the result", "nonzero", "unique", "masked_select", "repeat_interleave", "bincount", "histc")
+
+
 def break_kind_of(exc: BaseException) -> str | None:
     """The break that an error from running on TraceTensors stands for, or None where it is the program's own."""
     if isinstance(exc, DataDependentError):
         text = str(exc)
-        if "_local_scalar_dense" in text or "item" in text:
-            return "item"
         if "tolist" in text:
             return "tolist"
         if "numpy" in text:
             return "numpy"
         if "data_ptr" in text:
             return "tensor_metadata"
-        return "data_dependent_shape"
+        if "equal" in text:
+            return "data_dependent_branch"
+        return "data_dependent_shape" if any(word in text for word in _SHAPE_WORDS) else "item"
     if isinstance(exc, NotImplementedError) and ("not traced" in str(exc) or "no metadata rule" in str(exc)):
         return "unsupported"
     if isinstance(exc, RecursionError):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Callable
 
 import torch
 
-from ..graph.tensor import TensorMeta, from_meta
+from ..graph.tensor import DataDependentError, TensorMeta, from_meta
 from ..guards import source as S
 from ..symbolic.expr import maybe_int
 from .signals import Break, Raised
@@ -99,11 +99,18 @@ def call_operator(m: Machine, fn: Callable, args: list) -> Any:
     try:
         result = fn(*args)
     except Exception as exc:
+        if fn in (operator.getitem, operator.setitem) and isinstance(exc, DataDependentError) and _holds_scalar(args[1]):
+            raise Break("item", "a 0-dim tensor is used as an index, which reads its value into Python",
+                        "index with a 1-dim tensor (i.reshape(1)), or use torch.index_select or torch.gather") from None
         m.translate(exc)
         raise Raised(exc) from None
     if type(result) is TraceTensor or result is None:
         return m.graph.record("call_function", fn, tuple(args), {}, result)
     return _finish(m, "call_function", fn, args, {}, result)
+
+
+def _holds_scalar(key: Any) -> bool:
+    return any(isinstance(k, TraceTensor) and k.dim() == 0 for k in (key if isinstance(key, tuple) else (key,)))
 
 
 def call_function(m: Machine, fn: Callable, args: list, kwargs: dict) -> Any:
