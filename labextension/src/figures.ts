@@ -28,7 +28,7 @@ export function engineBars(engines: EngineTime[], speedups: Speedup[]): HTMLElem
 }
 
 const STAGE_HUES: { [name: string]: number } = {
-  capture: 212, guards: 188, graph: 160, autograd: 140, lowering: 95, fusion: 55, codegen: 35, compile_c: 12, build: 12, runtime: 12, load: 285, entry: 250
+  capture: 212, guards: 188, graph: 160, autograd: 140, lowering: 95, fusion: 55, codegen: 35, compile_c: 12, build: 12, runtime: 12, load: 285, verify: 320, entry: 250
 };
 
 const STAGE_WORDS: { [name: string]: string } = { compile_c: 'C++ compiler', build: 'C++ compiler', runtime: 'C++ compiler, loading' };

@@ -22,6 +22,8 @@ interface Caption {
   colour: string;
 }
 
+/** The longest edge, in drawing units, along which a kernel's outline reaches. */
+const LINK = 130;
 const LEAF_H = 38;
 const SOURCE_H = 22;
 const GROUP_H = 44;
@@ -464,11 +466,14 @@ export class GraphCanvas {
         }
       }
     }
+    // Long edges inside a kernel stay lines: a broad band across the graph would hide what lies between.
     const inside = new Map<number, Edge[]>();
+    const linked = new Set<Box>();
     for (const edge of layout.edges) {
       const { from, to } = edge;
       if (from.item.kind === 'leaf' && to.item.kind === 'leaf' && from.item.node.kernel !== null &&
-          from.item.node.kernel === to.item.node.kernel && members.has(from.item.node.kernel)) {
+          from.item.node.kernel === to.item.node.kernel && members.has(from.item.node.kernel) && to.y - from.y - from.h < LINK) {
+        linked.add(to);
         const list = inside.get(from.item.node.kernel);
         if (list) {
           list.push(edge);
@@ -496,8 +501,10 @@ export class GraphCanvas {
         c.fill();
       }
       if (this.scale > 0.45) {
-        const top = list[0];
-        captions.push({ text: this.kernelNames[kernel] ?? `kernel ${kernel}`, x: top.x, y: top.y - 10, colour: kernelColour(kernel, 1, dark) });
+        // A kernel in several pieces has its name on each.
+        for (const top of list.filter(b => !linked.has(b))) {
+          captions.push({ text: this.kernelNames[kernel] ?? `kernel ${kernel}`, x: top.x, y: top.y - 10, colour: kernelColour(kernel, 1, dark) });
+        }
       }
     }
   }

@@ -61,8 +61,9 @@ interface Work {
   center: number;
 }
 
+/** Inputs, parameters and what is made from nothing (full, arange): drawn beside their first reader. */
 function isSource(item: Item): boolean {
-  return item.kind === 'leaf' && (item.node.op === 'input' || item.node.op === 'parameter');
+  return item.kind === 'leaf' && !item.node.inputs.length;
 }
 
 export function layout(tree: Tree, opened: Set<string>, measure: Measure): Layout {
@@ -238,7 +239,7 @@ function arrange(frame: Box, edges: [Box, Box][]): void {
     for (const i of layer) {
       const { box, center } = work[i];
       box.x = center - box.w / 2;
-      box.y = y + (isSource(box.item) ? height - box.h : 0);
+      box.y = y + (isSource(box.item) ? height - box.h : 0); // sources stand at the foot of their layer
       left = Math.min(left, box.x);
       right = Math.max(right, box.x + box.w);
     }

@@ -18,7 +18,7 @@ export function moreView({ model, memory }: ViewContext): View {
   const frames = report.frames.length ? table([
     { title: 'function', cell: f => h('code', null, f.name) }, { title: 'where', short: true, cell: f => place(f.file, f.line, here) },
     { title: 'result', short: true, cell: f => FRAME_WORDS[f.status] ?? f.status }, { title: 'entries', number: true, cell: f => f.entries.length },
-    { title: 'compiled in', number: true, cell: f => seconds(f.seconds) }, { title: 'why', cell: f => prose(f.reason) }
+    { title: 'compiled in', number: true, cell: f => (f.seconds ? seconds(f.seconds) : '–') }, { title: 'why', cell: f => prose(f.reason) }
   ], report.frames, { label: 'Functions', onRow: f => model.selectLine(f.file || here, f.line, 'frames'), rowAttributes: (_, i) => ({ 'data-frame': i }) })
     : empty('No function was looked at.');
   const fallbacks = report.fallbacks.length ? table([
