@@ -20,12 +20,14 @@ class OpInfo:
     aliases     for each result: the position of the argument whose memory it is or shares, or None
     functional  the operator that computes the written values as fresh results; itself for "pure" and "view"; the view operator for
                 "metadata" (squeeze for squeeze_); None where torch has none
+    composite   C++ composes it of other operators: it arrives whole under inference mode only
     fill        defaults of arguments that the functional form requires
     rule        metadata rule of `functional`, or None
     """
 
     __slots__ = ("op", "name", "overload", "kind", "writes", "aliases", "functional", "rule", "arg_names", "list_result",
-                 "n_results", "random", "fill")
+                 "n_results", "random", "fill",
+                 "composite")
 
     def __init__(self, op: torch._ops.OpOverload):
         schema = op._schema
@@ -38,6 +40,7 @@ class OpInfo:
         self.aliases = tuple(self._alias(schema, r) for r in schema.returns)
         self.n_results = len(schema.returns)
         self.list_result = self.n_results == 1 and str(schema.returns[0].type).startswith("List[Tensor")
+        self.composite = torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), "CompositeImplicitAutograd")
         self.random = torch.Tag.nondeterministic_seeded in op.tags
         if torch.Tag.inplace_view in op.tags or name in ("set_", "resize_", "resize_as_"):
             self.kind = "metadata"

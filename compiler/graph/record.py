@@ -1,7 +1,8 @@
 """The graph stage's first half: run a captured graph once more on TraceTensors, recording aten operators."""
 from __future__ import annotations
 
-from typing import Any, Callable, Iterable, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Callable, Iterable, Iterator, Mapping, Sequence
 
 import torch
 import torch.fx
@@ -33,8 +34,7 @@ def run_nodes(f: Functionalizer, captured: CapturedGraph, keep_grad: bool) -> tu
     values: dict[torch.fx.Node, Any] = {}
     inputs: list[Any] = []
     result: Any = ()
-    grad = torch.is_grad_enabled()
-    try:
+    with _modes_restored():
         for node in gm.graph.nodes:
             if node.op == "placeholder":
                 i = len(inputs)
@@ -44,9 +44,21 @@ def run_nodes(f: Functionalizer, captured: CapturedGraph, keep_grad: bool) -> tu
                 result = map_arg(node.args[0], values.__getitem__)
             else:
                 values[node] = _run(f, gm, node, values)
+    return inputs, tuple(result) if isinstance(result, (tuple, list)) else (result,)
+
+
+@contextmanager
+def _modes_restored() -> Iterator[None]:
+    """Captured graphs may switch grad mode and autocast; what they leave behind, by an error above all, is undone."""
+    grad = torch.is_grad_enabled()
+    cast = [(d, torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in ("cpu", "cuda")]
+    try:
+        yield
     finally:
         torch._C._set_grad_enabled(grad)
-    return inputs, tuple(result) if isinstance(result, (tuple, list)) else (result,)
+        for device, enabled, dtype in cast:
+            torch.set_autocast_enabled(device, enabled)
+            torch.set_autocast_dtype(device, dtype)
 
 
 def record_function(fn: Callable[..., Any], tensors: Sequence[torch.Tensor], env: ShapeEnv | None = None,

@@ -175,6 +175,8 @@ def _dispatch(op: torch._ops.OpOverload, args: tuple, kwargs: dict) -> Any:
     if question is not None:
         return question(args[0])
     info = op_info(op)
+    if info.composite:
+        return op.decompose(*args, **kwargs)
     outer = state.env
     env = state.env = _find_env(args) or (_find_env(kwargs.values()) if kwargs else None)
     try:
@@ -185,9 +187,6 @@ def _dispatch(op: torch._ops.OpOverload, args: tuple, kwargs: dict) -> Any:
             if info.rule is not None:
                 result = info.rule(*margs, **mkwargs)
             else:
-                decomposed = _try_decompose(op, args, kwargs)
-                if decomposed is not NotImplemented:
-                    return decomposed
                 result = meta_by_running(op, tuple(margs), mkwargs)
             out = _wrap_results(info, result, args, kwargs, env)
         elif kind == "metadata":
@@ -220,13 +219,6 @@ _METADATA: dict[Any, Any] = {
 
 def _sym_tuple(t: TraceTensor, field: str) -> list:
     return [wrap(x, t.tt_env) for x in getattr(tensor_meta(t), field)]
-
-
-def _try_decompose(op: torch._ops.OpOverload, args: tuple, kwargs: dict) -> Any:
-    """Operators that C++ composes of others arrive whole under inference mode; take them apart here."""
-    if torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), "CompositeImplicitAutograd"):
-        return op.decompose(*args, **kwargs)
-    return NotImplemented
 
 
 def _wrap_results(info: OpInfo, result: Any, args: tuple, kwargs: dict, env: ShapeEnv | None) -> Any:

@@ -34,7 +34,4 @@ def _disabled(opts: Any) -> frozenset[str]:
     names = opts.get("disabled_passes", "") or ""
     if isinstance(names, str):
         names = [n.strip() for n in names.split(",") if n.strip()]
-    out = set(names)
-    if opts.get("pattern_matcher", True) is False:
-        out.add("attention")
-    return frozenset(out)
+    return frozenset(names)

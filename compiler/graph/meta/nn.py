@@ -261,8 +261,8 @@ def batch_norm_functional(x: TensorMeta, weight: Any, bias: Any, mean: TensorMet
             new(var.shape, var.dtype, var.device))
 
 
-@rule("_batch_norm_impl_index", "_batch_norm_with_update_functional", "_batch_norm_no_update")
-def batch_norm_impl(*_: Any) -> Any:
+@rule("_batch_norm_with_update_functional", "_batch_norm_no_update")
+def batch_norm_with_reserve(*_: Any) -> Any:
     raise NotImplementedError("this form of batch_norm is not traced")
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any, Callable
 
 from ..aten import AtenGraph
-from . import clean, fold, patterns
+from . import clean, fold
 
 __all__ = ["PASSES", "insert", "remove", "run_passes", "pass_names", "fingerprint"]
 
@@ -18,7 +18,6 @@ Pass = Callable[[AtenGraph], "AtenGraph | None"]
 PASSES: list[tuple[str, str, Pass]] = [
     ("cse_recorded", "recorded", clean.common_subexpressions),
     ("dce_recorded", "recorded", clean.dead_code),
-    ("attention", "recorded", patterns.attention),
     ("constant_folding", "decomposed", fold.constant_folding),
     ("no_ops", "decomposed", clean.no_ops),
     ("view_chains", "decomposed", clean.view_chains),
