@@ -10,7 +10,7 @@ from ..symbolic.expr import Expr, as_expr
 from .ir import PRIMS, REDUCE_OPS, Buffer, LoopNest, Value, walk
 from .lowered import Extern, LoweredGraph, View
 
-__all__ = ["verify_lowered", "verify_values", "verify_schedule", "index_range", "require"]
+__all__ = ["verify_lowered", "verify_values", "verify_nest", "check_bounds", "span", "unmasked", "index_range", "require"]
 
 _BOOL = {"isnan", "isinf", "signbit", "logical_not", "eq", "ne", "lt", "le", "gt", "ge", "logical_and", "logical_or", "logical_xor"}
 
@@ -18,12 +18,6 @@ _BOOL = {"isnan", "isinf", "signbit", "logical_not", "eq", "ne", "lt", "le", "gt
 def require(ok: bool, message: str) -> None:
     if not ok:
         raise VerifyError(message)
-
-
-def verify_schedule(schedule: Any) -> None:
-    """The check of the fusion stage's output, by the name that the stage table uses."""
-    from ..fusion.verify import verify_schedule as run
-    run(schedule)
 
 
 def verify_values(roots: Iterable[Value], where: str) -> list[Value]:
