@@ -24,7 +24,7 @@ from typing import Any, Iterator
 from .. import events
 from ..codegen.target import cpu_features
 
-__all__ = ["KernelCache", "CacheEntry", "open_cache", "cache_root", "content_key", "inspect", "clear"]
+__all__ = ["KernelCache", "CacheEntry", "open_cache", "temporary_cache", "cache_root", "content_key", "inspect", "clear"]
 
 FORMAT = "v1"
 _EVICT_EVERY = 64                  # stores between two looks at the size of the folder
@@ -177,7 +177,7 @@ def open_cache(opts: Any) -> KernelCache:
     """The cache that the options ask for; a temporary folder of this process where that can't be written or caching is off."""
     limit = int(opts.get("cache_size_limit_mb")) << 20
     if not opts.get("cache"):
-        return _temporary_cache(limit, "the option cache is off", quiet=True)
+        return temporary_cache(opts, "the option cache is off", quiet=True)
     root = cache_root(opts)
     known = _open.get((root, limit))
     if known is not None:
@@ -189,7 +189,7 @@ def open_cache(opts: Any) -> KernelCache:
             pass
         _check_owner(folder)
     except OSError as e:
-        return _temporary_cache(limit, f"cache folder {root} can't be used: {e}")
+        return temporary_cache(opts, f"cache folder {root} can't be used: {e}")
     cache = _open[(root, limit)] = KernelCache(root, limit)
     return cache
 
@@ -203,8 +203,10 @@ def _check_owner(folder: Path) -> None:
         raise PermissionError(f"{folder} can be written by everyone")
 
 
-def _temporary_cache(limit: int, why: str, quiet: bool = False) -> KernelCache:
+def temporary_cache(opts: Any, why: str, quiet: bool = False) -> KernelCache:
+    """A folder that lives as long as this process; an event says why it is used."""
     global _temporary
+    limit = int(opts.get("cache_size_limit_mb")) << 20
     if _temporary is None or not _temporary.folder.parent.exists():
         import atexit
         root = Path(tempfile.mkdtemp(prefix="tcompile-"))

@@ -16,9 +16,10 @@ import torch
 from .. import events
 from ..codegen.cpp.dtypes import ctype
 from ..codegen.generated import GeneratedKernel
+from ..errors import ToolchainError
 from ..lowering.ir import check_error
 from ..native import native, say_missing
-from .cache import KernelCache, content_key, open_cache
+from .cache import KernelCache, content_key, open_cache, temporary_cache
 from .toolchain import Toolchain, Unit, compile_units, find
 
 __all__ = ["load_kernels", "load_text", "PythonKernel", "native_ready"]
@@ -63,7 +64,13 @@ def load_text(units: Sequence[tuple[str, str]], target: Any, opts: Any) -> list[
                 missing.append((key, name, text))
                 events.emit("cache", key=key, hit=False, reason="no kernel of this content", what=name)
         if missing:
-            _compile(missing, cache, tool, target, opts)
+            try:
+                _compile(missing, cache, tool, target, opts)
+            except OSError as e:                 # a full disk, a folder that was removed or became read-only
+                try:
+                    _compile(missing, temporary_cache(opts, f"cache folder {cache.root} can't be written: {e}"), tool, target, opts)
+                except OSError as again:
+                    raise ToolchainError(f"compiled kernels can't be written: {again}") from e
         return [_libraries[k] for k in keys]
 
 

@@ -86,6 +86,19 @@ def test_folder_that_others_can_write_is_not_trusted(tmp_path, monkeypatch):
     assert open_cache(Options.make()).temporary
 
 
+def test_full_disk_falls_back_and_says_so(own_cache, monkeypatch):
+    put = KernelCache.put
+
+    def full(self, key, library, source):
+        if not self.temporary:
+            raise OSError(28, "No space left on device")
+        return put(self, key, library, source)
+    monkeypatch.setattr(KernelCache, "put", full)
+    heard = facts("cache", lambda: compiled(chain_schedule(10, 5.0)))
+    assert any(h.what == "folder" and "No space left" in h.reason for h in heard)
+    assert compiled(chain_schedule(10, 5.0))(x)[0].equal(x + 5)
+
+
 def test_eviction_drops_the_oldest(tmp_path):
     cache = KernelCache(tmp_path, limit_bytes=2500)
     for i in range(4):
