@@ -359,3 +359,12 @@ def test_remainders_are_exact(dtype, simd):
     wrapped = torch.where((exact != 0) & ((y < 0) != (exact < 0)), exact + y, exact)
     got = pointwise(lambda a, b: prim("remainder", a, b), x, y, out=dtype, simd=simd)
     torch.testing.assert_close(got, wrapped, rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("width", [64, 32])
+def test_text_for_clang_names_no_instruction_of_gcc(width):
+    """Target without features: what target.py chooses where clang compiles. GCC compiles it as well."""
+    from tcompile.compiler.codegen.cpp.printer import print_kernel
+    from tcompile.compiler.codegen.cpp.support import Target
+    text = print_kernel(softmax_kernel(5, 33, False), Target(width, frozenset())).text
+    assert "__builtin_ia32" not in text
