@@ -294,7 +294,7 @@ def _guard_absent(m: Machine, obj: Any, t: type, source: Any, name: str) -> None
 
 def _missing(m: Machine, obj: Any, t: type, name: str) -> AttributeError:
     source = m.world.source_of(obj)
-    if source is not None and not (m.world.pending.get(id(obj)) or {}).get(name) is MISSING:
+    if source is not None and (m.world.pending.get(id(obj)) or {}).get(name) is not MISSING:
         _guard_absent(m, obj, t, source, name)
     return AttributeError(f"'{t.__name__}' object has no attribute '{name}'", name=name, obj=None)
 

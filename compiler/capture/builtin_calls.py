@@ -86,7 +86,7 @@ PURE = frozenset((
     divmod, ord, chr, hex, bin, oct, hash, ascii, math.sqrt, *(f for f in vars(math).values() if callable(f)),
     operator.index, operator.length_hint, sys.intern, sys.getrecursionlimit, re.escape, sys.getdefaultencoding,
     torch._C._get_tracing_state,
-)) 
+))
 
 
 def _is_pure(fn: Any) -> bool:

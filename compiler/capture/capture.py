@@ -23,7 +23,7 @@ from .generators import InlineGenerator, PythonIterator
 from .loops import CannotOutline, Loop, LoopDriver, enclosing_loop
 from .machine import RETURN, Machine, StopAt, Unread, root_frame
 from .result import CapturedGraph, CaptureResult, GraphBreak, SkipFrame
-from .signals import Break, CaptureBug, Raised, Unrebuildable
+from .signals import Break, CaptureBug, Raised, Skip, Unrebuildable
 from .world import MISSING, NULL
 
 __all__ = ["CaptureOptions", "capture_frame"]
@@ -79,6 +79,8 @@ def capture_frame(code: types.CodeType, func: Any, args: tuple, *, globals: dict
             _learn(stops, attempt, signal)
             instructions += attempt.machine.instructions
             continue
+        except Skip as skip:
+            raise SkipFrame(skip.reason, quiet=skip.quiet, breaks=list(stops.values())) from None
         except _Restart:
             instructions += attempt.machine.instructions
             continue

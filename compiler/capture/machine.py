@@ -15,7 +15,7 @@ from .generators import InlineGenerator
 from .graph_builder import GraphBuilder
 from .inline_policy import is_trusted_module
 from .locations import Position
-from .signals import Break, CaptureBug, Raised, Unrebuildable
+from .signals import Break, CaptureBug, Raised, Skip, Unrebuildable
 from .world import ATOMS, MISSING, World
 
 __all__ = ["Machine", "StopAt", "RETURN", "YIELD", "HANDLERS", "handler"]
@@ -23,6 +23,7 @@ __all__ = ["Machine", "StopAt", "RETURN", "YIELD", "HANDLERS", "handler"]
 RETURN, YIELD = "return", "yield"
 HANDLERS: dict[str, Callable] = {}          # canonical operation -> function(machine, frame, instruction)
 _MAX_DEPTH = 120
+_QUICK_LIMIT, _LIMIT = 100_000, 10_000_000      # instructions without and with tensor work
 
 
 def handler(*names: str) -> Callable:
@@ -76,6 +77,7 @@ class Machine:
         self.loop_counts: dict[Any, int] = {}        # FOR_ITER instruction -> iterations, once the graph is large
         self.module_path = ""
         self.instructions = 0
+        self.limit = _QUICK_LIMIT
         self.inlined: dict[types.CodeType, None] = {}
         self.root_globals = root_globals
         self._scopes: dict[int, GlobalScope] = {id(root_globals): GlobalScope(root_globals, None, False, True)}
@@ -130,6 +132,8 @@ class Machine:
                 fn, ins = program[pc]
                 frame.pc = pc + 1
                 self.instructions += 1
+                if self.instructions > self.limit:
+                    self.over_limit()
                 try:
                     outcome = fn(self, frame, ins)
                 except Raised as raised:
@@ -144,6 +148,14 @@ class Machine:
             raise
         finally:
             frames.pop()
+
+    def over_limit(self) -> None:
+        """Give up on frames that compute for long in Python alone."""
+        if not self.graph.calls:
+            raise Skip("it computes for long without tensors", quiet=True)
+        if self.limit == _LIMIT:
+            raise Break("long_loop", "too many instructions run between tensor operations")
+        self.limit = _LIMIT
 
     def unwind(self, frame: Frame, ins: Any, exc: BaseException) -> bool:
         """Go to the handler that covers `ins`; False where none does."""

@@ -92,6 +92,8 @@ def break_kind_of(exc: BaseException) -> str | None:
 
 def native_operation(m: Machine, fn: Callable, *args: Any) -> Any:
     """Native operator on values without TraceTensors; a size expression that it cannot take is fixed to its value."""
+    for a in args:
+        m.world.pin(a)
     if m.env.hints:
         m.env.location = m.user_line()
         if fn in _DIVISIONS and isinstance(args[1], torch.SymInt) and args[1] == 0:
@@ -200,6 +202,8 @@ def compare(m: Machine, text: str, a: Any, b: Any) -> Any:
         if text in ("==", "!="):
             return identical(m, a, b) == (text == "==")
         raise Raised(TypeError(f"'{text}' not supported between instances of '{ta.__name__}' and '{tb.__name__}'"))
+    if text in ("==", "!=") and ta.__eq__ is object.__eq__ and tb.__eq__ is object.__eq__:
+        return identical(m, a, b) == (text == "==")
     return native_operation(m, fn, m.deep_plain(a), m.deep_plain(b))
 
 
@@ -223,7 +227,7 @@ def truth(m: Machine, value: Any) -> bool:
         return bool(containers.length(m, value))
     if isinstance(value, InlineGenerator):
         return True
-    return m.native(bool, value)
+    return m.native(bool, m.world.pin(value))
 
 
 def identical(m: Machine, a: Any, b: Any) -> bool:
@@ -347,7 +351,7 @@ def to_text(m: Machine, value: Any, function: str) -> str:
         return value
     if isinstance(value, _SYMBOLIC):
         value = specialize(value)
-    value = m.deep_plain(value)
+    value = m.world.pin(m.deep_plain(value))
     _refuse_tensors(value)
     dunder = "__str__" if function == "str" else "__repr__"
     if not isinstance(value, BaseException):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["Raised", "Break", "Restart", "CaptureBug", "Unrebuildable"]
+__all__ = ["Raised", "Break", "Skip", "CaptureBug", "Unrebuildable"]
 
 
 class Raised(BaseException):
@@ -24,8 +24,12 @@ class Break(BaseException):
         self.where: Any = None            # filled by the interpreter: list of frame positions, outermost first
 
 
-class Restart(BaseException):
-    """Capture the frame again, with what was learned (a forced break, a loop to outline)."""
+class Skip(BaseException):
+    """Give the frame up: it runs as it is. Leaves capture as a SkipFrame."""
+
+    def __init__(self, reason: str, quiet: bool = False):
+        super().__init__(reason)
+        self.reason, self.quiet = reason, quiet
 
 
 class CaptureBug(BaseException):

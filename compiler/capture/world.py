@@ -10,9 +10,16 @@ Values on the interpreted stack are plain Python objects. Three kinds matter:
 """
 from __future__ import annotations
 
+import datetime
+import decimal
 import enum
+import fractions
 import functools
+import pathlib
+import re
+import sys
 import types
+import uuid
 from typing import Any
 
 import torch
@@ -22,7 +29,7 @@ from ..guards.guard import Guard, TensorSpec
 from ..guards.source import Source
 from ..graph.tensor import TraceTensor, trace_tensor_like
 from .bytecode.regions import UNBOUND
-from .result import SkipFrame
+from .signals import Break, Skip
 
 __all__ = ["World", "ATOMS", "CONTAINERS", "NULL", "Missing", "MISSING", "TraceTensor"]
 
@@ -47,7 +54,17 @@ ATOMS = frozenset((*SINGLETONS, int, float, complex, str, bytes, range, torch.dt
                    torch.memory_format))
 CONTAINERS = frozenset((list, tuple, dict, set, frozenset))
 _BOUND_NATIVE = (types.BuiltinFunctionType, types.MethodWrapperType)
+IMMUTABLE = (int, float, complex, str, bytes, decimal.Decimal, fractions.Fraction, datetime.date, datetime.time, datetime.timedelta,
+             datetime.tzinfo, pathlib.PurePath, uuid.UUID, re.Pattern)
 _CODE_TYPES = (types.FunctionType, types.BuiltinFunctionType, type, types.ModuleType)
+
+
+_FIXED = (*_CODE_TYPES, enum.Enum, functools.partial, property, torch.Size, types.MethodType, slice, types.CodeType, types.GenericAlias)
+
+
+def is_numpy_scalar(value: Any) -> bool:
+    numpy = sys.modules.get("numpy")
+    return numpy is not None and isinstance(value, numpy.generic)
 
 
 class World:
@@ -151,7 +168,13 @@ class World:
             self.guard(source, "ID", value, why)
             return value
         self.register(value, source)
-        if t is functools.partial:
+        if isinstance(value, IMMUTABLE) or is_numpy_scalar(value):
+            self.guard(source, "ID", value, why)            # the same object has the same value
+        elif t is slice:
+            if not all(type(v) in ATOMS for v in (value.start, value.stop, value.step)):
+                raise Break("unknown_object", "a slice of objects from outside is used")
+            self.guard(source, "EQUALS", value, why)
+        elif t is functools.partial:
             self.guard(source, "ID", value, why)            # guards cannot look inside; what it holds is fixed with it
             self._anchor_partial(value)
         elif t in _BOUND_NATIVE and not isinstance(value.__self__, (types.ModuleType, type, type(None))):
@@ -163,6 +186,15 @@ class World:
         else:
             self.guard(source, "TYPE", t, why)
         return value
+
+    def pin(self, value: Any) -> Any:
+        """`value` is about to be read by native code as a whole: allow what its guard fixes already."""
+        t = type(value)
+        if t in ATOMS or id(value) not in self.sources or isinstance(value, _FIXED) or t.__hash__ is object.__hash__ and not hasattr(t, "__len__"):
+            return value
+        if isinstance(value, IMMUTABLE) or is_numpy_scalar(value) or isinstance(value, (list, tuple, dict, set, frozenset)):
+            return value
+        raise Break("unknown_object", f"native code reads the value of a {t.__module__}.{t.__name__} from outside")
 
     def _anchor_partial(self, value: functools.partial) -> None:
         for part in (value.func, *value.args, *value.keywords.values()):
@@ -273,4 +305,4 @@ def check_supported(real: torch.Tensor, source: Source) -> None:
     elif torch.autograd.forward_ad._current_level >= 0 and torch.autograd.forward_ad.unpack_dual(real).tangent is not None:
         reason = "a forward-mode AD dual"
     if reason:
-        raise SkipFrame(f"the tensor `{source.name()}` is {reason}; the frame runs as it is")
+        raise Skip(f"the tensor `{source.name()}` is {reason}; the frame runs as it is")
