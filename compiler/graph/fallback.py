@@ -55,7 +55,7 @@ def meta_by_running(op: torch._ops.OpOverload, args: tuple, kwargs: dict) -> Any
         return TensorMeta(tuple(t.shape), tuple(t.stride()), t.dtype, device, t.storage_offset())
 
     metas = pytree.tree_map(back, out)
-    if device is not None and device.type == "cpu" and not torch.Tag.nondeterministic_seeded in op.tags:
+    if device is not None and device.type == "cpu" and torch.Tag.nondeterministic_seeded not in op.tags:
         metas = _layout_of_kernel(op, leaves, spec, metas)
     return metas
 

@@ -176,7 +176,8 @@ def _dispatch(op: torch._ops.OpOverload, args: tuple, kwargs: dict) -> Any:
         return question(args[0])
     info = op_info(op)
     if info.composite:
-        return op.decompose(*args, **kwargs)
+        # not op.decompose, which prefers Python decompositions that differ from C++ (dropout copies)
+        return op._op_dk(torch._C.DispatchKey.CompositeImplicitAutograd, *args, **kwargs)
     outer = state.env
     env = state.env = _find_env(args) or (_find_env(kwargs.values()) if kwargs else None)
     try:
