@@ -30,6 +30,10 @@ pair cast.float32(cast.bfloat16[round](x)) unless `emulate_precision` is on. Gen
 Reductions: sum, prod, max, min (NaN wins), any, all, xor_sum are in the accumulator's dtype. argmax/argmin give the position
 in the stage's axes, row-major, as int64. An empty domain gives the identity (max/min: -inf/inf or the type's limits).
 
+Order of axes: as the group's data lies in memory, the fastest last, among the outer axes and among a stage's; neighbours that
+every access steps over as over one are merged. A sum over leading dimensions has the fastest dimension as its last outer axis.
+A kernel without outer axes is one whole reduction with what leads to it and follows from it.
+
 A value of an inner stage may use the outer axes, its own stage's axes, `acc` values of earlier stages, and loads of
 local buffers that earlier stages stored (local buffers are indexed by the stage's axes alone).
 """
