@@ -65,7 +65,7 @@ def program(seed: int):
     return f
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", range(36))
 def test_random_program(seed):
     rng = random.Random(seed)
     torch.manual_seed(seed)
