@@ -2,11 +2,11 @@
 
 A plan has three lists of steps. `first` depends on the call alone (locals, cells, the function) and runs at each call.
 `watched` reads what hangs from objects that are known beforehand (constants of the entry, globals, objects under an
-identity guard) through attributes and dicts: its result holds until one of the dicts or types it read changes, so the C
-program skips it while they have not. `last` is what remains: metadata of parameters, contents of lists, predicates.
+identity guard) or that are parameters, through attributes and dicts: its result holds until one of the dicts or types it
+read changes, so the C program skips it while they have not and the same parameters come in. `last` is what remains: metadata of parameters, contents of lists, predicates.
 
 Steps are tuples:
-  ("load", slot, kind, base slot or -1, key)     a Source's step; kinds of source.py, and "weak", a reference's object
+  ("load", slot, kind, base slot or -1, key)     a Source's step; kinds of source.py, "weak" (a reference's object), "pin" (the base)
   ("check", guard index, kind, slot or -1, payload)
 
 Sources share their prefixes: each distinct Source is loaded once. Within a list cheap checks come first, but no check
@@ -45,6 +45,7 @@ _COST = {
     "NO_ALIAS": 5,
     "NO_OVERLAP": 5,
 }
+_WATCHED_STEPS = ("attr", "dict", "item", "type", "default", "kwdefault")
 _PINNING = ("ID", "WEAK_ID")
 _NEVER_WATCHED = ("TENSOR", "SIZES", "INT_SYMBOL", "FLOAT", "PREDICATE", "STATE", "NO_OVERLAP")
 
@@ -158,17 +159,18 @@ def _emit(plan: Plan, checks: list[_Check]) -> None:
 
     watched: dict[Source, bool] = {}
 
+    def is_root(s: Source) -> bool:
+        """A parameter: what hangs from it is watched as long as the same object comes in."""
+        return s.kind in ("local", "closure")
+
     def is_watched(s: Source) -> bool:
         known = watched.get(s)
         if known is None:
             if s.base is None:
                 known = s.kind in ("const", "global", "builtin")
             else:
-                known = (
-                    (s.base in pins or is_watched(s.base))
-                    and s.base not in has_tensor
-                    and s.kind in ("attr", "dict", "item", "type", "default", "kwdefault")
-                )
+                fixed = s.base in pins or is_watched(s.base) or is_root(s.base)
+                known = fixed and s.base not in has_tensor and s.kind in _WATCHED_STEPS
             watched[s] = known
         return known
 
@@ -214,13 +216,14 @@ def _emit(plan: Plan, checks: list[_Check]) -> None:
             return load(s, plan.watched)  # the slot is filled before `last` runs
         base = -1
         if s.base is not None:
-            pin = pins.get(s.base) if is_watched(s) and not is_watched(s.base) else None
-            if pin is not None:
+            if is_watched(s) and not is_watched(s.base):
                 key = ("pin", s.base)
                 base = slots[key] if key in slots else -1
                 if base < 0:
+                    kind, obj = pins.get(s.base, ("pin", None))
+                    root = load(s.base, plan.first) if kind == "pin" else -1
                     base = new_slot(key)
-                    plan.watched.append(("load", base, pin[0], -1, pin[1]))
+                    plan.watched.append(("load", base, kind, root, obj))
             else:
                 base = load(s.base, out)
         slot = new_slot(s)

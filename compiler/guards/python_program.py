@@ -125,7 +125,13 @@ class PythonGuardProgram:
             try:
                 if s[0] == "load":
                     _, slot, kind, base, key = s
-                    slots[slot] = load_root(kind, key, func, args) if base < 0 else step(kind, slots[base], key)
+                    slots[slot] = (
+                        slots[base]
+                        if kind == "pin"
+                        else load_root(kind, key, func, args)
+                        if base < 0
+                        else step(kind, slots[base], key)
+                    )
                     continue
                 _, index, kind, where, payload = s
                 value = [slots[i] for i in where] if isinstance(where, tuple) else slots[where] if where >= 0 else None

@@ -87,6 +87,25 @@ static PyObject *load(Run *r, const Ins *i)
         if (rec)
             rec_word(rec, &((PyWeakReference *)i->obj)->wr_object);
         return v == Py_None || Py_REFCNT(v) <= 0 ? NULL : v;
+    case L_PIN:
+        if (rec) {
+            if (!PyType_SUPPORTS_WEAKREFS(Py_TYPE(base))) {
+                rec->unwatchable = 1;
+                return base;
+            }
+            /* The same address is the same object only while that object lives. */
+            PyObject *ref = PyWeakref_NewRef(base, NULL);
+            if (ref == NULL) {
+                PyErr_Clear();
+                rec->failed = 1;
+                return base;
+            }
+            rec_hold(rec, ref);
+            rec_word(rec, &((PyWeakReference *)ref)->wr_object);
+            Py_DECREF(ref);
+            r->p->pins[r->p->n_pins++] = (Pin){i->base, base};
+        }
+        return base;
     case L_FUNCTION:
         return r->func;
     case L_CLOSURE: {
@@ -457,7 +476,8 @@ static void arm(Run *r)
     Recorder *rec = &p->rec;
     p->armed = 0;
     rec_clear(rec);
-    p->n_demoted = 0;
+    p->n_demoted = p->n_pins = 0;
+    r->w = p->wslots;
     memset(p->wdemoted, 0, (size_t)p->n_wslots);
     int held = -1;
     for (int32_t n = 0; n < p->watched.n && held == -1 && !rec->failed; n++) {
@@ -487,23 +507,61 @@ static void arm(Run *r)
     p->rearmed++;
 }
 
+static uint64_t same_parameters(const Run *r, int *same)
+{
+    const Program *p = r->p;
+    PyObject *globals = PyFunction_Check(r->func) ? PyFunction_GET_GLOBALS(r->func) : NULL;
+    uint64_t hash = (uint64_t)(uintptr_t)globals;
+    *same = p->armed_globals == globals;
+    for (int32_t k = 0; k < p->n_pins; k++) {
+        PyObject *o = SLOT(r, p->pins[k].base);
+        *same &= o == p->pins[k].obj;
+        hash = hash * 0x9E3779B97F4A7C15ull + (uint64_t)(uintptr_t)o;
+    }
+    return hash;
+}
+
 static int run_watched(Run *r)
 {
     Program *p = r->p;
-    if (p->armed && r->w == p->wslots &&
-        p->armed_globals == (PyFunction_Check(r->func) ? PyFunction_GET_GLOBALS(r->func) : NULL) && rec_valid(&p->rec)) {
-        for (int32_t k = 0; k < p->n_demoted; k++) {
-            int failed = step(r, &p->watched.ins[p->demoted[k]]);
-            if (failed != -1)
-                return failed;
+    if (r->w != p->wslots)
+        return run_part(r, &p->watched);            /* inside another run */
+    int same = 0, failed;
+    if (p->armed) {
+        uint64_t hash = same_parameters(r, &same);
+        if (LIKELY(same && rec_valid(&p->rec))) {
+            p->candidate = 0;
+            p->credit += p->credit < 8;
+            for (int32_t k = 0; k < p->n_demoted; k++) {
+                if ((failed = step(r, &p->watched.ins[p->demoted[k]])) != -1)
+                    return failed;
+            }
+            return -1;
         }
-        return -1;
+        if (!same) {
+            /* Several objects share the entry: the record stays with the first until another comes twice in a row. */
+            int again = hash == p->candidate;
+            p->candidate = hash;
+            r->w = p->wspare;
+            failed = run_part(r, &p->watched);
+            if (failed == -1 && again && p->can_watch > 0) {
+                memcpy(p->wslots, p->wspare, (size_t)p->n_wslots * sizeof *p->wslots);
+                arm(r);
+            }
+            return failed;
+        }
     }
-    if (r->w == p->wslots)
-        p->armed = 0;
-    int failed = run_part(r, &p->watched);
-    if (failed == -1 && r->w == p->wslots && p->can_watch > 0)
+    p->armed = 0;
+    failed = run_part(r, &p->watched);
+    if (failed != -1 || p->can_watch <= 0)
+        return failed;
+    if (p->credit > 0) {
+        p->credit--;
         arm(r);
+    } else if (++p->waited == 64) {
+        p->waited = 0;
+        p->credit = 1;
+    }
     return failed;
 }
 

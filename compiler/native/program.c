@@ -236,8 +236,11 @@ static PyObject *program_new(PyTypeObject *type, PyObject *args, PyObject *kwarg
         Py_DECREF(p);
         return NULL;
     }
+    p->credit = 8;
     p->demoted = PyMem_Calloc((size_t)p->watched.n + 1, sizeof *p->demoted);
-    if (p->demoted == NULL) {
+    p->pins = PyMem_Calloc((size_t)p->watched.n + 1, sizeof *p->pins);
+    p->wspare = PyMem_Calloc((size_t)n_wslots + 1, sizeof *p->wspare);
+    if (p->demoted == NULL || p->pins == NULL || p->wspare == NULL) {
         Py_DECREF(p);
         return PyErr_NoMemory();
     }
@@ -281,6 +284,8 @@ static void program_dealloc(Program *p)
     program_clear(p);
     Py_XDECREF(p->symbols);
     PyMem_Free(p->demoted);
+    PyMem_Free(p->pins);
+    PyMem_Free(p->wspare);
     PyMem_Free(p->wslots);
     PyMem_Free(p->wdemoted);
     PyMem_Free(p->values);

@@ -22,6 +22,7 @@ typedef struct {
 } Ins;
 
 typedef struct { Ins *ins; int32_t n; } Part;
+typedef struct { int32_t base; PyObject *obj; } Pin;        /* obj: compared only */
 
 typedef struct {
     PyObject_HEAD
@@ -34,6 +35,11 @@ typedef struct {
     char *wdemoted;
     Recorder rec;
     int armed, busy;                /* busy: runs in progress */
+    Pin *pins;                      /* the parameters that the watched part was recorded for */
+    int32_t n_pins;
+    PyObject **wspare;              /* slots for a run with other parameters than those */
+    uint64_t candidate;             /* hash of the parameters of the last such run; two in a row are recorded anew */
+    int credit, waited;             /* limits how often a structure that changes at each call is recorded */
     int can_watch;                  /* attempts to arm that are left */
     int rearmed;
     PyObject *armed_globals;        /* borrowed, compared only */

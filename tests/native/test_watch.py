@@ -27,9 +27,16 @@ def spec_of(t):
     return TensorSpec(type(t), t.dtype, t.device, t.requires_grad, tuple(t.shape), tuple(t.stride()))
 
 
-def module_guards(module, source, out, root=True):
+@pytest.fixture(params=["WEAK_ID", "TYPE"])
+def root(request):
+    """How the model itself is guarded: by identity, or by type, so that all instances may share the entry."""
+    return request.param
+
+
+def module_guards(module, source, out, root="TYPE"):
     """What capture would emit for a module whose forward was inlined."""
-    out.append(Guard(source, "WEAK_ID", weakref.ref(module)) if root else Guard(source, "TYPE", type(module)))
+    by_type = Guard(source, "TYPE", type(module))
+    out.append(by_type if root == "TYPE" else Guard(source, "WEAK_ID", weakref.ref(module)))
     d = S.attr(source, "__dict__")
     out.append(Guard(S.attr(source, "training"), "EQUALS", module.training))
     for hooks in ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks"):
@@ -39,7 +46,7 @@ def module_guards(module, source, out, root=True):
         s = S.dict_value(S.dict_value(d, "_parameters"), name)
         out.append(Guard(s, "ID", None) if parameter is None else Guard(s, "TENSOR", spec_of(parameter)))
     for name, child in module._modules.items():
-        module_guards(child, S.dict_value(S.dict_value(d, "_modules"), name), out, root=False)
+        module_guards(child, S.dict_value(S.dict_value(d, "_modules"), name), out)
     return out
 
 
@@ -63,8 +70,8 @@ class Net(nn.Module):
         self.calls = 0
 
 
-def program_for(net, extra=()):
-    guards = module_guards(net, X, []) + list(extra)
+def program_for(net, root):
+    guards = module_guards(net, X, [], root)
     p = compile_guards(guards, 1)
     assert p.check(func, (net,)) == -1
     return p
@@ -76,9 +83,9 @@ watchable = pytest.mark.skipif(
 
 
 @watchable
-def test_structure_is_skipped_while_unchanged():
+def test_structure_is_skipped_while_unchanged(root):
     net = Net(3)
-    p = program_for(net)
+    p = program_for(net, root)
     info = p.watch_info
     assert info["armed"] and info["demoted"] == 0 and info["armings"] == 1
     for _ in range(10):
@@ -121,9 +128,9 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("name", [k for k, v in CHANGES.items() if v])
-def test_each_change_is_noticed(name):
+def test_each_change_is_noticed(name, root):
     net = Net(3)
-    p = program_for(net)
+    p = program_for(net, root)
     assert p.check(func, (net,)) == -1
     CHANGES[name](net)
     assert p.check(func, (net,)) >= 0, name
@@ -159,9 +166,9 @@ def test_changes_of_a_class_are_noticed():
     assert p.check(func, (net,)) == 2
 
 
-def test_change_and_back():
+def test_change_and_back(root):
     net = Net(2)
-    p = program_for(net)
+    p = program_for(net, root)
     for _ in range(5):
         net.layers[0].eval()
         assert p.check(func, (net,)) >= 0
@@ -247,17 +254,60 @@ def test_lists_below_watched_objects_are_checked_each_time():
     assert p.check(func, (h,)) == -1
 
 
-def test_models_are_not_kept_alive_and_a_new_one_fails():
+def test_models_are_not_kept_alive_and_a_new_one_fails(root):
     net = Net(2)
-    p = program_for(net)
+    p = program_for(net, root)
     assert p.check(func, (net,)) == -1
     gone = weakref.ref(net.layers[0])
     del net
     gc.collect()
     assert gone() is None
     for _ in range(3):
-        assert p.check(func, (Net(2),)) == 0
+        other = Net(2)
+        assert p.check(func, (other,)) == (0 if root == "WEAK_ID" else -1)
+        other.layers[1].up.eval()
+        assert p.check(func, (other,)) >= 0
     assert p.check(func, (None,)) == 0
+
+
+def test_instances_that_share_an_entry():
+    """The record stays with one object while others come and go, and moves when another stays."""
+    nets = [Net(2) for _ in range(3)]
+    p = compile_guards(module_guards(nets[0], X, []), 1)
+    for _ in range(20):
+        for n in nets:
+            assert p.check(func, (n,)) == -1
+    armings = p.watch_info["armings"]
+    assert armings <= 2
+    for broken in nets:
+        broken.layers[0].eval()
+        for _ in range(3):
+            for n in nets:
+                assert (p.check(func, (n,)) == -1) == (n is not broken)
+        broken.layers[0].train()
+    for n in nets:
+        for _ in range(4):
+            assert p.check(func, (n,)) == -1
+        n.layers[1].act.training = False
+        for _ in range(4):
+            assert p.check(func, (n,)) >= 0
+        n.layers[1].act.training = True
+    assert sum(p.check(func, (Net(2),)) == -1 for _ in range(100)) == 100  # addresses are used again
+    for _ in range(100):
+        fresh = Net(2)
+        fresh.layers[1].norm.eval()
+        assert p.check(func, (fresh,)) >= 0
+
+
+def test_a_structure_that_changes_at_each_call_is_not_recorded_each_time():
+    net = Net(2)
+    net.buffer = object()
+    guards = [*module_guards(net, X, []), Guard(S.attr(X, "buffer"), "TYPE", object)]
+    p = compile_guards(guards, 1)
+    for _ in range(300):
+        net.buffer = object()
+        assert p.check(func, (net,)) == -1
+    assert p.watch_info["armings"] < 30
 
 
 def test_tuples_are_watched_without_keeping_their_items_alive():
@@ -312,13 +362,13 @@ def test_globals_of_another_function():
         assert p.check(a.f, (1,)) == -1
 
 
-def test_random_changes_agree_with_python():
+def test_random_changes_agree_with_python(root):
     """The watched program against the plain evaluator, through some thousand random changes."""
     import random
 
     rng = random.Random(7)
     net = Net(2)
-    guards = module_guards(net, X, [])
+    guards = module_guards(net, X, [], root)
     fast, slow = compile_guards(guards, 1), compile_guards(guards, 1, force_python=True)
     named = list(net.modules())
     failed = 0
@@ -362,9 +412,9 @@ def test_random_changes_agree_with_python():
 
 
 @watchable
-def test_budget_of_an_80_layer_model(capsys):
+def test_budget_of_an_80_layer_model(capsys, root):
     net = Net(80)
-    guards = module_guards(net, X, [])
+    guards = module_guards(net, X, [], root)
     parameters = [g for g in guards if g.kind == "TENSOR"]
     structure = [g for g in guards if g.kind != "TENSOR"]
     every, only = compile_guards(guards, 1), compile_guards(structure, 1)
