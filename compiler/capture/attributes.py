@@ -202,7 +202,6 @@ def _instance_dict(obj: Any) -> dict | None:
 
 
 def _instance_attribute(m: Machine, obj: Any, t: type, name: str) -> Any:
-    world = m.world
     custom = _lookup(t, "__getattribute__")
     if isinstance(custom, types.FunctionType):
         try:

@@ -13,7 +13,7 @@ from ..guards.guard import Guard
 from ..guards.source import Source
 from ..guards.state import DEFAULT_FIELDS, read_state
 from ..guards.tensors import memory_range
-from . import handlers_control, handlers_data  # noqa: F401  (they fill HANDLERS)
+from . import builtin_functions, handlers_control, handlers_data, library_functions  # noqa: F401  (they fill the tables)
 from .breaks import make_graph_break
 from .bytecode.resume import live_locals, make_break, stack_kinds
 from .bytecode.splice import CannotResume

@@ -1,0 +1,500 @@
+"""Python's builtin functions and classes, itertools and collections, on stack values."""
+from __future__ import annotations
+
+import collections
+import contextlib
+import functools
+import itertools
+import operator
+import sys
+import types
+from typing import TYPE_CHECKING, Any, Callable
+
+import torch
+
+from . import containers, tensor_calls
+from .builtin_calls import CLASSES, cls, function, made_by_native
+from .signals import Break, Raised
+from .generators import InlineGenerator
+from .world import ATOMS, MISSING, TraceTensor
+
+if TYPE_CHECKING:
+    from .machine import Machine
+
+__all__ = ["sorted_"]
+
+
+# --- builtins
+@function(len)
+def len_(m: Machine, value: Any) -> Any:
+    from .operators import python_method
+    t = type(value)
+    if t is TraceTensor:
+        if value.dim() == 0:
+            raise Raised(TypeError("len() of a 0-d tensor"))
+        return value.shape[0]
+    method = python_method(t, "__len__")
+    if method is not None:
+        return m.call(method, [value])
+    if m.world.is_outside(value) and containers.base_of(value) is not None:
+        return containers.length(m, value)
+    return m.native(len, value)
+
+
+@function(isinstance)
+def isinstance_(m: Machine, value: Any, classes: Any) -> bool:
+    classes = m.deep_plain(classes)
+    return m.native(m.world.is_instance, value, classes)
+
+
+@function(issubclass)
+def issubclass_(m: Machine, value: Any, classes: Any) -> bool:
+    return m.native(issubclass, value, m.deep_plain(classes))
+
+
+@function(callable)
+def callable_(m: Machine, value: Any) -> bool:
+    return callable(value) and not isinstance(value, InlineGenerator)
+
+
+@function(getattr)
+def getattr_(m: Machine, obj: Any, name: str, default: Any = MISSING) -> Any:
+    if not isinstance(name, str):
+        raise Raised(TypeError("attribute name must be string"))
+    if default is MISSING:
+        return m.getattr(obj, name)
+    try:
+        return m.getattr(obj, name)
+    except Raised as raised:
+        if isinstance(raised.exc, AttributeError):
+            return default
+        raise
+
+
+@function(hasattr)
+def hasattr_(m: Machine, obj: Any, name: str) -> bool:
+    from .attributes import has_attribute
+    return has_attribute(m, obj, name)
+
+
+@function(setattr)
+def setattr_(m: Machine, obj: Any, name: str, value: Any) -> None:
+    m.setattr(obj, name, value)
+
+
+@function(delattr)
+def delattr_(m: Machine, obj: Any, name: str) -> None:
+    from .attributes import delete_attribute
+    delete_attribute(m, obj, name)
+
+
+@function(iter)
+def iter_(m: Machine, value: Any, sentinel: Any = MISSING) -> Any:
+    if sentinel is not MISSING:
+        raise Break("unsupported", "iter() with a sentinel")
+    return m.iterate(value)
+
+
+@function(next)
+def next_(m: Machine, iterator: Any, default: Any = MISSING) -> Any:
+    from .operators import python_method
+    try:
+        if m.world.is_outside(iterator) and type(iterator).__module__ == "builtins":
+            raise Break("unknown_object", "an iterator from outside is advanced", "make it a list first")
+        if python_method(type(iterator), "__next__") is not None:
+            return m.call(m.getattr(iterator, "__next__"), [])
+        return next(iterator)
+    except StopIteration as stop:
+        if default is not MISSING:
+            return default
+        raise Raised(stop) from None
+    except Raised as raised:
+        if default is not MISSING and isinstance(raised.exc, StopIteration):
+            return default
+        raise
+    except Exception as exc:
+        m.translate(exc)
+        raise Raised(exc) from None
+
+
+@function(abs)
+def abs_(m: Machine, value: Any) -> Any:
+    from .operators import native_operation, python_method
+    if type(value) is TraceTensor:
+        return tensor_calls.call_operator(m, operator.abs, [value])
+    method = python_method(type(value), "__abs__")
+    return m.call(method, [value]) if method is not None else native_operation(m, abs, value)
+
+
+@function(pow)
+def pow_(m: Machine, base: Any, exponent: Any, modulus: Any = None) -> Any:
+    from .operators import binary
+    return binary(m, "**", base, exponent) if modulus is None else m.native(pow, base, exponent, modulus)
+
+
+@function(round)
+def round_(m: Machine, value: Any, digits: Any = None) -> Any:
+    from .operators import specialize
+    if type(value) is TraceTensor:
+        return tensor_calls.call_method(m, value, "round", [], {} if digits is None else {"decimals": digits})
+    return m.native(round, specialize(value), digits)
+
+
+@function(sum)
+def sum_(m: Machine, iterable: Any, start: Any = 0) -> Any:
+    from .operators import binary
+    total = start
+    for v in _native_iter(m, iterable):
+        total = binary(m, "+", total, v)
+    return total
+
+
+@function(any)
+def any_(m: Machine, iterable: Any) -> bool:
+    return any(m.truth(v) for v in _native_iter(m, iterable))
+
+
+@function(all)
+def all_(m: Machine, iterable: Any) -> bool:
+    return all(m.truth(v) for v in _native_iter(m, iterable))
+
+
+def _native_iter(m: Machine, iterable: Any) -> Any:
+    """Iterate in the interpreter's own code; errors of the iterator are the program's."""
+    iterator = m.iterate(iterable)
+    while True:
+        try:
+            value = next(iterator)
+        except StopIteration:
+            return
+        except Exception as exc:
+            m.translate(exc)
+            raise Raised(exc) from None
+        yield value
+
+
+@function(sorted)
+def sorted_(m: Machine, iterable: Any, *, key: Any = None, reverse: Any = False) -> list:
+    items = list(_native_iter(m, iterable))
+    keys = items if key is None else [m.call(key, [v]) for v in items]
+    keys = [m.deep_plain(k) for k in keys]
+    order = m.native(sorted, range(len(items)), key=keys.__getitem__, reverse=m.truth(reverse))
+    return [items[i] for i in order]
+
+
+def _extreme(m: Machine, fn: Callable, args: tuple, key: Any, default: Any) -> Any:
+    from .operators import compare
+    values = list(_native_iter(m, args[0])) if len(args) == 1 else list(args)
+    if not values:
+        if default is not MISSING:
+            return default
+        raise Raised(ValueError(f"{fn.__name__}() arg is an empty sequence"))
+    best, best_key = values[0], values[0] if key is None else m.call(key, [values[0]])
+    for v in values[1:]:
+        k = v if key is None else m.call(key, [v])
+        if m.truth(compare(m, "<" if fn is min else ">", k, best_key)):
+            best, best_key = v, k
+    return best
+
+
+@function(min)
+def min_(m: Machine, *args: Any, key: Any = None, default: Any = MISSING) -> Any:
+    return _extreme(m, min, args, key, default)
+
+
+@function(max)
+def max_(m: Machine, *args: Any, key: Any = None, default: Any = MISSING) -> Any:
+    return _extreme(m, max, args, key, default)
+
+
+@function(repr)
+def repr_(m: Machine, value: Any) -> str:
+    from .operators import to_text
+    return to_text(m, value, "repr")
+
+
+@function(format)
+def format_(m: Machine, value: Any, spec: str = "") -> str:
+    from .operators import format_text
+    return format_text(m, value, spec)
+
+
+@function(vars)
+def vars_(m: Machine, *args: Any) -> Any:
+    if not args:
+        raise Break("unsupported", "vars() reads the local variables")
+    return m.getattr(args[0], "__dict__")
+
+
+@function(id)
+def id_(m: Machine, value: Any) -> int:
+    raise Break("unsupported", "the address of an object is read by id()")
+
+
+@function(globals, locals, dir, exec, eval, compile, input, open, breakpoint, __import__)
+def refused(m: Machine, *args: Any, **kwargs: Any) -> Any:
+    raise Break("unsupported", "a builtin that reads or changes the frame, or does input and output, is called")
+
+
+@function(sys.exc_info)
+def exc_info(m: Machine) -> tuple:
+    exc = m.handled
+    return (None, None, None) if exc is None else (type(exc), exc, None)
+
+
+@function(collections._count_elements)  # type: ignore[attr-defined]
+def count_elements(m: Machine, mapping: Any, iterable: Any) -> None:
+    if m.world.is_outside(mapping):
+        raise Break("mutation", "a Counter from outside is updated")
+    m.native(collections._count_elements, mapping, list(_native_iter(m, iterable)))  # type: ignore[attr-defined]
+
+
+@function(sys.exception)
+def exception(m: Machine) -> Any:
+    return m.handled
+
+
+@function(functools.reduce)
+def reduce_(m: Machine, fn: Any, iterable: Any, initial: Any = MISSING) -> Any:
+    values = _native_iter(m, iterable)
+    total = next(values, MISSING) if initial is MISSING else initial
+    if total is MISSING:
+        raise Raised(TypeError("reduce() of empty iterable with no initial value"))
+    for v in values:
+        total = m.call(fn, [total, v])
+    return total
+
+
+# --- classes
+@cls(type)
+def type_(m: Machine, *args: Any, **kwargs: Any) -> Any:
+    if len(args) == 1:
+        return m.world.type_of(args[0])
+    raise Break("class_definition", "a class is made by type()")
+
+
+@cls(super)
+def super_(m: Machine, *args: Any) -> Any:
+    if args:
+        return m.native(super, *args)
+    frame = m.frames[-1]
+    slots = frame.bytecode.slots
+    cell = next((frame.slots[i] for i, s in enumerate(slots) if s.name == "__class__" and (s.free or s.cell)), None)
+    if cell is None:
+        raise Raised(RuntimeError("super(): no arguments"))
+    from .handlers_data import read_cell
+    from .machine import Unread
+    first = frame.slots[0]
+    if isinstance(first, types.CellType) and slots[0].cell:
+        first = read_cell(m, first)
+    if isinstance(first, Unread):
+        first = first.load(m)
+    return m.native(super, read_cell(m, cell), first)
+
+
+@cls(int)
+def int_(m: Machine, *args: Any, **kwargs: Any) -> Any:
+    from .operators import python_method
+    if args and type(args[0]) is TraceTensor:
+        raise Break("item", "int() reads the value of a tensor into Python")
+    if args and type(args[0]) is torch.SymInt and len(args) == 1:
+        return args[0]
+    if len(args) == 1 and type(args[0]) not in ATOMS:
+        method = python_method(type(args[0]), "__int__") or python_method(type(args[0]), "__index__")
+        if method is not None:
+            return m.call(method, [args[0]])
+    return m.native(int, *[m.plain(a) for a in args], **kwargs)
+
+
+@cls(float)
+def float_(m: Machine, *args: Any) -> Any:
+    from .operators import python_method, specialize
+    if args and type(args[0]) is TraceTensor:
+        raise Break("item", "float() reads the value of a tensor into Python")
+    if args and type(args[0]) not in ATOMS:
+        method = python_method(type(args[0]), "__float__")
+        if method is not None:
+            return m.call(method, [args[0]])
+    return m.native(float, *[specialize(a) for a in args])
+
+
+@cls(complex)
+def complex_(m: Machine, *args: Any, **kwargs: Any) -> Any:
+    if tensor_calls.holds_tensor(args):
+        raise Break("item", "complex() reads the value of a tensor into Python")
+    return m.native(complex, *args, **kwargs)
+
+
+@cls(bool)
+def bool_(m: Machine, value: Any = False) -> bool:
+    return m.truth(value)
+
+
+@cls(str)
+def str_(m: Machine, *args: Any, **kwargs: Any) -> str:
+    from .operators import to_text
+    if len(args) == 1 and not kwargs:
+        return to_text(m, args[0], "str")
+    return m.native(str, *args, **kwargs)
+
+
+@cls(list)
+def list_(m: Machine, *args: Any) -> list:
+    return list(_native_iter(m, args[0])) if args else []
+
+
+@cls(tuple)
+def tuple_(m: Machine, *args: Any) -> tuple:
+    return tuple(_native_iter(m, args[0])) if args else ()
+
+
+@cls(set)
+def set_(m: Machine, *args: Any) -> set:
+    return m.native(set, list(_native_iter(m, args[0]))) if args else set()
+
+
+@cls(frozenset)
+def frozenset_(m: Machine, *args: Any) -> frozenset:
+    return m.native(frozenset, list(_native_iter(m, args[0]))) if args else frozenset()
+
+
+def _pairs(m: Machine, args: tuple) -> Any:
+    if not args:
+        return {}
+    value = m.plain(args[0])
+    if isinstance(value, dict) or hasattr(type(value), "keys"):
+        from .handlers_data import as_mapping
+        return as_mapping(m, value)
+    return [tuple(m.iterate(pair)) for pair in _native_iter(m, value)]
+
+
+@cls(dict)
+def dict_(m: Machine, *args: Any, **kwargs: Any) -> dict:
+    return m.native(dict, _pairs(m, args), **kwargs)
+
+
+@cls(collections.OrderedDict)
+def ordered_dict(m: Machine, *args: Any, **kwargs: Any) -> Any:
+    return m.native(collections.OrderedDict, _pairs(m, args), **kwargs)
+
+
+@cls(collections.defaultdict)
+def default_dict(m: Machine, factory: Any = None, *args: Any, **kwargs: Any) -> Any:
+    return m.native(collections.defaultdict, factory, _pairs(m, args), **kwargs)
+
+
+@cls(collections.deque)
+def deque_(m: Machine, iterable: Any = (), maxlen: Any = None) -> Any:
+    return m.native(collections.deque, list(_native_iter(m, iterable)), maxlen)
+
+
+@cls(range)
+def range_(m: Machine, *args: Any) -> Any:
+    for a in args:
+        if type(a) is TraceTensor:
+            raise Break("data_dependent_loop")
+    return m.native(range, *[int(a) if isinstance(a, torch.SymInt) else a for a in args])
+
+
+@cls(slice)
+def slice_(m: Machine, *args: Any) -> slice:
+    return m.native(slice, *args)
+
+
+@cls(enumerate)
+def enumerate_(m: Machine, iterable: Any, start: Any = 0) -> Any:
+    return made_by_native(m, m.native(enumerate, m.iterate(iterable), start))
+
+
+@cls(zip)
+def zip_(m: Machine, *iterables: Any, strict: Any = False) -> Any:
+    return made_by_native(m, m.native(zip, *[m.iterate(i) for i in iterables], strict=strict))
+
+
+@cls(map)
+def map_(m: Machine, fn: Any, *iterables: Any) -> Any:
+    return made_by_native(m, m.native(map, m.callback(fn), *[m.iterate(i) for i in iterables]))
+
+
+@cls(filter)
+def filter_(m: Machine, fn: Any, iterable: Any) -> Any:
+    return made_by_native(m, m.native(filter, m.callback(bool if fn is None else fn), m.iterate(iterable)))
+
+
+@cls(reversed)
+def reversed_(m: Machine, value: Any) -> Any:
+    from .operators import python_method
+    method = python_method(type(value), "__reversed__")
+    if method is not None:
+        return m.call(method, [value])
+    if type(value) is TraceTensor:
+        return reversed(list(m.iterate(value)))
+    if python_method(type(value), "__getitem__") is not None:
+        n = m.call(len, [value])
+        from .operators import get_item
+        return made_by_native(m, iter([get_item(m, value, i) for i in reversed(range(n))]))
+    return m.native(reversed, m.plain(value))
+
+
+@cls(property)
+def property_(m: Machine, *args: Any, **kwargs: Any) -> Any:
+    return property(*args, **kwargs)
+
+
+@cls(staticmethod)
+def staticmethod_(m: Machine, fn: Any) -> Any:
+    return staticmethod(fn)
+
+
+@cls(classmethod)
+def classmethod_(m: Machine, fn: Any) -> Any:
+    return classmethod(fn)
+
+
+@cls(functools.partial)
+def partial_(m: Machine, fn: Any, *args: Any, **kwargs: Any) -> Any:
+    return m.native(functools.partial, fn, *args, **kwargs)
+
+
+@cls(types.MethodType)
+def method_type(m: Machine, fn: Any, owner: Any) -> Any:
+    return m.native(types.MethodType, fn, owner)
+
+
+@cls(torch.Size)
+def size_(m: Machine, *args: Any) -> Any:
+    values = list(_native_iter(m, args[0])) if args else []
+    return m.native(torch.Size, values) if all(type(v) is int for v in values) else tuple(values)
+
+
+@cls(torch.device)
+def device_(m: Machine, *args: Any, **kwargs: Any) -> Any:
+    return m.native(torch.device, *args, **kwargs)
+
+
+for _plain_class in (bytes, bytearray, torch.finfo, torch.iinfo, object, types.SimpleNamespace, types.MappingProxyType, operator.itemgetter,
+                     operator.attrgetter, types.GenericAlias):
+    CLASSES[_plain_class] = functools.partial(lambda m, *a, c, **k: m.native(c, *[m.plain(x) for x in a], **k), c=_plain_class)
+
+
+def _itertool(m: Machine, *args: Any, tool: Any, **kwargs: Any) -> Any:
+    def native(value: Any) -> Any:
+        if value is None or type(value) in ATOMS and not isinstance(value, (str, bytes, range)):
+            return value
+        if callable(value) and not hasattr(type(value), "__iter__"):
+            return m.callback(value)
+        return m.iterate(value)
+    if tool is itertools.repeat:
+        return made_by_native(m, m.native(tool, *args, **kwargs))
+    kwargs = {k: native(v) if k != "fillvalue" else v for k, v in kwargs.items()}
+    return made_by_native(m, m.native(tool, *[native(a) for a in args], **kwargs))
+
+
+for _tool in vars(itertools).values():
+    if isinstance(_tool, type) and _tool.__module__ == "itertools" and not _tool.__name__.startswith("_"):
+        CLASSES[_tool] = functools.partial(_itertool, tool=_tool)
+
+
+@cls(torch.autograd.profiler.record_function)
+def record_function_(m: Machine, *args: Any, **kwargs: Any) -> Any:
+    return m.world.create(contextlib.nullcontext())

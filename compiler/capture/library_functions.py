@@ -1,0 +1,120 @@
+"""Python functions of torch and the standard library that are computed during capture instead of interpreted."""
+from __future__ import annotations
+
+import copy
+import dataclasses
+import inspect
+import logging
+import types
+import typing
+from typing import TYPE_CHECKING, Any, Callable
+
+import torch
+
+from . import tensor_calls
+from .builtin_calls import PYTHON_FUNCTIONS, python_function
+from .signals import Break
+from .world import ATOMS, TraceTensor
+
+if TYPE_CHECKING:
+    from .machine import Machine
+
+__all__: list[str] = []
+
+
+@python_function(("torch._higher_order_ops.cond", "cond"), ("torch", "cond"))
+def cond_(m: Machine, pred: Any, true_fn: Any, false_fn: Any, operands: Any = ()) -> Any:
+    """torch.cond: both branches are captured, and each result chosen by torch.where. Branches with effects break."""
+    args = list(m.iterate(operands))
+    if not isinstance(pred, TraceTensor):
+        return m.call(true_fn if m.truth(pred) else false_fn, args)
+    before = (len(m.effects.entries), len(m.graph.written))
+    results = [m.call(fn, args) for fn in (true_fn, false_fn)]
+    if (len(m.effects.entries), len(m.graph.written)) != before:
+        raise Break("higher_order", "a branch of torch.cond has side effects", "let the branches only return values")
+    return _choose(m, tensor_calls.call_method(m, pred, "reshape", [()], {}), *results)
+
+
+def _choose(m: Machine, pred: Any, a: Any, b: Any) -> Any:
+    if isinstance(a, TraceTensor) and isinstance(b, TraceTensor) and a.shape == b.shape and a.dtype == b.dtype:
+        if a.requires_grad or b.requires_grad:
+            raise Break("higher_order", "torch.cond is applied to tensors that need a gradient", "use torch.where")
+        return tensor_calls.call_function(m, torch.where, [pred, a, b], {})
+    if type(a) is type(b) and isinstance(a, (tuple, list)) and len(a) == len(b):
+        return type(a)(_choose(m, pred, x, y) for x, y in zip(a, b))
+    if isinstance(a, dict) and isinstance(b, dict) and list(a) == list(b):
+        return {k: _choose(m, pred, a[k], b[k]) for k in a}
+    raise Break("higher_order", "the branches of torch.cond return different things", "return tensors of one shape and dtype from both")
+
+
+@python_function(("inspect", "signature"))
+def signature_(m: Machine, fn: Any, **kwargs: Any) -> Any:
+    return m.native(inspect.signature, fn, **kwargs)
+
+
+@python_function(("dataclasses", "fields"))
+def fields_(m: Machine, obj: Any) -> Any:
+    fields = m.native(dataclasses.fields, m.world.type_of(obj) if not isinstance(obj, type) else obj)
+    for f in fields:
+        m.world.anchor(f)
+    return fields
+
+
+@python_function(("logging", "getLogger"), ("transformers.utils.logging", "get_logger"))
+def get_logger(m: Machine, *args: Any) -> Any:
+    logger = logging.getLogger(*args)
+    m.world.anchor(logger)
+    return logger
+
+
+@python_function(("copy", "deepcopy"))
+def deepcopy_(m: Machine, value: Any, *args: Any) -> Any:
+    value = m.deep_plain(value)
+    if not _only_atoms(value):
+        raise Break("unsupported", "copy.deepcopy of objects or tensors")
+    return m.native(copy.deepcopy, value)
+
+
+def _only_atoms(value: Any) -> bool:
+    if type(value) in ATOMS:
+        return True
+    if type(value) in (list, tuple, set, frozenset):
+        return all(map(_only_atoms, value))
+    return type(value) is dict and all(_only_atoms(k) and _only_atoms(v) for k, v in value.items())
+
+
+@python_function(("copy", "copy"))
+def copy_(m: Machine, value: Any) -> Any:
+    if isinstance(value, TraceTensor):
+        raise Break("unsupported", "copy.copy of a tensor")
+    plain = m.plain(value)
+    if type(plain) in (list, dict, set):
+        return plain.copy()
+    if type(plain) in ATOMS or type(plain) in (tuple, frozenset):
+        return plain
+    if type(value).__reduce_ex__ is not object.__reduce_ex__ or hasattr(type(value), "__copy__") or hasattr(type(value), "__getstate__") and \
+            type(value).__getstate__ is not object.__getstate__ or isinstance(value, torch.nn.Module):
+        raise Break("unsupported", f"copy.copy of a {type(value).__name__}")
+    cls_ = type(value)
+    if not cls_.__flags__ & (1 << 9) or not hasattr(value, "__dict__"):
+        raise Break("unsupported", f"copy.copy of a {cls_.__name__}")
+    made = m.world.create(m.native(object.__new__, cls_))
+    for name in list(m.iterate(m.getattr(value, "__dict__"))):
+        object.__setattr__(made, name, m.getattr(value, name))
+    return made
+
+
+def _native_constant(fn: Any) -> Callable:
+    return lambda m, *a, **k: m.native(fn, *a, **k)
+
+
+for _module, _name in ((torch.cuda, "is_available"), (torch.distributed, "is_available"), (torch.cuda, "is_initialized"),
+                       (torch.backends.mps, "is_available"), (torch.xpu, "is_available"), (torch.mps, "is_available")):
+    _fn = getattr(_module, _name, None)
+    if isinstance(_fn, types.FunctionType):
+        PYTHON_FUNCTIONS[(_fn.__module__, _fn.__qualname__)] = _native_constant(_fn)
+if hasattr(torch.distributed, "is_initialized"):
+    PYTHON_FUNCTIONS[("torch.distributed.distributed_c10d", "is_initialized")] = _native_constant(torch.distributed.is_initialized)
+
+for _fn in (typing.cast, typing.get_args, typing.get_origin, typing.get_type_hints):
+    PYTHON_FUNCTIONS[(_fn.__module__, _fn.__qualname__)] = (lambda m, t, v: v) if _fn is typing.cast else _native_constant(_fn)
