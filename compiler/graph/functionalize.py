@@ -80,9 +80,10 @@ class Functionalizer:
         n.meta["val"] = val
         return n
 
-    def constant(self, real: torch.Tensor) -> _Alias:
-        """A real tensor that the graph uses: kept by the entry, never written."""
-        name = f"constant{len(self.constants)}"
+    def constant(self, real: torch.Tensor, kept: bool = False) -> _Alias:
+        """A real tensor that the graph uses: kept by the entry, never written. `kept`: the user holds it too and may change
+        its values, so it is never folded."""
+        name = f"{'kept' if kept else 'constant'}{len(self.constants)}"
         self.constants[name] = real
         n = self.graph.create_node("get_attr", name, (), {}, name=name)
         meta = tensor_meta(real)
@@ -90,10 +91,10 @@ class Functionalizer:
         n.meta.update(self.where)
         return self._new_root(real, n, meta, _Memory(constant=True))
 
-    def lift(self, real: torch.Tensor) -> TraceTensor:
+    def lift(self, real: torch.Tensor, kept: bool = False) -> TraceTensor:
         """A TraceTensor that stands for a real tensor made while tracing (torch.tensor(...))."""
         t = from_meta(tensor_meta(real), self.env)
-        self._bind(t, self.alias_of(real))
+        self._bind(t, self.aliases.get(id(real)) or self.constant(real, kept))
         return t
 
     def _new_root(self, t: torch.Tensor, node: torch.fx.Node, meta: TensorMeta, memory: _Memory | None = None) -> _Alias:

@@ -130,5 +130,5 @@ def _run(f: Functionalizer, gm: torch.fx.GraphModule, node: torch.fx.Node, value
         else:
             raise NotImplementedError(f"captured graphs hold no {node.op} nodes")
     if isinstance(out, torch.Tensor) and not isinstance(out, TraceTensor):
-        out = f.lift(out)
+        out = f.lift(out, kept=node.op == "get_attr")
     return out

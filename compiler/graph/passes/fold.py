@@ -62,7 +62,7 @@ def _fold_fills(a: AtenGraph) -> None:
 
 def _fold_constants(a: AtenGraph) -> None:
     known: dict[Node, torch.Tensor] = {n: a.constants[n.target] for n in a.graph.nodes
-                                       if n.op == "get_attr" and n.target in a.constants}
+                                       if n.op == "get_attr" and n.target in a.constants and not n.target.startswith("kept")}
     if not known:
         return
     results = set(a.results)
