@@ -13,7 +13,7 @@ from tcompile.compiler.errors import FullGraphError
 
 from ..oracles.opdb import Outcome, check
 
-__all__ = ["compile_sample", "run", "Row"]
+__all__ = ["compile_sample", "run", "describe", "Row"]
 
 
 def compile_sample(fn: Callable, tensors: list) -> Callable:
@@ -22,35 +22,45 @@ def compile_sample(fn: Callable, tensors: list) -> Callable:
 
 
 class Row:
-    """What became of one operator: `kind` lowered | composed | eager | break, and the oracle's outcome."""
+    """What became of one operator.
 
-    def __init__(self, name: str, dtype: torch.dtype, outcome: Outcome, kernels: int, calls: list[str]):
-        self.name, self.dtype, self.outcome, self.kernels, self.calls = name, dtype, outcome, kernels, calls
+    kernels   generated kernels over all samples
+    calls     operators that ran by torch's own kernels from the plan -> why
+    eager     reasons why a whole graph ran by torch's kernels
+    """
+
+    def __init__(self, name: str, dtype: torch.dtype, outcome: Outcome, kernels: int, calls: dict[str, str], eager: list[str]):
+        self.name, self.dtype, self.outcome = name, dtype, outcome
+        self.kernels, self.calls, self.eager = kernels, calls, eager
 
     @property
     def kind(self) -> str:
+        """lowered: kernels of ours (or views) alone | composed: with calls of torch's kernels | eager call: those alone | break."""
         if not self.outcome.agreed and not self.outcome.failed:
             return "break"
-        if self.calls:
-            return "composed" if self.kernels else "eager"
+        if self.calls or self.eager:
+            return "composed" if self.kernels else "eager call"
         return "lowered"
 
     @property
     def result(self) -> str:
-        return "wrong" if self.outcome.failed else "right" if self.outcome.agreed else "refused"
+        """wrong | crashed | right (some samples may be refused) | refused (all of them)."""
+        if len(self.outcome.failed) > len(self.outcome.crashed):
+            return "wrong"
+        if self.outcome.crashed:
+            return "crashed"
+        return "right" if self.outcome.agreed else "refused"
 
 
-def run(info: Any, dtype: torch.dtype, limit: int | None = None) -> Row:
-    """Every sample (or the first `limit`) of an operator."""
-    kernels, calls = 0, []
+def run(info: Any, dtype: torch.dtype, limit: int | None = None, spread: bool = False, compile: Callable = compile_sample) -> Row:
+    """Every sample of an operator, or `limit` of them (the first, or from all over)."""
     with warnings.catch_warnings(), tcompile.record() as r:
         warnings.simplefilter("ignore")
-        outcome = check(info, dtype, compile_sample, refusals=(NotImplementedError, FullGraphError), limit=limit)
+        outcome = check(info, dtype, compile, refusals=(NotImplementedError, FullGraphError), limit=limit, spread=spread)
     report = r.report()
-    kernels = len(report.kernels)
-    for g in report.graphs:
-        calls += g.library_calls if hasattr(g, "library_calls") else []
-    return Row(info.name, dtype, outcome, kernels, calls)
+    calls = {e.op: e.reason for e in report.externs}
+    eager = list(dict.fromkeys(f"{f.what}: {f.reason}" for f in report.fallbacks))
+    return Row(info.name, dtype, outcome, len(report.kernels), calls, eager)
 
 
 def describe(row: Row, lines: int = 3) -> str:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import copy
 import functools
+import itertools
+import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -44,10 +46,10 @@ class Sample:
     text: str
 
 
-def samples(info: Any, dtype: torch.dtype, device: str = "cpu", limit: int | None = None) -> Iterator[Sample]:
-    for n, s in enumerate(info.sample_inputs(device, dtype, requires_grad=False)):
-        if limit is not None and n >= limit:
-            return
+def samples(info: Any, dtype: torch.dtype, device: str = "cpu", limit: int | None = None, spread: bool = False) -> Iterator[Sample]:
+    """The first `limit` samples; spread: the first one and others taken from all of them, always the same ones."""
+    every = info.sample_inputs(device, dtype, requires_grad=False)
+    for s in _spread(every, limit) if spread else itertools.islice(every, limit):
         leaves, spec = pytree.tree_flatten((s.input, s.args, s.kwargs))
         where = [i for i, x in enumerate(leaves) if isinstance(x, torch.Tensor)]
 
@@ -62,12 +64,22 @@ def samples(info: Any, dtype: torch.dtype, device: str = "cpu", limit: int | Non
         yield Sample(fn, [leaves[i] for i in where], f"{shapes} {others}")
 
 
+def _spread(every: Iterator[Any], limit: int | None) -> list[Any]:
+    torch.manual_seed(SEED)              # sample inputs hold random numbers
+    found = list(every)
+    rest = found[1:]
+    random.Random(SEED).shuffle(rest)
+    return [*found[:1], *rest][:limit]
+
+
 @dataclass
 class Outcome:
-    """What came of one OpInfo: numbers of samples that agreed, were refused (NotImplementedError, DataDependentError), failed."""
+    """What came of one OpInfo: numbers of samples that agreed, were refused (NotImplementedError, DataDependentError), failed.
+    `crashed` are those of `failed` that raised where eager does not."""
     agreed: int = 0
     refused: list[str] = field(default_factory=list)
     failed: list[str] = field(default_factory=list)
+    crashed: list[str] = field(default_factory=list)
 
     @property
     def ok(self) -> bool:
@@ -75,10 +87,10 @@ class Outcome:
 
 
 def check(info: Any, dtype: torch.dtype, compile: Callable[[Callable, list], Callable], *, refusals: tuple = (NotImplementedError,),
-          limit: int | None = None, strides: bool = True, tolerance: dict | None = None) -> Outcome:
+          limit: int | None = None, strides: bool = True, tolerance: dict | None = None, spread: bool = False) -> Outcome:
     """Every sample of `info` in `dtype` through `compile`, against eager. Eager errors must come back as errors."""
     out = Outcome()
-    for s in samples(info, dtype, limit=limit):
+    for s in samples(info, dtype, limit=limit, spread=spread):
         eager_in = [t.detach().clone(memory_format=torch.preserve_format) if _dense(t) else copy.deepcopy(t) for t in s.tensors]
         ours_in = [t.detach().clone(memory_format=torch.preserve_format) if _dense(t) else copy.deepcopy(t) for t in s.tensors]
         try:
@@ -93,13 +105,15 @@ def check(info: Any, dtype: torch.dtype, compile: Callable[[Callable, list], Cal
                 torch.manual_seed(SEED)
                 got = compiled(*ours_in)
         except refusals as e:
-            out.refused.append(f"{s.text}: {type(e).__name__}: {e}")
+            breaks = getattr(e, "breaks", ())
+            out.refused.append(f"{s.text}: {type(e).__name__}: {breaks[0].reason if breaks else e}")
             continue
         except Exception as e:  # noqa: BLE001
             if isinstance(want, Exception):
                 out.agreed += 1
             else:
                 out.failed.append(f"{s.text}: {type(e).__name__}: {e}")
+                out.crashed.append(out.failed[-1])
             continue
         if isinstance(want, Exception):
             out.failed.append(f"{s.text}: eager raises {type(want).__name__}: {want}; no error here")

@@ -1,0 +1,203 @@
+"""The table of operators: every entry of torch's op_db through the whole compiler, against eager.
+
+    python -m tests.ops.table [--names add,mul] [--dtype float32] [--limit 6]
+
+Each operator runs in a process of its own with a time limit, two at once, so that a hang or a crash is a line of the table.
+Writes table.md (to read) and table.json (what tests hold) beside this file; with --names or --dtype the other rows stay.
+"""
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+import time
+from collections import Counter
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Any
+
+import torch
+
+FOLDER = Path(__file__).parent
+ROOT = FOLDER.parent.parent
+JSON, MD = FOLDER / "table.json", FOLDER / "table.md"
+FIRST = torch.float32
+OTHERS = (torch.bfloat16, torch.int64, torch.bool)
+LIMITS = {FIRST: 6}                # samples of each operator; OTHER_LIMIT for the other dtypes
+OTHER_LIMIT = 3
+SECONDS = 150                      # for one operator
+RESULTS = ("right", "refused", "crashed", "wrong")     # best first
+KINDS = ("lowered", "composed", "eager call", "break")
+
+__all__ = ["jobs", "measure", "run_jobs", "load", "is_worse", "main"]
+
+Job = tuple[str, str, int]         # name in op_db, dtype, samples
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def jobs(names: list[str] | None = None, dtypes: list[str] | None = None, limit: int | None = None) -> list[Job]:
+    """What there is to run: every operator in float32 (else the first dtype that it has), then in the other dtypes."""
+    from ..oracles.opdb import op_infos
+    out: list[Job] = []
+    for dtype in (FIRST, *OTHERS):
+        for name, info in op_infos().items():
+            if names is not None and name not in names:
+                continue
+            has = info.supported_dtypes("cpu")
+            d = dtype
+            if dtype not in has:
+                if dtype is not FIRST or not has:
+                    continue
+                d = min(has, key=lambda x: (not x.is_floating_point, str(x)))
+                if d in OTHERS:
+                    continue
+            if dtypes is None or dtype_name(d) in dtypes:
+                out.append((name, dtype_name(d), limit or LIMITS.get(dtype, OTHER_LIMIT)))
+    return out
+
+
+def measure(job: Job) -> dict[str, Any]:
+    """One row, in this process."""
+    from ..oracles.opdb import op_infos
+    from .harness import run
+    name, dtype, limit = job
+    row = run(op_infos()[name], getattr(torch, dtype), limit, spread=True)
+    o = row.outcome
+    words = [*o.failed, *o.refused]
+    return {"name": name, "dtype": dtype, "kind": row.kind, "result": row.result, "agreed": o.agreed, "refused": len(o.refused),
+            "failed": len(o.failed), "kernels": row.kernels, "calls": row.calls, "eager": row.eager,
+            "why": _short(words[0]) if words else ""}
+
+
+def _short(text: str, n: int = 400) -> str:
+    text = " ".join(text.replace(f"{ROOT}/", "").split())
+    return text if len(text) <= n else text[:n - 1] + "…"
+
+
+def _died(job: Job, how: str) -> dict[str, Any]:
+    return {"name": job[0], "dtype": job[1], "kind": "break", "result": "crashed", "agreed": 0, "refused": 0, "failed": 1, "kernels": 0,
+            "calls": {}, "eager": [], "why": how}
+
+
+def _child(job: Job, out: Connection) -> None:
+    try:
+        row = measure(job)
+    except BaseException as e:  # noqa: BLE001 - samples that can't be made, and whatever else: a line of the table
+        row = {**_died(job, _short(f"{type(e).__name__}: {e}")), "harness": True}
+    out.send(row)
+    out.close()
+
+
+def run_jobs(todo: list[Job], at_once: int = 2, seconds: float = SECONDS, say: bool = False) -> list[dict[str, Any]]:
+    """Rows of the jobs, each from a forked process that is killed after `seconds`."""
+    from ..oracles.opdb import op_infos
+    op_infos()                                   # before forking, so that children have it
+    context = multiprocessing.get_context("fork")
+    waiting, running, rows = list(reversed(todo)), {}, []
+    while waiting or running:
+        while waiting and len(running) < at_once:
+            job = waiting.pop()
+            here, there = context.Pipe(False)
+            p = context.Process(target=_child, args=(job, there), daemon=True)
+            p.start()
+            there.close()
+            running[here] = (p, job, time.monotonic())
+        for pipe in wait(list(running), timeout=1.0):
+            p, job, _ = running.pop(pipe)          # type: ignore[index]
+            try:
+                row = pipe.recv()                  # type: ignore[union-attr]
+            except EOFError:
+                p.join()
+                row = _died(job, f"the process died: exit code {p.exitcode}")
+            p.join()
+            rows.append(row)
+            if say:
+                print(f"{len(rows):5} {row['dtype']:9} {row['result']:8} {row['kind']:11} {row['name']}  {row['why'][:150]}", flush=True)
+        for pipe, (p, job, began) in list(running.items()):
+            if time.monotonic() - began > seconds:
+                p.kill()
+                p.join()
+                running.pop(pipe)
+                rows.append(_died(job, f"no end within {seconds:g} s"))
+    return rows
+
+
+def load() -> list[dict[str, Any]]:
+    return json.loads(JSON.read_text())["rows"] if JSON.exists() else []
+
+
+def is_worse(new: dict[str, Any], old: dict[str, Any]) -> bool:
+    """Whether a row fell behind: a worse result, or fewer samples compiled at all."""
+    return RESULTS.index(new["result"]) > RESULTS.index(old["result"])
+
+
+def save(rows: list[dict[str, Any]]) -> None:
+    order = {d: i for i, d in enumerate([dtype_name(FIRST), *map(dtype_name, OTHERS)])}
+    rows = sorted(rows, key=lambda r: (order.get(r["dtype"], 0), r["name"]))
+    head = {"torch": torch.__version__.split("+")[0], "limits": {"first": LIMITS[FIRST], "others": OTHER_LIMIT}}
+    lines = ",\n".join(json.dumps(r, sort_keys=True) for r in rows)
+    JSON.write_text('{"about": %s,\n"rows": [\n%s\n]}\n' % (json.dumps(head), lines))
+    MD.write_text(markdown(rows, head))
+
+
+def markdown(rows: list[dict[str, Any]], head: dict[str, Any]) -> str:
+    out = ["# Operators", "",
+           f"Every entry of torch {head['torch']}'s op_db through `tcompile.compile(fullgraph=True)` on the CPU, against eager: values, dtypes, "
+           "shapes, strides,", "aliasing, effects on inputs, errors. Written by `make optable`; `table.json` holds the same rows.", "",
+           f"- *float32*: {head['limits']['first']} samples of each operator, taken from all over; operators without float32 in their first dtype. "
+           f"Other dtypes: {head['limits']['others']} samples.",
+           "- **lowered**: kernels of our own, or views; **composed**: with calls of torch's kernels; **eager call**: one such call; "
+           "**break**: not captured.",
+           "- **right**: equal to eager; **refused**: a clear error under fullgraph=True, eager otherwise; **crashed**: an internal error; **wrong**.", ""]
+    first = [r for r in rows if r["dtype"] not in map(dtype_name, OTHERS)]
+    parts = [("float32", first), *((dtype_name(d), [r for r in rows if r["dtype"] == dtype_name(d)]) for d in OTHERS)]
+    out += ["| dtype | operators | " + " | ".join((*RESULTS, *KINDS)) + " |", "| --- |" + " ---: |" * (1 + len(RESULTS) + len(KINDS))]
+    for label, some in parts:
+        results, kinds = Counter(r["result"] for r in some), Counter(r["kind"] for r in some)
+        out.append(f"| {label} | {len(some)} | " + " | ".join(str(results[x]) for x in RESULTS) + " | " + " | ".join(str(kinds[x]) for x in KINDS) + " |")
+    bad = [r for r in rows if r["result"] in ("wrong", "crashed")]
+    if bad:
+        out += ["", "## Wrong or crashed", "", "| operator | dtype | result | why |", "| --- | --- | --- | --- |"]
+        out += [f"| {r['name']} | {r['dtype']} | {r['result']} | {_cell(r['why'])} |" for r in bad]
+    for label, some in parts:
+        out += ["", f"## {label}", "", "| operator | how | result | samples | torch's kernels, reasons |", "| --- | --- | --- | ---: | --- |"]
+        for r in some:
+            n = r["agreed"] + r["refused"] + r["failed"]
+            how = ", ".join(f"{k.removeprefix('aten.')}" for k in r["calls"])
+            words = "; ".join(x for x in (how, r["why"], *r["eager"]) if x)
+            name = r["name"] if label == r["dtype"] else f"{r['name']} ({r['dtype']})"
+            out.append(f"| {name} | {r['kind']} | {r['result']} | {r['agreed']}/{n} | {_cell(words)} |")
+    return "\n".join(out) + "\n"
+
+
+def _cell(text: str, n: int = 160) -> str:
+    return _short(text, n).replace("|", "\\|").replace("<", "&lt;")
+
+
+def main() -> None:
+    ap = argparse.ArgumentParser(prog="python -m tests.ops.table", description=(__doc__ or "").splitlines()[0])
+    ap.add_argument("--names", help="operators of op_db, separated by commas (default: all)")
+    ap.add_argument("--dtype", help="dtypes, separated by commas (default: float32 and the other passes)")
+    ap.add_argument("--limit", type=int, help="samples of each operator")
+    ap.add_argument("--dry", action="store_true", help="print rows, write no table")
+    a = ap.parse_args()
+    os.environ.setdefault("TCOMPILE_SUPPRESS_ERRORS", "0")
+    torch.set_num_threads(1)
+    import tcompile  # noqa: F401
+    tcompile.config.suppress_errors = False
+    tcompile.config.verify = True
+    todo = jobs(a.names.split(",") if a.names else None, a.dtype.split(",") if a.dtype else None, a.limit)
+    rows = run_jobs(todo, say=True)
+    done = {(r["name"], r["dtype"]) for r in rows}
+    if not a.dry:
+        kept = [] if not (a.names or a.dtype) else [r for r in load() if (r["name"], r["dtype"]) not in done]
+        save([*kept, *rows])
+    print(dict(Counter(r["result"] for r in rows)), dict(Counter(r["kind"] for r in rows)))
+
+
+if __name__ == "__main__":
+    main()
