@@ -267,14 +267,6 @@ class _Printer:
             body += a.update(main)
         for st in stage.stores:
             body += [text for _, text in main.store(st.buffer, st.index, st.value, st.mode, True)]
-        tail_body = body
-        if copies > 1:
-            self.scope.leave(LEVEL_LOOP + len(loops.scalar))
-            one = StageValues(self.scope, axis_level, name, self._locate, self._acc_operand, 1)
-            one.emit(roots)
-            tail_body = list(one.lines.pop(LEVEL_VECTOR, []))
-            for st in stage.stores:
-                tail_body += [text for _, text in one.store(st.buffer, st.index, st.value, st.mode, True)]
         out = [f"    {line}" for line in item_lines]
         for a in accumulators:
             out += [f"    {line}" for line in a.declare()]
@@ -284,7 +276,7 @@ class _Printer:
             out.append(f"{ind}for (i64 {axis.symbol} = {begin}; {axis.symbol} < {end}; ++{axis.symbol}) {{")
             ind += "    "
             out += [ind + line for line in between.get(LEVEL_LOOP + i, [])]
-        out += [ind + line for line in self._vector_loop(number, name, lo, hi, body, tail_body, accumulators, loops.unroll, v, bounds is not None)]
+        out += [ind + line for line in self._vector_loop(number, name, lo, hi, body, accumulators, loops.unroll, v, bounds is not None)]
         for _ in loops.scalar:
             ind = ind[:-4]
             out.append(ind + "}")
@@ -294,7 +286,7 @@ class _Printer:
         self.scope.leave(LEVEL_ITEM)
         return out
 
-    def _vector_loop(self, number: int, v: str, lo: str, hi: str, body: list[str], tail_body: list[str],
+    def _vector_loop(self, number: int, v: str, lo: str, hi: str, body: list[str],
                      accumulators: list["_Accumulator"], unroll: int, axis: Axis, bounded: bool) -> list[str]:
         """The pass over one vector axis: a lambda for one vector, called for whole vectors, then for the rest."""
         lay = self.layout
@@ -303,10 +295,9 @@ class _Printer:
             unroll = 1 if accumulators else unroll
         fn = f"pass{number}"
         params = "".join(f", {p}" for a in accumulators for p in a.parameters())
-        lines = [f"auto {fn} = [&](i64 {v}, auto lanes{params}) __attribute__((always_inline)) {{", *(f"    {t}" for t in tail_body), "};"]
         if copies > 1:
-            lines += [f"auto {fn}_wide = [&](i64 {v}, tc::All lanes) __attribute__((always_inline)) {{   // {copies} vectors side by side",
-                      *(f"    {t}" for t in body), "};"]
+            return self._wide_loop(fn, v, lo, hi, body)
+        lines = [f"auto {fn} = [&](i64 {v}, auto lanes{params}) __attribute__((always_inline)) {{", *(f"    {t}" for t in body), "};"]
         self.s.need("access")
 
         def call(at: str, lanes: str, u: int) -> str:
@@ -321,8 +312,6 @@ class _Printer:
         loop: list[str] = []
         step = L * unroll
         end = "stop" if flush else hi
-        if copies > 1:
-            loop.append(f"for (; at + {L * copies} <= {end}; at += {L * copies}) {fn}_wide(at, tc::All{{}});")
         if unroll > 1 and (static is None or static >= step):
             calls = " ".join(call(f"at + {u * L}" if u else "at", "tc::All{}", u) for u in range(unroll))
             loop.append(f"for (; at + {step} <= {end}; at += {step}) {{ {calls} }}")
@@ -336,6 +325,15 @@ class _Printer:
             loop = [f"while (at < {hi}) {{", *(f"    {t}" for t in inner), "}"]
             rest = []
         return ["{", *(f"    {t}" for t in lines), f"    i64 at = {lo};", *(f"    {t}" for t in (*loop, *rest)), "}"]
+
+    def _wide_loop(self, fn: str, v: str, lo: str, hi: str, body: list[str]) -> list[str]:
+        """Several vectors side by side through a long chain of statements: each waits for its own last result only."""
+        L, copies = self.layout.lanes, self.layout.copies
+        self.s.need("within")
+        parts = [f"const tc::First lanes_{chr(ord('a') + c)} = tc::within({hi} - {v}, {c * L});" for c in range(copies)]
+        return ["{", f"    auto {fn} = [&](i64 {v}) __attribute__((always_inline)) {{   // {copies} vectors side by side",
+                *(f"        {t}" for t in (*parts, *body)), "    };",
+                f"    for (i64 at = {lo}; at < {hi}; at += {L * copies}) {fn}(at);", "}"]
 
     # ---- kernels without outer axes: every stage is a phase over chunks
     def _split_phases(self) -> list[tuple[str, str, Expr, Expr]]:

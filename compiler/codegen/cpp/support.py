@@ -63,6 +63,12 @@ template <class V, class F> INLINE auto fold(V v, F f) {
     return first;
 }
 """
+_WITHIN = """\
+// The lanes of the vector that begins `skip` elements further on, where n elements are left.
+INLINE First within(i64 n, int skip) { n -= skip; return First{n < 0 ? 0 : n < L ? n : L}; }
+template <class V, class T> INLINE V load_some(const T *p, First lanes) { return lanes.n == L ? load<V>(p, All{}) : load<V>(p, lanes); }
+template <class T, class V> INLINE void store_some(T *p, V v, First lanes) { if (lanes.n == L) store(p, v, All{}); else store(p, v, lanes); }
+"""
 _LANES = """\
 INLINE int count(All) { return L; }
 INLINE int count(First lanes) { return lanes.n; }
@@ -200,6 +206,9 @@ class Support:
             return _BF16
         if key == "f16":
             return _F16
+        if key == "within":
+            self.need("access")
+            return _WITHIN
         if key == "lanes":
             self.need("access")
             return _LANES

@@ -241,6 +241,10 @@ class StageValues:
             return Operand(" & ".join(splat(self.s, p) for p in parts), BOOL, True)
         return Operand(" && ".join(p.text for p in parts), BOOL, False)
 
+    def lanes_of(self, copy: int) -> str:
+        """The variable that tells which lanes of this copy's vector take part."""
+        return "lanes" if self.copies == 1 else f"lanes_{chr(ord('a') + copy)}"
+
     def _load(self, v: Value, guard: Guard, ct: CType, vector: bool, copy: int) -> str:
         buffer, e = v.attr
         where = self.locate(buffer, e)
@@ -250,7 +254,7 @@ class StageValues:
             text = f"{where.pointer}[{self.scope.index_text(self.index_at(where.index, 0, False))}]"
             text = self._widen(text, ct, False)
             return text if mask is None else f"{mask.text} ? {text} : {literal(0, ct)}"
-        raw = self._storage_vector(ct)
+        raw, lanes = self._storage_vector(ct), self.lanes_of(copy)
         s.need("access")
         step = self.step_of(where.index)
         if step is ZERO and mask is not None and mask.is_vector:
@@ -258,23 +262,23 @@ class StageValues:
         if step is ONE:
             address = f"{where.pointer} + ({self.scope.index_text(self.index_at(where.index, copy, False))})"
             if mask is None:
-                text = f"tc::load<{raw}>({address}, lanes)"
+                text = f"tc::load{'' if self.copies == 1 else '_some'}<{raw}>({address}, {lanes})"
             elif mask.is_vector:
                 s.need("masked")
-                text = f"tc::load_if<{raw}>({address}, {mask.text}, lanes)"
+                text = f"tc::load_if<{raw}>({address}, {mask.text}, {lanes})"
             else:
-                text = f"{mask.text} ? tc::load<{raw}>({address}, lanes) : {raw}{{}}"
+                text = f"{mask.text} ? tc::load<{raw}>({address}, {lanes}) : {raw}{{}}"
         else:
             element = f"{where.pointer}[{self.scope.index_text(self.index_at(where.index, copy, True))}]"
             if mask is None:
                 s.need("each")
-                text = f"tc::gather<{raw}>(lanes, [&](int k) {{ return {element}; }})"
+                text = f"tc::gather<{raw}>({lanes}, [&](int k) {{ return {element}; }})"
             elif mask.is_vector:
                 s.need("masked")
                 text = f"tc::gather_if<{raw}>({mask.text}, lanes, [&](int k) {{ return {element}; }})"
             else:
                 s.need("each")
-                text = f"{mask.text} ? tc::gather<{raw}>(lanes, [&](int k) {{ return {element}; }}) : {raw}{{}}"
+                text = f"{mask.text} ? tc::gather<{raw}>({lanes}, [&](int k) {{ return {element}; }}) : {raw}{{}}"
         return self._widen(text if "?" not in text else f"({text})", ct, True)
 
     def _storage_vector(self, ct: CType) -> str:
@@ -344,17 +348,18 @@ class StageValues:
             return [(level, self._store_scalar(target, x, ct, mode))]
         out = []
         for copy in range(self.copies):
+            lanes = self.lanes_of(copy)
             x = self._as_stored(self.operand(value, (), copy), ct)
             step = self.step_of(where.index)
             if step is ONE and mode == "set":
                 self.s.need("access")
                 address = f"{where.pointer} + ({self.scope.index_text(self.index_at(where.index, copy, False))})"
-                text = f"tc::store({address}, {self.narrow(x, True)}, lanes);"
+                text = f"tc::store{'' if self.copies == 1 else '_some'}({address}, {self.narrow(x, True)}, {lanes});"
             else:
                 self.s.need("each")
                 target = f"{where.pointer}[{self.scope.index_text(self.index_at(where.index, copy, True))}]"
                 lane = Operand(f"{x.text}[k]", ct, False, x.exact) if x.is_vector else x
-                text = f"tc::each(lanes, [&](int k) {{ {self._store_scalar(target, lane, ct, mode)} }});"
+                text = f"tc::each({lanes}, [&](int k) {{ {self._store_scalar(target, lane, ct, mode)} }});"
             out.append((LEVEL_VECTOR, text))
         return out
 
