@@ -70,14 +70,15 @@ lab: setup
 	$(PY) -m jupyterlab $(NOTEBOOK)
 
 lint: setup
-	$(PY) -m ruff check .
-	$(PY) -m mypy
+	@status=0; $(PY) -m ruff check . || status=1; $(PY) -m mypy || status=1; exit $$status
 
 browser: | $(STAMPS)/packages
 	@$(PY) tools/environment.py browser --install
 
-test: setup browser lint
-	$(PY) -m pytest $(PYTEST_ARGS)
+# Lint does not keep the tests from running; either failing fails the target, and pytest's line is the last.
+test: setup browser
+	@status=0; $(MAKE) --no-print-directory lint || status=1; \
+	 $(PY) -m pytest $(PYTEST_ARGS) || status=1; exit $$status
 
 optable: setup
 	$(PY) -m tests.ops.table
