@@ -50,7 +50,8 @@ class Compiler:
         from ..compiler import events
         from ..compiler.hook import engine_for
 
-        cache = engine_for(options).caches.get(code)  # equal code has run before: the cell was run again as it was
+        caches: dict[CodeType, Any] = engine_for(options).caches
+        cache = caches.get(code)  # equal code has run before: the cell was run again as it was
         known = len(cache.entries) if cache is not None else 0
         value = api.run_code(code, namespace, options)
         if cache is not None and len(cache.entries) == known > 0:
@@ -74,9 +75,12 @@ class Compiler:
         return compiled, nullcontext
 
     def entries(self, options: Options) -> list[tuple[Any, int]]:
+        return [(e, e.hits) for cache in self._caches(options) for e in cache.entries]
+
+    def _caches(self, options: Options) -> list[Any]:
         from ..compiler.hook import engine_for
 
-        return [(e, e.hits) for cache in engine_for(options).caches.values() for e in cache.entries]
+        return list(engine_for(options).caches.values())
 
     def reset(self) -> None:
         from ..compiler import api

@@ -21,7 +21,9 @@ class Progress:
         self.started: float | None = None
         self.shown = 0.0  # time of the last update
         self.compiling = False  # the line shown says so
-        self.frame, self.stages, self.kernels, self.step, self.entries = "", [], 0, "", 0
+        self.frame, self.step = "", ""
+        self.stages: list[str] = []
+        self.kernels = self.entries = 0
 
     def __call__(self, e: Any) -> None:
         kind = e.kind

@@ -189,9 +189,17 @@ class Session:
             if known is not None and known[0]() is e.meta:
                 builder.adopt(known[1], known[2], hits)
                 if known[1].speedups and not builder.calls:
-                    builder.r.speedups = replace(known[1].speedups, status="partial", reason="timed when it was compiled")
+                    builder.r.speedups = replace(
+                        known[1].speedups, status="partial", reason="timed when it was compiled"
+                    )
             else:
                 builder.served += hits
+
+    def _remember(self, meta: Any, report: CompileReport, number: int) -> None:
+        def forget(_: Any, key: int = id(meta)) -> None:
+            self._known.pop(key, None)
+
+        self._known[id(meta)] = (weakref.ref(meta, forget), report, number)
 
     def _finish(self, builder: Any, spec: CellOptions, cell: Cell, place: Place, implicit: bool, ok: bool) -> None:
         try:
@@ -201,8 +209,7 @@ class Session:
             print(f"tcompile: the report could not be made: {type(e).__name__}: {e}", file=sys.stderr)
             return
         for meta, number in builder.release():
-            key = id(meta)
-            self._known[key] = (weakref.ref(meta, lambda _, key=key: self._known.pop(key, None)), report, number)
+            self._remember(meta, report, number)
         if spec.out:
             self.shell.user_ns[spec.out] = report
         if report.summary.status == "nothing" and (implicit or not ok):
@@ -218,7 +225,7 @@ class Session:
         report.live = time_again
         times = ok and (spec.repeat or builder.calls and spec.time is not None)
         if not times:
-            if not report.speedups:                  # it may have those of the run that compiled
+            if not report.speedups:  # it may have those of the run that compiled
                 report.speedups = _not_timed(spec, builder, ok)
             finish(report, builder.served)
             place.show(report)

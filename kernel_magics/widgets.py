@@ -40,7 +40,7 @@ def report_widget(report: Any) -> Any:
     for i, (title, _) in enumerate(views):
         tabs.set_title(i, title)
 
-    class ReportBox(w.VBox):
+    class ReportBox(w.VBox):  # type: ignore[name-defined]  # ipywidgets is imported when a widget is asked for
         """Carries the report's HTML for readers that have no widgets: a saved notebook, nbconvert, GitHub."""
 
         def _repr_mimebundle_(self, *args: Any, **kwargs: Any) -> dict[str, Any]:

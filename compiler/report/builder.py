@@ -69,7 +69,8 @@ class ReportBuilder:
         self._lowered: list[Any] = []  # per graph: AtenGraph
         self._pending_breaks: list[int] = []
         self._entries: list[Any] = []  # per entry: the compiled Entry, for its count of hits
-        self._ran_eager: set[int | None] = set()             # graphs that fell back to torch's kernels
+        self._ran_eager: set[int] = set()  # graphs that fell back to torch's kernels
+        self._released = False
         self._adopted_guards: list[s.GuardRow] = []
         self._failed: dict[tuple[int, int], int] = {}  # (entry, id of guard) -> times it was the first to fail
         self._began = 0.0
@@ -212,8 +213,8 @@ class ReportBuilder:
         code = e.facts.get("code")
         i = self._frame(
             e.frame,
-            e.facts.get("file") or getattr(code, "co_filename", ""),
-            e.facts.get("line") or getattr(code, "co_firstlineno", 0),
+            str(e.facts.get("file") or getattr(code, "co_filename", "")),
+            e.facts.get("line") or getattr(code, "co_firstlineno", None) or 0,
         )
         f = self.r.frames[i]
         quiet = bool(e.facts.get("quiet"))
@@ -298,7 +299,7 @@ class ReportBuilder:
 
     def _on_schedule(self, e: events.Event) -> None:
         graph = len(self.r.graphs) - 1 if self.r.graphs else None
-        self._ran_eager.discard(graph)
+        self._ran_eager.discard(len(self.r.graphs) - 1)
         facts = plan_facts(e.facts["schedule"]) if e.facts.get("schedule") is not None else {}
         counts: dict[tuple[str, str], s.Extern] = {}
         for x in facts.get("externs") or e.facts.get("extern") or ():
@@ -331,7 +332,7 @@ class ReportBuilder:
             )
 
     def _on_fallback(self, e: events.Event) -> None:
-        if self._open and self.r.graphs and self.r.graphs[-1].entry is None:   # until a schedule of it is heard
+        if self._open and self.r.graphs and self.r.graphs[-1].entry is None:  # until a schedule of it is heard
             self._ran_eager.add(len(self.r.graphs) - 1)
         what, reason, n = str(e.what), str(e.reason), int(e.facts.get("count") or 1)
         for f in self.r.fallbacks:
@@ -358,13 +359,13 @@ class ReportBuilder:
     def _on_compile_c(self, e: events.Event) -> None:
         unit = str(e.facts.get("unit") or "")
         for k in self.r.kernels:
-            if unit and k.name == unit:
+            if unit and k.name == unit and k.compile_seconds is None:
                 k.compile_seconds = float(e.seconds)
 
     def _on_entry(self, e: events.Event) -> None:
         i = self._frame(e.frame)
         f = self.r.frames[i]
-        result = e.facts.get("result") or self._results.pop(i, None) or getattr(e.facts.get("entry"), "meta", None)
+        result: Any = e.facts.get("result") or self._results.pop(i, None) or getattr(e.facts.get("entry"), "meta", None)
         n = len(self.r.entries)
         graph = None
         if getattr(result, "graph", None) is not None:
@@ -462,6 +463,7 @@ class ReportBuilder:
         self._captured, self._lowered = [None] * len(self._captured), [None] * len(self._lowered)
         self._results.clear()
         self._guards.clear()
+        self._released = True
         return known
 
     # -- the report --------------------------------------------------------------------------------------------------
@@ -471,6 +473,9 @@ class ReportBuilder:
         from .finish import finish
 
         r = self.r
+        if self._released:
+            finish(r, self.served)
+            return r
         r.environment = r.environment or environment()
         order = list(dict.fromkeys(name for name, _ in self._stages))
         r.stages = sorted(self._stages.values(), key=lambda st: order.index(st.name))
@@ -481,9 +486,12 @@ class ReportBuilder:
         for i in self._ran_eager:
             r.graphs[i].ran = "eager"
         self._graphs()
-        by_kernel = {a.kernel: a.trials for a in r.autotune}
+        runs: dict[str, list[list[s.Trial]]] = {}
+        for a in r.autotune:  # kernels of different graphs may share a name: in order
+            runs.setdefault(a.kernel, []).append(a.trials)
         for k in r.kernels:
-            k.trials = by_kernel.get(k.name, k.trials)
+            if not k.trials and runs.get(k.name):
+                k.trials = runs[k.name].pop(0)
         finish(r, self.served)
         return r
 
@@ -610,9 +618,15 @@ def _symbols(env: Any) -> list[s.Symbol]:
     sources = getattr(env, "sources", None) or {}
     ranges = getattr(env, "ranges", None) or {}
     for name, hint in (getattr(env, "hints", None) or {}).items():
-        src = sources.get(name) if isinstance(sources, dict) else None
+        src: Any = sources.get(name) if isinstance(sources, dict) else None
         lo, hi = (ranges.get(name) or (2, None))[:2] if isinstance(ranges, dict) else (2, None)
-        out.append(
-            s.Symbol(str(name), _int(hint), _int(lo), _int(hi), src.name() if hasattr(src, "name") else str(src or ""))
-        )
+        pinned = next((g for g in getattr(env, "guards", ()) if name in g[0].symbol_names()), None)
+        y = s.Symbol(str(name), _int(hint), _int(lo), _int(hi), src.name() if hasattr(src, "name") else str(src or ""))
+        if pinned is not None:
+            y.file, y.line, y.why = (
+                label(pinned[1]),
+                pinned[2],
+                f"{pinned[0]}: {pinned[3]}" if pinned[3] else str(pinned[0]),
+            )
+        out.append(y)
     return out

@@ -214,7 +214,7 @@ def _hints(cls: type) -> dict[str, Any]:
 
 
 def _build(tp: Any, value: Any) -> Any:
-    if dataclasses.is_dataclass(tp):
+    if isinstance(tp, type) and dataclasses.is_dataclass(tp):
         if not isinstance(value, dict):
             raise ValueError(f"report: expected an object for {tp.__name__}, got {type(value).__name__}")
         hints = _hints(tp)

@@ -19,7 +19,8 @@ def plan_facts(schedule: Any) -> dict[str, Any]:
     end: dict[str, int] = {}
     buffers: dict[str, Any] = {}
     reuse: dict[str, str] = {}
-    externs, launches = [], {}
+    externs: list[tuple] = []
+    launches: dict[str, int] = {}
     for i, step in enumerate(schedule.steps):
         if isinstance(step, Alloc):
             start[step.buffer.name], buffers[step.buffer.name] = i, step.buffer

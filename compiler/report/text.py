@@ -186,8 +186,11 @@ def _guards(r: Any) -> list[str]:
         ["✕" if g.failed else "", str(g.entry), g.cls, f"{g.file}:{g.line}" if g.line else "", g.text]
         for g in r.guards[:40]
     ]
-    return rows and table(rows, ["", "entry", "", "line", "what has to hold"]) + (
-        [f"  … and {len(r.guards) - 40} more"] if len(r.guards) > 40 else []
+    return (
+        []
+        if not rows
+        else table(rows, ["", "entry", "", "line", "what has to hold"])
+        + ([f"  … and {len(r.guards) - 40} more"] if len(r.guards) > 40 else [])
     )
 
 

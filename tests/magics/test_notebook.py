@@ -2,9 +2,9 @@
 
 import os
 
-import nbformat
 import pytest
 
+nbformat = pytest.importorskip("nbformat")
 nbclient = pytest.importorskip("nbclient")
 from tcompile.compiler.report import MIME, CompileReport  # noqa: E402
 

@@ -1,0 +1,82 @@
+"""Ctrl-C, in a real kernel: in the cell, and in the timing after it."""
+
+import os
+import time
+
+import pytest
+
+jupyter_client = pytest.importorskip("jupyter_client")
+pytest.importorskip("ipykernel")
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+SETUP = f"""import sys; sys.path.insert(0, {HERE!r})
+import standin, time, torch
+from tcompile.kernel_magics import magics
+magics.load(get_ipython(), standin.StandIn())
+x = torch.ones(8)
+def f(x):
+    return torch.sin(x) * x"""
+
+
+@pytest.fixture(scope="module")
+def kernel():
+    manager = jupyter_client.KernelManager(kernel_name="python3")
+    manager.start_kernel()
+    client = manager.client()
+    client.start_channels()
+    client.wait_for_ready(timeout=60)
+    assert run(client, SETUP)["status"] == "ok"
+    yield manager, client
+    client.stop_channels()
+    manager.shutdown_kernel(now=True)
+
+
+def run(client, code, interrupt=None, outputs=None):
+    """Execute; `interrupt` is (kernel manager, seconds after the kernel became busy)."""
+    client.execute(code)
+    end, hit = time.time() + 60, None
+    while time.time() < end:
+        message = client.get_iopub_msg(timeout=60)
+        kind = message["header"]["msg_type"]
+        if outputs is not None and kind not in ("status", "execute_input"):
+            outputs.append(message)
+        if kind == "stream" and "started" in message["content"]["text"] and interrupt:
+            hit = interrupt
+            time.sleep(hit[1])
+            hit[0].interrupt_kernel()
+        if kind == "status" and message["content"]["execution_state"] == "idle":
+            break
+    return client.get_shell_msg(timeout=60)["content"]
+
+
+def test_interrupt_in_the_cell(kernel):
+    manager, client = kernel
+    out = []
+    code = "%%tcompile\nkept = 5\nprint('started', flush=True)\ntime.sleep(30)\nnever = 1"
+    reply = run(client, code, (manager, 0.3), out)
+    assert reply["status"] == "error" and reply["ename"] == "KeyboardInterrupt"
+    text = "".join(next(m for m in out if m["msg_type"] == "error")["content"]["traceback"])
+    assert "session.py" not in text and "time.sleep" in text
+    assert run(client, "assert kept == 5 and 'never' not in globals()")["status"] == "ok"
+
+
+def test_interrupt_in_the_timing_keeps_the_result(kernel):
+    manager, client = kernel
+    out = []
+    code = """%%tcompile -o r time=40s
+def slow(x):
+    print('started', flush=True) if armed else None
+    time.sleep(0.05 if armed else 0)
+    return torch.sin(x) * x
+armed = False
+compile_now = (f, x)
+standin.state_compilation = (lambda old: lambda fn, *a, **k: (old(f, *a, **k), events.emit('call', frame='slow', cached=False, call=EntryCall('slow', slow, a)))[0])(standin.state_compilation)
+from tcompile.compiler import events
+from tcompile.compiler.report.calls import EntryCall
+armed = True
+6 * 7"""
+    began = time.time()
+    reply = run(client, code, (manager, 0.2), out)
+    assert reply["status"] == "ok" and time.time() - began < 30
+    assert any(m["msg_type"] == "execute_result" and m["content"]["data"]["text/plain"] == "42" for m in out)
+    assert run(client, "assert 'interrupted' in r.speedups.reason, r.speedups.reason")["status"] == "ok"
