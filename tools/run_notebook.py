@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import sys
 import time
 from pathlib import Path
@@ -26,7 +27,8 @@ def text_of(output: nbformat.NotebookNode) -> str:
     if output.output_type == "stream":
         return output.text
     if output.output_type == "error":
-        return "\n".join(output.traceback)
+        text = "\n".join(output.traceback)
+        return text if sys.stdout.isatty() else re.sub(r"\x1b\[[0-9;]*m", "", text)
     return output.get("data", {}).get("text/plain", "")
 
 
