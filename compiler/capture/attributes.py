@@ -14,7 +14,7 @@ from . import tensor_calls
 from .generators import InlineGenerator
 from .inline_policy import is_trusted_module
 from .signals import Break, Raised
-from .world import ATOMS, MISSING, TraceTensor
+from .world import ATOMS, IMMUTABLE, MISSING, TraceTensor
 
 if TYPE_CHECKING:
     from .machine import Machine
@@ -316,7 +316,7 @@ def _native_data(m: Machine, obj: Any, source: Any, name: str) -> Any:
     if source is None and isinstance(obj, types.FunctionType) and id(obj) not in m.world.created:
         source = m.world.anchor(obj)
     value = m.native(getattr, obj, name) if not isinstance(obj, torch.nn.Module) or name == "__dict__" else object.__getattribute__(obj, name)
-    if source is None:
+    if source is None or (isinstance(obj, IMMUTABLE) and type(value) in ATOMS):
         return value
     if isinstance(obj, (types.FunctionType, types.BuiltinFunctionType)) and (source.root.kind == "const" or name in ("__code__", "__name__")):
         if type(value) in ATOMS:

@@ -22,7 +22,7 @@ import torch
 from . import containers, tensor_calls
 from .generators import InlineGenerator
 from .signals import Break, Raised
-from .world import ATOMS, TraceTensor
+from .world import ATOMS, BOUND_NATIVE, TraceTensor
 
 if TYPE_CHECKING:
     from .machine import Machine
@@ -370,7 +370,7 @@ def _inside_method(m: Machine, fn: Any, owner: Any, name: str, args: list, kwarg
 
 def _bound(fn: Any, owner: Any) -> Any:
     """A native method bound to its owner, past what a subclass overrides."""
-    return fn if isinstance(fn, (types.BuiltinFunctionType, types.MethodWrapperType)) else fn.__get__(owner)
+    return fn if isinstance(fn, BOUND_NATIVE) else fn.__get__(owner)
 
 
 # --- effects

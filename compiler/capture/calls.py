@@ -13,7 +13,7 @@ from . import attributes, builtin_calls, classes, modules, operators, tensor_cal
 from .generators import InlineGenerator, PythonIterator
 from .inline_policy import CONSTANT_BY_NAME, is_disabled, is_leaf_function, is_trusted_module, known_constant_functions
 from .signals import Break, Raised
-from .world import ATOMS, MISSING, TraceTensor
+from .world import ATOMS, BOUND_NATIVE, MISSING, TraceTensor
 
 if TYPE_CHECKING:
     from .machine import Machine
@@ -43,7 +43,7 @@ def call(m: Machine, fn: Any, args: list, kwargs: dict) -> Any:
         if type(owner) is TraceTensor and getattr(TraceTensor, fn.__name__, None) is fn.__func__:
             return tensor_calls.call_method(m, owner, fn.__name__, args, kwargs)
         return call(m, fn.__func__, [owner, *args], kwargs)
-    if t is types.BuiltinFunctionType or t is types.MethodWrapperType:
+    if t in BOUND_NATIVE:
         owner = getattr(fn, "__self__", None)
         if type(owner) is TraceTensor:
             return tensor_calls.call_method(m, owner, fn.__name__, args, kwargs)

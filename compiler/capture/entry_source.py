@@ -16,7 +16,7 @@ from .bytecode.regions import UNBOUND
 from .effects import Effect
 from .generators import InlineGenerator, PythonIterator
 from .signals import Unrebuildable
-from .world import ATOMS, MISSING, TraceTensor
+from .world import ATOMS, BOUND_NATIVE, MISSING, TraceTensor
 
 if TYPE_CHECKING:
     from .machine import Machine
@@ -189,7 +189,7 @@ class EntryWriter:
         """As `value`, for the operand stack at a break: there a bound native method is only going to be called, and guards of the
         resume function can look into a MethodType."""
         t = type(v)
-        if t in (types.BuiltinFunctionType, types.MethodWrapperType) and self._has_owner(v) and type(v.__self__) is not TraceTensor:
+        if t in BOUND_NATIVE and self._has_owner(v) and type(v.__self__) is not TraceTensor:
             descriptor = getattr(type(v.__self__), v.__name__, None)
             if type(descriptor) in (types.MethodDescriptorType, types.WrapperDescriptorType):
                 return f"{self.constant(types.MethodType)}({self.constant(descriptor)}, {self.value(v.__self__)})"
@@ -223,11 +223,11 @@ class EntryWriter:
             return self.constant(v)
         if t is types.FunctionType:
             return self._function(v)
-        if t in (types.MethodType, types.BuiltinFunctionType, types.MethodWrapperType) and type(v.__self__) is TraceTensor:
+        if (t is types.MethodType or t in BOUND_NATIVE) and type(v.__self__) is TraceTensor:
             return self.assign(v, f"{self.value(v.__self__)}.{v.__name__}")
         if t is types.MethodType:
             return self.assign(v, f"{self.constant(types.MethodType)}({self.value(v.__func__)}, {self.value(v.__self__)})")
-        if t in (types.BuiltinFunctionType, types.MethodWrapperType):
+        if t in BOUND_NATIVE:
             return self.assign(v, f"{self.value(v.__self__)}.{v.__name__}")
         if t is types.CellType:
             return self._cell(v)

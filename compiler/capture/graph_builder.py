@@ -1,6 +1,7 @@
 """The recorder: torch-level calls as nodes of one fx graph."""
 from __future__ import annotations
 
+import enum
 import operator
 from typing import Any, Callable
 
@@ -123,8 +124,8 @@ class GraphBuilder:
             return slice(self.arg(value.start), self.arg(value.stop), self.arg(value.step))
         if isinstance(value, tuple) and hasattr(value, "_fields"):
             return tuple(self.arg(v) for v in value)
-        if isinstance(value, (int, str)):                   # enum members and the like
-            return value
+        if isinstance(value, (int, float, str)):            # enum members, numpy's float64 and the like
+            return next(base(value) for base in (int, float, str) if isinstance(value, base)) if not isinstance(value, enum.Enum) else value
         if isinstance(value, (torch.SymBool, torch.SymFloat)):
             raise Break("unsupported", "a symbolic truth value or float is given to a torch function")
         raise Break("unknown_object", f"a torch function is given an object of type {t.__name__}")

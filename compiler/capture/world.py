@@ -31,7 +31,7 @@ from ..graph.tensor import TraceTensor, trace_tensor_like
 from .bytecode.regions import UNBOUND
 from .signals import Break, Skip
 
-__all__ = ["World", "ATOMS", "CONTAINERS", "NULL", "Missing", "MISSING", "TraceTensor"]
+__all__ = ["World", "ATOMS", "CONTAINERS", "NULL", "Missing", "MISSING", "TraceTensor", "BOUND_NATIVE", "IMMUTABLE"]
 
 
 class Missing:
@@ -53,7 +53,7 @@ SINGLETONS = (type(None), bool, type(...), type(NotImplemented))
 ATOMS = frozenset((*SINGLETONS, int, float, complex, str, bytes, range, torch.dtype, torch.device, torch.layout,
                    torch.memory_format))
 CONTAINERS = frozenset((list, tuple, dict, set, frozenset))
-_BOUND_NATIVE = (types.BuiltinFunctionType, types.MethodWrapperType)
+BOUND_NATIVE = (types.BuiltinFunctionType, types.MethodWrapperType, type(re.compile("").sub))     # the last: methods that know their class
 IMMUTABLE = (int, float, complex, str, bytes, decimal.Decimal, fractions.Fraction, datetime.date, datetime.time, datetime.timedelta,
              datetime.tzinfo, pathlib.PurePath, uuid.UUID, re.Pattern)
 _CODE_TYPES = (types.FunctionType, types.BuiltinFunctionType, type, types.ModuleType)
@@ -177,7 +177,7 @@ class World:
         elif t is functools.partial:
             self.guard(source, "ID", value, why)            # guards cannot look inside; what it holds is fixed with it
             self._anchor_partial(value)
-        elif t in _BOUND_NATIVE and not isinstance(value.__self__, (types.ModuleType, type, type(None))):
+        elif t in BOUND_NATIVE and not isinstance(value.__self__, (types.ModuleType, type, type(None))):
             self.guard(source, "TYPE", t, why)              # using it breaks: its owner has no source
         elif isinstance(value, types.FunctionType) and source.root.kind in ("local", "closure") and source.base is None:
             self.guard(source, "TYPE", t, why)          # its code is guarded when it is called
