@@ -6,7 +6,8 @@ identity guard) or that are parameters, through attributes and dicts: its result
 read changes, so the C program skips it while they have not and the same parameters come in. `last` is what remains: metadata of parameters, contents of lists, predicates.
 
 Steps are tuples:
-  ("load", slot, kind, base slot or -1, key)     a Source's step; kinds of source.py, "weak" (a reference's object), "pin" (the base)
+  ("load", slot, kind, base slot or -1, key)     a Source's step; kinds of source.py, "weak" (a reference's object), "pin"
+                                                 (the base), "method" (getattr(base, key).__func__)
   ("check", guard index, kind, slot or -1, payload)
 
 Sources share their prefixes: each distinct Source is loaded once. Within a list cheap checks come first, but no check
@@ -214,21 +215,22 @@ def _emit(plan: Plan, checks: list[_Check]) -> None:
             return found
         if is_watched(s) and out is not plan.watched:
             return load(s, plan.watched)  # the slot is filled before `last` runs
-        base = -1
-        if s.base is not None:
-            if is_watched(s) and not is_watched(s.base):
-                key = ("pin", s.base)
-                base = slots[key] if key in slots else -1
+        base, kind, parent = -1, s.kind, s.base
+        key = s.key[0] if kind in ("local", "closure") else s.key
+        if kind == "attr" and key == "__func__" and parent is not None and parent.kind == "attr":
+            kind, key, parent = "method", parent.key, parent.base  # obj.method.__func__: no bound method is made
+        if parent is not None:
+            if is_watched(s) and not is_watched(parent):
+                base = slots[("pin", parent)] if ("pin", parent) in slots else -1
                 if base < 0:
-                    kind, obj = pins.get(s.base, ("pin", None))
-                    root = load(s.base, plan.first) if kind == "pin" else -1
-                    base = new_slot(key)
-                    plan.watched.append(("load", base, kind, root, obj))
+                    pin, obj = pins.get(parent, ("pin", None))
+                    root = load(parent, plan.first) if pin == "pin" else -1
+                    base = new_slot(("pin", parent))
+                    plan.watched.append(("load", base, pin, root, obj))
             else:
-                base = load(s.base, out)
+                base = load(parent, out)
         slot = new_slot(s)
-        key = s.key[0] if s.kind in ("local", "closure") else s.key
-        out.append(("load", slot, s.kind, base, key))
+        out.append(("load", slot, kind, base, key))
         return slot
 
     for where, _, _, _, n in ordered:

@@ -304,6 +304,8 @@ def step(kind: str, base: Any, key: Any) -> Any:
     """One step of a Source (source.py has the table) from the value of its base. Raises Unreachable."""
     if kind == "attr":
         return load_attr(base, key)
+    if kind == "method":
+        return load_attr(load_attr(base, key), "__func__")
     if kind == "item":
         return load_item(base, key)
     if kind == "dict":

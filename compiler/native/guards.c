@@ -125,6 +125,11 @@ static PyObject *load(Run *r, const Ins *i)
         if (v && owned && own(r, v) < 0)
             return NULL;
         return v;
+    case L_METHOD:
+        v = tc_method_function(base, i->obj, &owned, rec);
+        if (v && owned && own(r, v) < 0)
+            return NULL;
+        return v;
     case L_ITEM:
         return tc_item(base, i->obj, i->n, i->flag, i->hash, rec);
     case L_DICT:

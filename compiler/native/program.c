@@ -152,7 +152,7 @@ static int ins_init(Ins *i, PyObject *tuple)
         return -1;
     }
     switch (op) {
-    case L_ATTR: case L_GLOBAL: case L_BUILTIN: case C_HASATTR: {
+    case L_ATTR: case L_METHOD: case L_GLOBAL: case L_BUILTIN: case C_HASATTR: {
         PyObject *name = Py_NewRef(obj);
         if (!PyUnicode_CheckExact(name)) {
             Py_DECREF(name);

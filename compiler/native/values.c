@@ -1,7 +1,7 @@
 #include "watch.h"
 
 TorchNames tc_torch;
-static PyObject *str_class, *str_dict, *str_getattr, *str_getattribute, *str_tables[3];
+static PyObject *str_func, *str_class, *str_dict, *str_getattr, *str_getattribute, *str_tables[3];
 static PyObject *type_getattribute;
 
 static inline Py_hash_t name_hash(PyObject *name)
@@ -219,6 +219,34 @@ PyObject *tc_attr(PyObject *o, PyObject *name, int *owned, int *why, Recorder *r
     return NULL;
 }
 
+PyObject *tc_method_function(PyObject *o, PyObject *name, int *owned, Recorder *rec)
+{
+    PyTypeObject *tp = Py_TYPE(o);
+    int why, method_owned;
+    *owned = 0;
+    if (!PyType_Check(o) && plain_getattr(tp)) {
+        PyObject *descr = _PyType_Lookup(tp, name);
+        if (descr && Py_TYPE(descr) == &PyFunction_Type) {
+            if (rec)
+                rec_object(rec, o);
+            PyObject *dict = instance_dict(o, rec);
+            if (dict == NULL || tc_dict_get(dict, name, name_hash(name), rec) == NULL)
+                return descr;
+        }
+    }
+    PyObject *method = tc_attr(o, name, &method_owned, &why, rec), *function = NULL;
+    if (method == NULL)
+        return NULL;
+    function = tc_attr(method, str_func, owned, &why, rec);
+    if (method_owned) {
+        if (function && !*owned)
+            Py_INCREF(function);
+        *owned = function != NULL;
+        Py_DECREF(method);
+    }
+    return function;
+}
+
 PyObject *tc_item(PyObject *o, PyObject *key, Py_ssize_t index, int is_index, Py_hash_t hash, Recorder *rec)
 {
     PyTypeObject *tp = Py_TYPE(o);
@@ -396,6 +424,7 @@ int tc_const_equal(PyObject *a, PyObject *b)
 int tc_init_values(PyObject *module)
 {
     (void)module;
+    str_func = PyUnicode_InternFromString("__func__");
     str_class = PyUnicode_InternFromString("__class__");
     str_dict = PyUnicode_InternFromString("__dict__");
     str_getattr = PyUnicode_InternFromString("__getattr__");
@@ -403,9 +432,9 @@ int tc_init_values(PyObject *module)
     str_tables[0] = PyUnicode_InternFromString("_parameters");
     str_tables[1] = PyUnicode_InternFromString("_buffers");
     str_tables[2] = PyUnicode_InternFromString("_modules");
-    if (!str_class || !str_dict || !str_getattr || !str_getattribute || !str_tables[0] || !str_tables[1] || !str_tables[2])
+    if (!str_func || !str_class || !str_dict || !str_getattr || !str_getattribute || !str_tables[0] || !str_tables[1] || !str_tables[2])
         return -1;
-    PyObject *names[] = {str_class, str_dict, str_getattr, str_getattribute, str_tables[0], str_tables[1], str_tables[2]};
+    PyObject *names[] = {str_func, str_class, str_dict, str_getattr, str_getattribute, str_tables[0], str_tables[1], str_tables[2]};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         PyObject_Hash(names[i]);
     type_getattribute = _PyType_Lookup(&PyType_Type, str_getattribute);

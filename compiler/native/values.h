@@ -10,6 +10,8 @@ enum { TC_FOUND = 0, TC_ABSENT = 1, TC_REFUSED = 2 };
 
 /* getattr(o, name). Gives a borrowed reference, or an owned one with *owned set; NULL with *why set and no exception. */
 HIDDEN PyObject *tc_attr(PyObject *o, PyObject *name, int *owned, int *why, Recorder *rec);
+/* getattr(o, name).__func__, without making the bound method where `name` is a function of o's class. */
+HIDDEN PyObject *tc_method_function(PyObject *o, PyObject *name, int *owned, Recorder *rec);
 /* o[key]: sequences take `index` (is_index), dicts take `key`, whose hash is `hash` (-1: find the key by identity). */
 HIDDEN PyObject *tc_item(PyObject *o, PyObject *key, Py_ssize_t index, int is_index, Py_hash_t hash, Recorder *rec);
 /* Plain dict lookup; borrowed, NULL where absent. */
