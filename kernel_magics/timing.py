@@ -346,6 +346,8 @@ def _break_even(out: s.CallTiming) -> None:
     x = next((x for x in out.speedups if (x.engine, x.over) == ("tcompile", "eager")), None)
     if gain <= 0 or x is not None and x.lo <= 1:
         out.break_even_reason = "no gain per call was measured, so compiling does not pay off here"
+    elif min(e.n for e in out.engines if e.median is not None) < 2:
+        out.break_even_reason = "timed once each: too little to say when compiling pays off (time=10s gives it more time)"
     elif out.compile_seconds is None:
         out.break_even_reason = "its entry was compiled in an earlier cell"
     else:
