@@ -4,8 +4,8 @@ from __future__ import annotations
 import functools
 import inspect
 import types
-from contextlib import contextmanager
-from typing import Any, Callable, Iterator
+import weakref
+from typing import Any, Callable, cast
 
 import torch
 import torch.nn as nn
@@ -81,7 +81,7 @@ def _wrap_callable(fn: Any, engine: Engine) -> Any:
     @functools.wraps(fn, updated=())
     def call(*args: Any, **kwargs: Any) -> Any:
         return fn(*args, **kwargs)
-    return engine.dispatcher(call)
+    return engine.dispatcher(cast(types.FunctionType, call))
 
 
 def _suspending(fn: Callable, opts: Options) -> Callable:
@@ -95,7 +95,6 @@ def _suspending(fn: Callable, opts: Options) -> Callable:
 
 
 def _engine(opts: Options, backend_options: dict[str, Any]) -> Engine:
-    import weakref
     e = Engine(opts, backend_options)
     _engines[:] = [r for r in _engines if r() is not None]
     _engines.append(weakref.ref(e))
