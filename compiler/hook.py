@@ -62,7 +62,7 @@ class HookEngine(Engine):
                 c.clear()
         for code, entries in self.parked.items():
             for e in reversed(entries):
-                self.caches[code].add(e)
+                self.cache(code).add(e)
         self.parked.clear()
         _current.append(self)
 

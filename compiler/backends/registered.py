@@ -17,7 +17,6 @@ def names() -> list[str]:
 
 def lookup(name: str) -> Callable:
     """The function behind a torch backend's name; it takes (gm, example_inputs)."""
-    import torch._dynamo
     from torch._dynamo.backends.registry import lookup_backend
     fn = lookup_backend(name)
 
