@@ -12,7 +12,7 @@ __all__ = ["names", "lookup", "tcompile_backend"]
 def names() -> list[str]:
     """Backends that torch knows, without those of this package."""
     import torch._dynamo
-    return [n for n in torch._dynamo.list_backends() if n != "tcompile"]
+    return [n for n in torch._dynamo.list_backends(exclude_tags=()) if n != "tcompile"]
 
 
 def lookup(name: str) -> Callable:
