@@ -84,7 +84,12 @@ def _module_attribute(m: Machine, module: types.ModuleType, name: str) -> Any:
     source = world.anchor(module)
     value = module.__dict__.get(name, MISSING)
     if value is MISSING:
-        value = m.native(getattr, module, name)         # a module's own __getattr__ (lazy imports) and __dict__
+        try:
+            value = m.native(getattr, module, name)     # a module's own __getattr__ (lazy imports) and __dict__
+        except Raised:
+            if not is_trusted_module(module.__name__):
+                world.guard(source, "HASATTR", (name, False), "missing attribute")
+            raise
         if isinstance(value, (types.ModuleType, types.FunctionType, type)):
             world.anchor(value)
             return value

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import collections
 import enum
+import sys
 import types
 from typing import TYPE_CHECKING, Any
 
@@ -258,6 +259,8 @@ def contains(m: Machine, obj: Any, item: Any) -> bool | None:
     if base is dict or base is collections.OrderedDict:
         if isinstance(item, TraceTensor):
             raise Break("unknown_object", "a tensor is looked up in a dict from outside")
+        if obj is sys.modules:
+            return m.native(lambda: item in obj)             # what is imported is not watched
         shadow = m.world.shadows.get(id(obj))
         if (shadow is None or (shadow.value is None and not shadow.blind)) and type(item) in ATOMS and dict.__contains__(obj, item):
             m.world.load(dict.__getitem__(obj, item), S.dict_value(m.world.sources[id(obj)], item), "key in a dict")

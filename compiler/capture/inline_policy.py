@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["is_trusted_module", "is_leaf_function", "is_disabled", "known_constant_functions", "RAISES"]
+__all__ = ["is_trusted_module", "is_leaf_function", "is_disabled", "known_constant_functions", "CONSTANT_BY_NAME"]
 
 _STDLIB = frozenset(sys.stdlib_module_names)
 
@@ -60,5 +60,3 @@ CONSTANT_BY_NAME: dict[tuple[str, str], Any] = {
     ("transformers.utils.import_utils", "is_fake_tensor"): False,
     ("transformers.utils.import_utils", "is_torch_fx_proxy"): False,
 }
-
-RAISES: tuple = ()

@@ -268,9 +268,21 @@ class Machine:
             builtins = vars(builtins)
         if name in builtins:
             value = builtins[name]
-            self.world.anchor(value) if not self.is_atom(value) else None
+            if not self.is_atom(value):
+                self.world.anchor(value)
+            self._guard_no_global(scope, name, value)
             return value
         raise Raised(NameError(f"name '{name}' is not defined"))
+
+    def _guard_no_global(self, scope: GlobalScope, name: str, value: Any) -> None:
+        """Rely on a builtin not being hidden by a global."""
+        if scope.root:
+            self.world.guard(S.builtin(name), "ID", value, "builtin")
+        elif not scope.trusted and scope.source is not None:
+            if scope.module:
+                self.world.guard(scope.source, "HASATTR", (name, False), "builtin")
+            else:
+                self.world.guard(scope.source, "DICT_KEYS", tuple(scope.namespace), "builtin")
 
 
 def root_frame(machine: Machine, code: types.CodeType, func: Any, args: tuple) -> Frame:

@@ -313,3 +313,51 @@ def test_namespace_and_module_objects():
     ns.a = 9
     same(run(fn, ns, X), fn(ns, X))
     assert len(run.captures) == 2
+
+
+def test_a_global_that_hides_a_builtin():
+    def fn(x):
+        return x * max(2, 3) + helper_module.count([1, 2])
+    helper_module = types.ModuleType("helper_module")
+    exec("def count(v):\n    return len(v)\n", helper_module.__dict__)
+    run = Runner()
+    same(run(fn, X), fn(X))
+    helper_module.len = lambda v: 100
+    same(run(fn, X), fn(X))
+    try:
+        globals()["max"] = lambda *a: 50
+        same(run(fn, X), fn(X))
+    finally:
+        del globals()["max"]
+    same(run(fn, X), fn(X))
+
+
+def test_a_module_attribute_that_appears():
+    import tests.capture.runner as mod
+
+    def fn(x):
+        return x + getattr(mod, "not_there", 1)
+    run = Runner()
+    same(run(fn, X), fn(X))
+    mod.not_there = 5
+    try:
+        same(run(fn, X), fn(X))
+    finally:
+        del mod.not_there
+
+
+@pytest.mark.parametrize("first,second", [(slice(0, 1), slice(1, 3)), (frozenset({1}), frozenset({0})), (b"a", b"b"), (range(2), range(3)),
+                                          (torch.float64, torch.int32), (2.0, 3.0), (0.0, -0.0), (1, True)])
+def test_constants_of_all_kinds(first, second):
+    def fn(x, v):
+        if isinstance(v, slice):
+            return x[v]
+        if isinstance(v, frozenset):
+            return x + (1 in v)
+        if isinstance(v, (bytes, range)):
+            return x + v[-1]
+        return x.to(v) if isinstance(v, torch.dtype) else torch.copysign(x, x * 0 + v) + v
+    run = Runner()
+    for v in (first, second, first):
+        same(run(fn, X, v), fn(X, v))
+    assert len(run.captures) == 2
