@@ -107,7 +107,7 @@ class Engine:
 
     def _compile(self, cache: CodeCache, state: FrameState, func: types.FunctionType, args: tuple) -> Entry | None:
         name = state.code.co_qualname
-        failures = [explain_failure(e.program.guards[i], func, args) for e, i in cache.last_failures if i >= 0]
+        failures = [explain_failure(e.program.guards[i], func, args, guards=e.program.guards) for e, i in cache.last_failures if i >= 0]
         limit = self.opts.get("recompile_limit")
         if len(cache.entries) >= limit:
             state.skip_reason = f"recompile limit ({limit}) reached"
@@ -159,7 +159,7 @@ class Engine:
         bad = program.check(func, args)
         if bad >= 0:
             g = result.guards[bad]
-            why = explain_failure(g, func, args)
+            why = explain_failure(g, func, args, guards=program.guards)
             raise InternalError(f"the guard {g.kind} on {g.source.name() if g.source else 'state'} does not hold for the call that it "
                                 f"was made for: expected {why.expected_text}, got {why.got_text}")
         entry = Entry(program, fn, result)
