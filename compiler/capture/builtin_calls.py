@@ -99,7 +99,7 @@ def _is_torch(fn: Any, owner: Any) -> bool:
 
 
 _QUERY_PREFIXES = ("_get_", "get_", "is_", "_is_", "_has", "has_", "_len_", "are_", "_are_", "__set_forward", "promote_types", "can_cast",
-                   "result_type", "_jit_", "_cuda_is", "_cuda_getDevice", "_log_api_usage_once", "_dispatch", "_show_config", "_mps_is")
+                   "result_type", "_jit_", "_cuda_is", "_cuda_getDevice", "_log_api_usage_once", "_dispatch", "_show_config", "_mps_is", "_parse_to")
 
 
 def call_native(m: Machine, fn: Any, owner: Any, args: list, kwargs: dict) -> Any:

@@ -13,7 +13,7 @@ from . import attributes, builtin_calls, classes, modules, operators, tensor_cal
 from .generators import InlineGenerator, PythonIterator
 from .inline_policy import CONSTANT_BY_NAME, is_disabled, is_leaf_function, is_trusted_module, known_constant_functions
 from .signals import Break, Raised
-from .world import ATOMS, BOUND_NATIVE, MISSING, TraceTensor
+from .world import ATOMS, BOUND_NATIVE, MISSING, TraceTensor, native_owner
 
 if TYPE_CHECKING:
     from .machine import Machine
@@ -44,7 +44,10 @@ def call(m: Machine, fn: Any, args: list, kwargs: dict) -> Any:
             return tensor_calls.call_method(m, owner, fn.__name__, args, kwargs)
         return call(m, fn.__func__, [owner, *args], kwargs)
     if t in BOUND_NATIVE:
-        owner = getattr(fn, "__self__", None)
+        constant = known_constant_functions().get(id(fn))
+        if constant is not None:
+            return constant[1]
+        owner = native_owner(fn)
         if type(owner) is TraceTensor:
             return tensor_calls.call_method(m, owner, fn.__name__, args, kwargs)
         return builtin_calls.call_native(m, fn, owner, args, kwargs)

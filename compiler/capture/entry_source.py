@@ -16,7 +16,7 @@ from .bytecode.regions import UNBOUND
 from .effects import Effect
 from .generators import InlineGenerator, PythonIterator
 from .signals import Unrebuildable
-from .world import ATOMS, BOUND_NATIVE, MISSING, TraceTensor
+from .world import ATOMS, BOUND_NATIVE, MISSING, TraceTensor, native_owner
 
 if TYPE_CHECKING:
     from .machine import Machine
@@ -262,7 +262,7 @@ class EntryWriter:
 
     @staticmethod
     def _has_owner(v: Any) -> bool:
-        return not isinstance(v.__self__, (types.ModuleType, type(None), type))
+        return not isinstance(native_owner(v), (types.ModuleType, type(None), type))
 
     def _cell(self, v: types.CellType) -> str:
         """A cell made inside; it has its name before its content, which may refer to it."""

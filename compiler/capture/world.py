@@ -31,7 +31,7 @@ from ..graph.tensor import TraceTensor, trace_tensor_like
 from .bytecode.regions import UNBOUND
 from .signals import Break, Skip
 
-__all__ = ["World", "ATOMS", "CONTAINERS", "NULL", "Missing", "MISSING", "TraceTensor", "BOUND_NATIVE", "IMMUTABLE"]
+__all__ = ["World", "ATOMS", "CONTAINERS", "NULL", "Missing", "MISSING", "TraceTensor", "BOUND_NATIVE", "IMMUTABLE", "native_owner"]
 
 
 class Missing:
@@ -60,6 +60,12 @@ _CODE_TYPES = (types.FunctionType, types.BuiltinFunctionType, type, types.Module
 
 
 _FIXED = (*_CODE_TYPES, enum.Enum, functools.partial, property, torch.Size, types.MethodType, slice, types.CodeType, types.GenericAlias)
+
+
+def native_owner(fn: Any) -> Any:
+    """The object that a native function is bound to; None for functions of a module (pybind11 binds those to a record of its own)."""
+    owner = getattr(fn, "__self__", None)
+    return None if type(owner).__name__.startswith(("pybind11", "PyCapsule")) else owner
 
 
 def is_numpy_scalar(value: Any) -> bool:
@@ -177,7 +183,7 @@ class World:
         elif t is functools.partial:
             self.guard(source, "ID", value, why)            # guards cannot look inside; what it holds is fixed with it
             self._anchor_partial(value)
-        elif t in BOUND_NATIVE and not isinstance(value.__self__, (types.ModuleType, type, type(None))):
+        elif t in BOUND_NATIVE and not isinstance(native_owner(value), (types.ModuleType, type, type(None))):
             self.guard(source, "TYPE", t, why)              # using it breaks: its owner has no source
         elif isinstance(value, types.FunctionType) and source.root.kind in ("local", "closure") and source.base is None:
             self.guard(source, "TYPE", t, why)          # its code is guarded when it is called

@@ -15,7 +15,7 @@ class Entry:
         self.guards = compile_guards(result.guards, n_args, force_python=True)
         namespace = dict(result.namespace)
         if result.graph is not None:
-            namespace["graph_0"] = result.graph.graph_module
+            namespace["graph_0"] = result.graph.graph_module.forward      # past hooks: it is no module of the program
         exec(compile(result.source, "<entry>", "exec"), namespace)
         self.fn = namespace["entry"]
 
