@@ -27,6 +27,7 @@ from .errors import FullGraphError, InternalError, TCompileError
 from .guards.explain import explain_failure
 from .guards.program import compile_guards
 from .report.calls import EntryCall, GraphCall
+from .report.labels import label
 from .runtime import hook
 from .frames import never, wanted
 from .runtime.dispatch import RUN_ORIGINAL, CodeCache, Dispatcher, Entry, code_cache
@@ -82,10 +83,12 @@ class Engine:
     # ---- a call without an entry
     def miss(self, dispatcher: Dispatcher, func: types.FunctionType, args: tuple) -> Any:
         """A dispatcher has no entry for this call: an Entry to run, or RUN_ORIGINAL."""
+        __tracebackhide__ = True         # IPython leaves such frames out of tracebacks
         return self.entry_for(func.__code__, dispatcher.cache, func, args)
 
     def entry_for(self, code: types.CodeType, cache: CodeCache, func: types.FunctionType, args: tuple) -> Any:
         """Compile the frame for this call. Gives the new Entry, or RUN_ORIGINAL where the frame is to run as it is."""
+        __tracebackhide__ = True
         state = self.state(code)
         if state.skip_reason:
             return RUN_ORIGINAL
@@ -97,6 +100,7 @@ class Engine:
 
     def resume(self, function: types.FunctionType, *args: Any) -> Any:
         """Run a resume function or a loop region: compiled code with a cache of its own, like any function."""
+        __tracebackhide__ = True
         if function.__closure__:
             return self.dispatcher(function)(*args)
         key = (function.__code__, id(function.__globals__))
@@ -106,6 +110,7 @@ class Engine:
         return d(*args)
 
     def _compile(self, cache: CodeCache, state: FrameState, func: types.FunctionType, args: tuple) -> Entry | None:
+        __tracebackhide__ = True
         name = state.code.co_qualname
         failures = [explain_failure(e.program.guards[i], func, args, guards=e.program.guards) for e, i in cache.last_failures if i >= 0]
         limit = self.opts.get("recompile_limit")
@@ -137,6 +142,7 @@ class Engine:
             return self._give_up(state, e)
 
     def _make_entry(self, cache: CodeCache, state: FrameState, func: types.FunctionType, args: tuple) -> Entry:
+        __tracebackhide__ = True
         name, began = state.code.co_qualname, time.perf_counter()
         capture = CaptureOptions(dynamic=self.opts.dynamic, dynamic_dims=state.dynamic_dims, dynamic_ints=state.dynamic_ints,
                                  fullgraph=self.opts.fullgraph, dispatch=self.resume)
@@ -172,6 +178,7 @@ class Engine:
             "" if safe else ", ".join(result.effects) or "the graph breaks", calls, time.perf_counter() - began))
         if result.graph is not None:
             result.graph.example_inputs = []          # tensors of this call must not live on
+        result.code = None                            # code -> its cache -> entry -> code would never be collected
         return entry
 
     def _hooked(self, fn: Callable) -> Callable:
@@ -179,6 +186,7 @@ class Engine:
         callback = self.on_frame
 
         def run(*args: Any) -> Any:
+            __tracebackhide__ = True
             if hook.is_capturing(callback):
                 return fn(*args)
             with hook.capturing(callback):
@@ -269,6 +277,7 @@ def _learn_dynamic(state: FrameState, failures: list) -> None:
 
 
 def _fullgraph_message(b: Any) -> str:
-    return (f"fullgraph=True, but the graph breaks at {b.file}:{b.line}, in {b.function}:\n"
+    where = f"{label(b.file)}:{b.line}" + ("" if b.function == "<module>" else f", in {b.function}")
+    return (f"fullgraph=True, but the graph breaks at {where}:\n"
             f"    {b.code.strip()}\n{b.reason}\n" + (f"What to do: {b.remedy}\n" if b.remedy else "")
             + "Without fullgraph=True the code before and after the break is compiled apart.")

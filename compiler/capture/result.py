@@ -61,7 +61,7 @@ class CaptureResult:
     `namespace` by the pipeline once the graph is compiled), replays the effects, and returns the frame's value or
     calls `break_k`/`resume_k` functions that are in `namespace` already.
     """
-    code: CodeType
+    code: CodeType | None           # None once the entry is built: the entry must not keep its own code alive
     guards: list[Guard]
     source: str
     namespace: dict[str, Any]

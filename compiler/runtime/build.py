@@ -83,4 +83,4 @@ def _announce(generated: Generated) -> None:
     from ..fusion.schedule import Extern
     externs = [str(s.op) for s in generated.schedule.steps if isinstance(s, Extern)]
     events.emit("schedule", kernels=[k.name for k in generated.kernels], extern=externs,
-                memory={"peak_bytes": generated.schedule.peak_bytes, "plan": generated.host.source})
+                memory={"peak_bytes": generated.schedule.peak_bytes, "plan": generated.host.source}, schedule=generated.schedule)
