@@ -268,6 +268,9 @@ class _HostPrinter:
         if o.kind == "view":
             base, shape, stride, offset = o.value
             text = self.inputs[base] if isinstance(base, int) else self._buffer(base)
+            if o.dtype is not None:
+                function, dtype = self._global("view_as_dtype", _view_as_dtype), self._global(str(o.dtype).removeprefix("torch."), o.dtype)
+                return f"{function}({text}, {dtype}, {self._tuple(shape)}, {self._tuple(stride)}, {self._size(offset)})"
             return f"as_strided({text}, {self._tuple(shape)}, {self._tuple(stride)}, {self._offset(text, offset)})"
         if o.kind == "replay":
             base, nodes = o.value
@@ -319,3 +322,11 @@ def _as_planned(t: torch.Tensor, shape: tuple, stride: tuple) -> torch.Tensor:
 def _in_memory_of(base: torch.Tensor, shape: tuple, stride: tuple, dtype: torch.dtype) -> torch.Tensor:
     """A tensor of another dtype in the storage of `base`, which nothing else uses any more."""
     return torch.empty(0, dtype=dtype, device=base.device).set_(base.untyped_storage(), 0, shape, stride)
+
+
+def _view_as_dtype(base: torch.Tensor, dtype: torch.dtype, shape: tuple, stride: tuple, offset: int) -> torch.Tensor:
+    """A view of the memory of `base` as elements of another dtype; the offset, in those, counts from where `base` begins."""
+    begin, per = base.storage_offset(), max(1, dtype.itemsize // base.dtype.itemsize)
+    n = base.untyped_storage().nbytes() // base.dtype.itemsize - begin
+    flat = base.as_strided((n // per * per,), (1,), begin).view(dtype)
+    return flat.as_strided(shape, stride, flat.storage_offset() + offset)

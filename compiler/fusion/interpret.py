@@ -321,6 +321,8 @@ class _Run:
         if o.kind == "view":
             base, shape, stride, offset = o.value
             t = self.inputs[base] if isinstance(base, int) else self.get(base)
+            if o.dtype is not None:
+                raise NotImplementedError("a view as another dtype")
             return torch.as_strided(t, [self.size(x) for x in shape], [self.size(x) for x in stride],
                                     t.storage_offset() + self.size(offset))
         if o.kind == "const":

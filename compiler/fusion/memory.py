@@ -68,7 +68,7 @@ class _Planner:
         returned |= {o.value[0] for o in self.lowered.outputs if isinstance(o.value, tuple) and o.value and isinstance(o.value[0], Buffer)}
         made: dict[Buffer, int] = {}
         reads: dict[Buffer, list[int]] = {}
-        bases: dict[Buffer, Buffer] = {}
+        viewed: set[Buffer] = set()                      # seen under another name, by a view or by what a library call gave
         for i, s in enumerate(self.steps):
             if isinstance(s, Launch):
                 for b in s.outputs:
@@ -77,10 +77,11 @@ class _Planner:
                     reads.setdefault(b, []).append(i)
             else:
                 if isinstance(s, View):
-                    bases[s.buffer] = s.base
+                    viewed.add(s.base)
+                elif any(b is not None and _may_alias(s, k) for k, b in enumerate(s.outputs)):
+                    viewed.update(buffers_read(s))
                 for b in buffers_read(s):
                     reads.setdefault(b, []).append(i)
-        viewed = set(bases.values())
         sources = [b for _, b in self.lowered.mutations]
         targets = [i for i, _ in self.lowered.mutations]
         for i, b in self.lowered.mutations:

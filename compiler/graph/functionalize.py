@@ -325,12 +325,21 @@ class Functionalizer:
                     inverse[d] = i
                 return self.call(op, (value, inverse), {}, views.permute(m, inverse))
             return self.call(op, (value, *args), kw, views.t(m) if name == "aten::t" else views.transpose(m, *args))
+        if name in ("aten::view_as_real", "aten::view_as_complex"):
+            m = value.meta["val"]
+            m = TensorMeta(m.shape, views.contiguous_strides(m.shape), m.dtype, m.device)
+            value = self.call(aten.clone.default, (value,), {"memory_format": torch.contiguous_format}, m)
+            if name == "aten::view_as_real":
+                return self.call(aten.view_as_complex.default, (value,), {}, views.view_as_complex(m))
+            return self.call(aten.view_as_real.default, (value,), {}, views.view_as_real(m))
         scatter = _SCATTER.get(name)
         if scatter is not None:
             return self.call(scatter, (parent, value, *args), kw, fresh)
         if name == "aten::expand":
             raise RuntimeError("unsupported operation: more than one element of the written-to tensor refers to a single "
                                "memory location. Please clone() the tensor before performing the operation.")
+        if step.meta.dtype != pm.dtype:
+            raise NotImplementedError(f"a write through {name} of another dtype")
         off = maybe_int(as_expr(step.meta.storage_offset) - as_expr(pm.storage_offset))
         if parent.meta["val"].stride != pm.stride or _is_view(parent):
             parent = self.call(aten.clone.default, (parent,), {}, pm.replace(storage_offset=0))
@@ -393,7 +402,8 @@ class Functionalizer:
                     return GraphOutput("view", ("node", s), meta.replace(storage_offset=0))
                 return GraphOutput("buffer", s, meta)
             root = memory.root
-            offset = maybe_int(as_expr(meta.storage_offset) - as_expr(root.meta.storage_offset))
+            begin = as_expr(root.meta.storage_offset) * root.meta.dtype.itemsize // meta.dtype.itemsize     # in elements of this view
+            offset = maybe_int(as_expr(meta.storage_offset) - begin)
             rel = meta.replace(storage_offset=offset)
             if memory.input is not None:
                 return GraphOutput("view", ("input", memory.input), rel)

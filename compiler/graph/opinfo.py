@@ -9,6 +9,8 @@ from . import meta
 
 __all__ = ["OpInfo", "op_info"]
 
+# Declared as if their results were fresh; the kernels give views.
+_VIEWS_IN_FACT = frozenset(("unsafe_split", "unsafe_split_with_sizes", "unsafe_chunk"))
 _IRREGULAR = {"normal_": "normal_functional"}
 
 
@@ -41,6 +43,8 @@ class OpInfo:
         self.n_results = len(schema.returns)
         self.list_result = self.n_results == 1 and str(schema.returns[0].type).startswith("List[Tensor")
         self.composite = torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), "CompositeImplicitAutograd")
+        if self.name in _VIEWS_IN_FACT:
+            self.aliases = (0,)
         self.random = torch.Tag.nondeterministic_seeded in op.tags
         if torch.Tag.inplace_view in op.tags or name in ("set_", "resize_", "resize_as_"):
             self.kind = "metadata"

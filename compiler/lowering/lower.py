@@ -402,7 +402,9 @@ class Lowering:
         if kind == "view":
             base, shape, stride, offset = value
             base = self.result(base) if isinstance(base, torch.fx.Node) else base
-            return OutputSpec("view", (base, shape_of(shape), shape_of(stride), _size(offset or 0)))
+            memory = base if isinstance(base, Buffer) else self.inputs[base]
+            dtype = s.meta.dtype if s.meta is not None and s.meta.dtype != memory.dtype else None
+            return OutputSpec("view", (base, shape_of(shape), shape_of(stride), _size(offset or 0)), dtype)
         if kind == "int":
             r = self.refs[value] if isinstance(value, torch.fx.Node) else value
             return OutputSpec("int", _size(r))

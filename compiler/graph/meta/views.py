@@ -261,7 +261,7 @@ def as_strided(x: TensorMeta, size: Sequence[IntLike], stride: Sequence[IntLike]
     return TensorMeta(tuple(size), tuple(stride), x.dtype, x.device, off)
 
 
-@rule("split.Tensor", "split")
+@rule("split.Tensor", "unsafe_split", "split")
 def split(x: TensorMeta, size: Any, dim: int = 0) -> list[TensorMeta]:
     if isinstance(size, (list, tuple)):
         return split_with_sizes(x, size, dim)
@@ -284,7 +284,7 @@ def _split_symbolic(x: TensorMeta, n: IntLike, size: IntLike, dim: int) -> list[
     return [slice_(x, dim, fold(size * i), n if i == count - 1 else fold(size * (i + 1))) for i in range(count)]
 
 
-@rule("split_with_sizes")
+@rule("split_with_sizes", "unsafe_split_with_sizes")
 def split_with_sizes(x: TensorMeta, sizes: Sequence[IntLike], dim: int = 0) -> list[TensorMeta]:
     dim = norm_dim(dim, x.ndim)
     total: IntLike = 0
