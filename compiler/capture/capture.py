@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import time
 import types
+import weakref
 from dataclasses import dataclass, field
 from typing import Any, Callable, Mapping
 
@@ -15,18 +16,22 @@ from ..guards.state import DEFAULT_FIELDS, read_state
 from ..guards.tensors import memory_range
 from . import builtin_functions, handlers_control, handlers_data, library_functions  # noqa: F401  (they fill the tables)
 from .breaks import make_graph_break
-from .bytecode.resume import live_locals, make_break, stack_kinds
+from .bytecode.regions import outline_loop
+from .bytecode.resume import ResumeSpec, live_locals, make_break, make_resume, stack_kinds
 from .bytecode.splice import CannotResume
 from .entry_source import EntryWriter
 from .frame import Frame
 from .generators import InlineGenerator, PythonIterator
-from .loops import CannotOutline, Loop, LoopDriver, enclosing_loop
+from .loops import CannotOutline, Loop, LoopDriver, enclosing_loop, same_loop
 from .machine import RETURN, Machine, StopAt, Unread, root_frame
 from .result import CapturedGraph, CaptureResult, GraphBreak, SkipFrame
 from .signals import Break, CaptureBug, Raised, Skip, Unrebuildable
 from .world import MISSING, NULL
 
-__all__ = ["CaptureOptions", "capture_frame"]
+__all__ = ["CaptureOptions", "capture_frame", "runs_natively"]
+
+# Code that capture itself made to run as it is: break functions, hosts of outlined loops. A frame hook meets them.
+runs_natively: weakref.WeakSet[types.CodeType] = weakref.WeakSet()
 
 
 def call_directly(function: Callable, *args: Any) -> Any:
@@ -63,6 +68,8 @@ def capture_frame(code: types.CodeType, func: Any, args: tuple, *, globals: dict
     opts = opts or CaptureOptions()
     namespace = globals if globals is not None else func.__globals__
     name = code.co_qualname
+    if code in runs_natively:
+        raise SkipFrame("it is the native part of a function that was split", quiet=True)
     if code.co_flags & 0x380 or code.co_flags & 0x20:
         raise SkipFrame("a generator or coroutine runs as it is", quiet=True)
     events.emit("capture_begin", frame=name, file=code.co_filename, line=code.co_firstlineno)
@@ -236,13 +243,19 @@ class _Attempt:
             writer.line(f"{name}.autocast_increment_nesting()")
 
     def _write_break(self, writer: EntryWriter, index: int) -> None:
-        frame, machine = self.frame, self.machine
+        frame = self.frame
         bytecode = frame.bytecode
         stack = frame.stack
         nulls = [depth for depth, v in enumerate(stack) if v is NULL]
         bound = [i for i, v in enumerate(frame.slots) if v is not MISSING]
         module_level = not bytecode.is_function
         spec = make_break(self.code, index, nulls, bound, dispatch=self.opts.dispatch, locals_are_globals=module_level)
+        self._write_call(writer, spec)
+
+    def _write_call(self, writer: EntryWriter, spec: ResumeSpec) -> None:
+        """`return` the call of a function that goes on from the state of the frame. It runs as it is, never captured itself."""
+        frame, machine, stack = self.frame, self.machine, self.frame.stack
+        runs_natively.add(spec.code)
         handled: dict[int, Any] = {}
         depths = [d for d, kind in enumerate(spec.kinds) if kind == "prev_exc"]
         for at, depth in enumerate(depths):
@@ -272,6 +285,9 @@ class _Attempt:
         nulls = [depth for depth, v in enumerate(frame.stack) if v is NULL]
         if any(kind in ("prev_exc", "lasti") for kind in stack_kinds(self.code, index)):
             raise CannotOutline("the loop is inside an exception handler")
+        if frame.program[index][1].handler is not None:
+            self._write_host(writer, self.loops[index], nulls)
+            return
         live = set(live_locals(self.code, index))
         bound = [i for i, v in enumerate(frame.slots) if v is not MISSING and not (slots[i].cell or slots[i].free) and i in live]
         cells = [i for i, v in enumerate(frame.slots) if (slots[i].cell or slots[i].free) and v is not MISSING]
@@ -285,6 +301,15 @@ class _Attempt:
         for group in ([frame.slots[i] for i in cells], [v for v in frame.stack if v is not NULL], [frame.slots[i] for i in bound]):
             parts.append("(" + "".join(value(v) + ", " for v in group) + ")")
         writer.line(f"return loop_0({', '.join(parts)})")
+
+    def _write_host(self, writer: EntryWriter, loop: Loop, nulls: list[int]) -> None:
+        """A loop under exception handlers: the rest of the function runs natively, with the loop's body as a region."""
+        frame = self.frame
+        module_level = not frame.bytecode.is_function
+        host = outline_loop(self.code, loop, self.opts.dispatch, locals_are_globals=module_level).host
+        index = same_loop(self.code, loop, host)
+        bound = [i for i, v in enumerate(frame.slots) if v is not MISSING]
+        self._write_call(writer, make_resume(host, index, nulls, bound, locals_are_globals=module_level))
 
     def _break_at_origin(self, problem: Unrebuildable, brk: GraphBreak | None = None) -> None:
         """The value cannot be made by the entry: break where it was made, so that it is made natively. `brk` is the break that

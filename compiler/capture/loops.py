@@ -8,7 +8,7 @@ from .bytecode.instructions import decode
 from .bytecode.regions import UNBOUND, CannotOutline, Loop, RegionSpec, find_loops, outline_loop
 from .bytecode.resume import make_resume
 
-__all__ = ["LoopDriver", "Loop", "enclosing_loop", "CannotOutline"]
+__all__ = ["LoopDriver", "Loop", "enclosing_loop", "same_loop", "CannotOutline"]
 
 _NOTHING = object()
 
@@ -21,6 +21,16 @@ def enclosing_loop(code: types.CodeType, index: int) -> Loop | None:
         if inside and (found is None or loop.depth < found.depth):
             found = loop
     return found
+
+
+def same_loop(code: types.CodeType, loop: Loop, host: types.CodeType) -> int:
+    """Where the host of an outlined loop begins it: the index of its FOR_ITER, or of an iteration's start. CannotOutline."""
+    head = decode(code).instructions[loop.head]
+    instructions = decode(host).instructions
+    for found in find_loops(host):
+        if found.kind == loop.kind and instructions[found.head].positions == head.positions:
+            return found.head if found.kind == "for" else found.entry
+    raise CannotOutline("the loop is not found in its host")
 
 
 class LoopDriver:

@@ -47,15 +47,18 @@ class StopAt(BaseException):
         self.index = index
 
 
+_MAX_PROGRAMS = 4096
 _programs: dict[types.CodeType, tuple[Bytecode, list]] = {}
 
 
 def program_of(code: types.CodeType) -> tuple[Bytecode, list]:
-    """Decoded instructions paired with their handlers; kept per code object."""
+    """Decoded instructions paired with their handlers; the latest are kept."""
     got = _programs.get(code)
     if got is None:
         bytecode = decode(code)
         program = [(HANDLERS.get(ins.op, _unsupported), ins) for ins in bytecode.instructions]
+        while len(_programs) >= _MAX_PROGRAMS:
+            del _programs[next(iter(_programs))]
         got = _programs[code] = (bytecode, program)
     return got
 

@@ -184,3 +184,34 @@ def test_a_long_loop_is_captured_per_iteration():
     run = Runner()
     same(run(long, torch.zeros(2)), torch.full((2,), 10000.0))
     assert run.breaks[0].kind == "long_loop" and len(run.captures) == 3
+
+
+def test_a_loop_inside_a_with_or_try_statement():
+    def evaluate(xs, w):
+        total = 0.0
+        with torch.no_grad():
+            for x in xs:
+                y = torch.sin(x * w) + 1
+                total += y.sum().item()
+        return total, (w * 2).requires_grad
+
+    def guarded(xs):
+        seen = []
+        try:
+            for x in xs:
+                y = torch.cos(x)
+                seen.append(float(y.sum()))
+                if len(seen) == 2:
+                    raise KeyError("stop")
+        except KeyError:
+            seen.append("caught")
+        finally:
+            seen.append("done")
+        return seen
+    w = torch.ones(4, requires_grad=True)
+    for fn, args in ((evaluate, ([X, X + 1, X + 2], w)), (guarded, ([X, X + 1, X + 2],))):
+        run = Runner()
+        for _ in range(2):
+            same(run(fn, *args), fn(*args))
+        assert torch.is_grad_enabled()
+        assert any("<loop" in r.code.co_qualname and r.graph is not None for r in run.captures), (run.skips, run.captures)
