@@ -403,7 +403,8 @@ class Lowering:
             base, shape, stride, offset = value
             base = self.result(base) if isinstance(base, torch.fx.Node) else base
             memory = base if isinstance(base, Buffer) else self.inputs[base]
-            dtype = s.meta.dtype if s.meta is not None and s.meta.dtype != memory.dtype else None
+            meta = getattr(s, "meta", None)
+            dtype = meta.dtype if meta is not None and meta.dtype != memory.dtype else None
             return OutputSpec("view", (base, shape_of(shape), shape_of(stride), _size(offset or 0)), dtype)
         if kind == "int":
             r = self.refs[value] if isinstance(value, torch.fx.Node) else value

@@ -51,7 +51,7 @@ class OutputSpec:
     """
     kind: str
     value: Any
-    dtype: torch.dtype | None = None
+    dtype: Any = None
 
 
 LoweredStep = Union[LoopNest, Extern, View]
