@@ -99,10 +99,10 @@ def iter_(m: Machine, value: Any, sentinel: Any = MISSING) -> Any:
 def next_(m: Machine, iterator: Any, default: Any = MISSING) -> Any:
     from .operators import python_method
     try:
-        if m.world.is_outside(iterator) and type(iterator).__module__ == "builtins":
-            raise Break("unknown_object", "an iterator from outside is advanced", "make it a list first")
         if python_method(type(iterator), "__next__") is not None:
             return m.call(m.getattr(iterator, "__next__"), [])
+        if m.world.is_outside(iterator):
+            raise Break("unknown_object", "an iterator from outside is advanced", "make it a list first")
         return next(iterator)
     except StopIteration as stop:
         if default is not MISSING:

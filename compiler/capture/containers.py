@@ -180,8 +180,6 @@ def iterate(m: Machine, value: Any) -> Any:
     if base_of(value) is not None:
         return iterate_subclass(m, value)
     if id(value) in world.sources and not isinstance(value, (type, types.ModuleType)):
-        if type(value).__module__ in ("builtins", "itertools") and hasattr(type(value), "__next__"):
-            return value                                 # iter() of an iterator is itself; advancing it breaks
         raise Break("unknown_object", f"an object of type {t.__name__} from outside is iterated over", "make it a list first")
     return m.native(iter, value)
 

@@ -10,6 +10,7 @@ import torch.fx
 
 from ..graph.tensor import TraceTensor
 from ..guards.source import Source
+from ..symbolic.expr import symbol
 from .result import CapturedGraph, GraphInput
 from .signals import Break
 
@@ -67,7 +68,7 @@ class GraphBuilder:
         source = self.machine.env.sources[name]
         node = self._placeholder(name)
         hint = int(self.machine.env.hints[name])
-        node.meta.update(val=None, stack=[], module="")
+        node.meta.update(val=self.machine.env.wrap(symbol(name)), stack=[], module="")
         self.inputs.append(GraphInput(node.name, source, "int"))
         self.examples.append(hint)
         return node

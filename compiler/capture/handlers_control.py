@@ -151,7 +151,10 @@ def pop_jump_if_not_none(m: Machine, f: Frame, ins: Any) -> None:
 
 @handler("GET_ITER")
 def get_iter(m: Machine, f: Frame, ins: Any) -> None:
-    f.stack[-1] = m.iterate(f.stack[-1])
+    value = f.stack[-1]
+    if id(value) in m.world.sources and type(value).__module__ in ("builtins", "itertools") and hasattr(type(value), "__next__"):
+        return                                           # iter() of a native iterator is itself; FOR_ITER will break
+    f.stack[-1] = m.iterate(value)
 
 
 @handler("FOR_ITER")

@@ -15,7 +15,7 @@ from .generators import InlineGenerator
 from .graph_builder import GraphBuilder
 from .inline_policy import is_trusted_module
 from .locations import Position
-from .signals import Break, CaptureBug, Raised, Skip, Unrebuildable
+from .signals import Break, CaptureBug, Raised, Skip
 from .world import ATOMS, MISSING, World
 
 __all__ = ["Machine", "StopAt", "RETURN", "YIELD", "HANDLERS", "handler"]
@@ -241,9 +241,6 @@ class Machine:
 
     def truth(self, value: Any) -> bool:
         return operators.truth(self, value)
-
-    def unrebuildable(self, value: Any, what: str) -> Unrebuildable:
-        return Unrebuildable(value, what)
 
     def is_atom(self, value: Any) -> bool:
         return type(value) in ATOMS

@@ -1,4 +1,5 @@
 """Graph breaks: the right line and remedy, the rest still captured, values equal to eager."""
+import itertools
 import time
 
 import pytest
@@ -215,3 +216,34 @@ def test_a_loop_inside_a_with_or_try_statement():
             same(run(fn, *args), fn(*args))
         assert torch.is_grad_enabled()
         assert any("<loop" in r.code.co_qualname and r.graph is not None for r in run.captures), (run.skips, run.captures)
+
+
+def test_a_generator_carried_over_a_break_is_not_advanced_by_capture():
+    def fn(x):
+        def values():
+            for i in range(3):
+                yield (x * i).sum().item()
+        y = x + 1
+        return sum(values()), list(values()), [v for v in values()], y, max(values()), dict(enumerate(values()))
+    run = Runner()
+    for _ in range(2):
+        same(run(fn, X + 1), fn(X + 1))
+
+
+def test_an_iterator_as_an_argument():
+    def fn(it, x):
+        y = x * 2
+        first = next(it)
+        rest = list(it)
+        return y + first, rest
+    run = Runner()
+    for _ in range(2):
+        same(run(fn, iter([1, 2, 3]), X), fn(iter([1, 2, 3]), X))
+        same(run(fn, (i for i in range(3)), X), fn((i for i in range(3)), X))
+
+    def consume(it, x):
+        return sum(it) + x, [*it], tuple(zip(it, it))
+    run = Runner()
+    same(run(consume, iter([1, 2, 3]), X), consume(iter([1, 2, 3]), X))
+    same(run(consume, map(abs, [1, 2, 3]), X), consume(map(abs, [1, 2, 3]), X))
+    same(run(fn, itertools.islice(range(9), 4), X), fn(itertools.islice(range(9), 4), X))
