@@ -25,6 +25,7 @@ from .capture.result import CaptureResult, SkipFrame
 from .config import Options
 from .errors import FullGraphError, InternalError, TCompileError
 from .guards.explain import explain_failure
+from .guards.guard import Guard
 from .guards.program import compile_guards
 from .report.calls import EntryCall, GraphCall
 from .report.labels import label
@@ -155,6 +156,7 @@ class Engine:
         if result.graph is not None:
             events.emit("graph", graph=result.graph, frame=name)
             compiled = compile_graph(result.graph, self.opts, self.backend_options)
+            _guard_later_decisions(result)
             result.namespace["graph_0"] = getattr(compiled, "call", compiled)
             calls.append(GraphCall(result.graph.name, result.graph.graph_module.forward, compiled, tuple(result.graph.example_inputs)))
         fn = _entry_function(result, name)
@@ -251,6 +253,15 @@ def _pass_over(result: CaptureResult) -> None:
         code = v.__code__ if name.startswith("break_") and isinstance(v, types.FunctionType) else v
         if isinstance(code, types.CodeType):
             hook.skip_code(code)
+
+
+def _guard_later_decisions(result: CaptureResult) -> None:
+    """The stages behind capture may fix a size, too (an operator that has no rule for symbols): what they decided holds for
+    this entry alone."""
+    guarded = {g.expected for g in result.guards if g.kind == "PREDICATE"}
+    for expr, file, line, why in result.graph.env.guards if result.graph.env is not None else ():
+        if expr not in guarded:
+            result.guards.append(Guard(None, "PREDICATE", expr, file, line, why or "size"))
 
 
 def _drop_with_owner(cache: CodeCache, entry: Entry, result: CaptureResult) -> None:

@@ -47,7 +47,12 @@ def joint_graph(captured: CapturedGraph, opts: Any) -> JointGraph:
     """Trace forward and `torch.autograd.grad` at once and part them. Raises CannotTrace where eager autograd has to serve."""
     f = Functionalizer(captured.env)
     with torch.enable_grad(), recording(f):
-        inputs, result = run_nodes(f, captured, keep_grad=True)
+        try:
+            inputs, result = run_nodes(f, captured, keep_grad=True)
+        except RuntimeError as e:
+            if "leaf Variable that requires grad" in str(e):        # inputs are leaves here, whatever they are outside
+                raise CannotTrace("an input that requires grad is changed in place") from None
+            raise
         grad_inputs = [i for i, t in enumerate(inputs) if isinstance(t, TraceTensor) and t.requires_grad]
         written = {m.input for m in (a.memory for a in f.aliases.values()) if m.written and m.input is not None}
         if written & set(grad_inputs):

@@ -1,0 +1,49 @@
+"""Small programs on which compiled code once differed from eager, most found by the fuzzers beside this file."""
+from __future__ import annotations
+
+import pytest
+import torch
+
+import tcompile
+
+from .oracle import same
+
+
+def check(f, *calls, backend="tcompile"):
+    """Call after call, compiled gives what eager gives, and changes its arguments alike."""
+    c = tcompile.compile(f, backend=backend)
+    for call in calls:
+        mine = [a.detach().clone().requires_grad_(a.requires_grad) if isinstance(a, torch.Tensor) else a for a in call]
+        same(f(*call), c(*mine))
+        same(list(call), mine)
+
+
+NUMBERS = {
+    "n+1": lambda a, n: a + (n + 1), "2n": lambda a, n: a * (n * 2) + n // 2, "mod": lambda a, n: a + n % 3, "full": lambda a, n: torch.full((3,), n + 1) + a,
+    "power": lambda a, n: a + n ** 2, "abs": lambda a, n: a + abs(n - 5), "neg": lambda a, n: a + (-n), "roll": lambda a, n: a.roll(n) + a, "max": lambda a, n: a + max(n, 4),
+    "pow": lambda a, n: torch.pow(a + 2, n), "alpha": lambda a, n: torch.add(a, 1, alpha=n + 1), "arange": lambda a, n: torch.arange(n + 1).sum() + a,
+    "size": lambda a, n: a.new_full((2,), n + 2), "where": lambda a, n: torch.where(a > n - 5, n + 1, a), "lerp": lambda a, n: torch.lerp(a, a + 1, n + 1),
+    "repeat": lambda a, n: a.repeat(n + 1), "zeros": lambda a, n: torch.zeros(n + 1, 3) + a, "addcmul": lambda a, n: torch.addcmul(a, a + 1, a + 2, value=n + 1),
+    "pad": lambda a, n: torch.nn.functional.pad(a, (n, n + 1), value=n + 1), "masked": lambda a, n: a.masked_fill(a > 0, n + 1), "pow_": lambda a, n: (a + 1).abs().pow_(n + 1),
+    "inplace": lambda a, n: (a * 1).add_(n + 1) * 1, "reverse": lambda a, n: (n + 1) / (a.abs() + 1), "base": lambda a, n: (n + 1) ** (a + 1), "clamp": lambda a, n: torch.clamp(a, n - 2, n + 1),
+    "softplus": lambda a, n: torch.nn.functional.softplus(a, n + 1), "index_fill": lambda a, n: a.index_fill(0, torch.tensor([1]), n + 1),
+}
+
+
+@pytest.mark.parametrize("grad", [False, True], ids=["", "grad"])
+@pytest.mark.parametrize("name", NUMBERS)
+def test_expressions_of_an_int_that_changes(name, grad):
+    """An int that changed is a symbol; what is computed from it was once frozen at the value of that call."""
+    check(NUMBERS[name], *[(torch.arange(3.0).requires_grad_(grad), n) for n in (3, 4, 5, 6, 3)])
+
+
+@pytest.mark.parametrize("f", [lambda a, n: a.fill_(n + 1) + 0, lambda a, n: a.add_(n) * 1, lambda a, n: a[0].zero_() + a], ids=["fill", "add", "view"])
+def test_input_that_requires_grad_is_changed_in_place(f):
+    c = tcompile.compile(f)
+    for n in (3, 4, 5):
+        x, y = torch.ones(3, requires_grad=True), torch.ones(3, requires_grad=True)
+        same(f(x * 1, n), c(y * 1, n))
+        a, b = x * 2, y * 2
+        f(a, n).sum().backward()
+        c(b, n).sum().backward()
+        same(x.grad, y.grad)
