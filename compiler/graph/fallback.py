@@ -84,7 +84,8 @@ def _layout_of_kernel(op: torch._ops.OpOverload, leaves: list, spec: Any, metas:
         return metas                                    # the made-up values are not fit for it
     flat, tree = pytree.tree_flatten(metas)
     got = pytree.tree_leaves(real)
-    if len(flat) != len(got) or any(isinstance(m, TensorMeta) and tuple(r.shape) != m.shape for m, r in zip(flat, got)):
+    if len(flat) != len(got) or any(isinstance(m, TensorMeta) and isinstance(r, torch.Tensor) and tuple(r.shape) != m.shape
+                                    for m, r in zip(flat, got)):
         return metas
-    return pytree.tree_unflatten([m.replace(stride=tuple(r.stride())) if isinstance(m, TensorMeta) else m
+    return pytree.tree_unflatten([m.replace(stride=tuple(r.stride())) if isinstance(m, TensorMeta) and isinstance(r, torch.Tensor) else m
                                   for m, r in zip(flat, got)], tree)

@@ -7,12 +7,14 @@ hash-consed, so `is` compares them.
 """
 from __future__ import annotations
 
+import weakref
 from typing import Any, Hashable
 
 __all__ = ["Source", "local", "closure", "glob", "builtin", "function", "attr", "item", "dict_value", "type_of",
            "cell", "const", "default", "kwdefault", "size", "stride", "storage_offset", "tensor_grad"]
 
-_table: dict[tuple, "Source"] = {}
+# Weak: a Source lives as long as a guard, an entry or a longer path uses it; a const source must not keep its object for ever.
+_table: "weakref.WeakValueDictionary[tuple, Source]" = weakref.WeakValueDictionary()
 
 
 class Source:
