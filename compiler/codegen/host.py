@@ -310,8 +310,8 @@ def _function_name(op: Any) -> str:
 
 def _as_planned(t: torch.Tensor, shape: tuple, stride: tuple) -> torch.Tensor:
     """`t` with the planned strides: itself, or a copy where the operator laid its result out in another way."""
-    if t.stride() == stride and t.shape == shape:
-        return t
+    if t is None or t.stride() == stride and t.shape == shape:
+        return t                                       # None: an operator leaves out a result that is not needed (a workspace)
     if t.shape != shape:
         raise InternalError(f"an operator gave the shape {tuple(t.shape)} where {shape} was planned")
     if all(a == b or n == 1 for n, a, b in zip(shape, t.stride(), stride)):
