@@ -12,6 +12,8 @@ from types import FunctionType
 from typing import Any, Sequence
 
 from ..compiler.report.calls import EntryCall
+from ..compiler.report.words import frame_words
+from .cell import VALUE
 
 __all__ = ["worth_timing", "as_called"]
 
@@ -37,7 +39,7 @@ def _merged(parts: list[EntryCall], report: Any) -> EntryCall:
     first = parts[0]
     code = getattr(first.fn, "__code__", None)
     latest = [c for c in parts if getattr(c.fn, "__code__", None) is code][-1]
-    effects = [_words(c.why_not) for c in parts if not c.safe and c.why_not != _ONLY_BREAKS]
+    effects = [_words(c.why_not) or "its last value" for c in parts if not c.safe and c.why_not != _ONLY_BREAKS]
     frames = {i for i, f in enumerate(report.frames) if f.name == first.name}
     impure = [b for b in report.graph_breaks if b.frame in frames and b.kind not in _PURE_BREAKS]
     effects += [f"line {b.line}: {b.kind.replace('_', ' ')}" for b in impure]
@@ -45,7 +47,7 @@ def _merged(parts: list[EntryCall], report: Any) -> EntryCall:
     seconds = [c.compile_seconds for c in parts if c.compile_seconds is not None]
     why = "it has effects (" + ", ".join(dict.fromkeys(effects)) + ")" if effects else ""
     return replace(
-        latest, name=_name(first.name), args=args, kwargs=kwargs, safe=not effects, why_not=why,
+        latest, name=frame_words(first.name), args=args, kwargs=kwargs, safe=not effects, why_not=why,
         graphs=[g for c in parts for g in c.graphs], compile_seconds=sum(seconds) if seconds else None,
     )  # fmt: skip
 
@@ -59,14 +61,8 @@ def _words(effects: str) -> str:
         if e.startswith("attribute ")
         else e
         for e in effects.split(", ")
+        if not e.endswith(VALUE)
     )
-
-
-def _name(name: str) -> str:
-    if name == "<module>":
-        return "the cell's top level"
-    head, loop, line = name.partition(".<loop at line ")
-    return f"the loop at line {line.rstrip('>')}" + ("" if head == "<module>" else f" in {head}") if loop else name
 
 
 def as_called(fn: Any, parameters: tuple) -> tuple[tuple, dict[str, Any]]:

@@ -1,7 +1,8 @@
 """Running a cell as IPython runs one, with its code objects handed to an engine.
 
 `prepare` does what IPython does before execution (transformers, AST transformers, future flags, the name under which tracebacks
-find the source) and splits off the expressions whose value is displayed; `execute` and `execute_async` run the parts.
+find the source) and finds the expressions whose value is displayed; `execute` and `execute_async` run the parts. Statements and the
+expression that ends them are one code object, so that a function which the cell defines and calls is its own, however often it runs.
 The code runs once, in the user's namespace. Lines are those of the cell as typed: the magic's own line counts as line 1.
 """
 
@@ -12,10 +13,12 @@ import inspect
 import io
 import tokenize
 from dataclasses import dataclass
-from types import CodeType, TracebackType
+from types import CodeType
 from typing import Any, Callable
 
-__all__ = ["Cell", "prepare", "execute", "execute_async", "needs_await", "own_traceback"]
+__all__ = ["Cell", "prepare", "execute", "execute_async", "needs_await", "RUNNERS", "VALUE"]
+
+VALUE = "__tcompile_value__"  # the name under which a part leaves the value of its last expression, for a moment
 
 Run = Callable[[CodeType, dict], Any]
 
@@ -26,7 +29,7 @@ class Cell:
 
     text: str  # as typed, magic line included
     name: str  # the file name of its code
-    parts: list[tuple[CodeType, bool]]
+    parts: list[tuple[CodeType, bool]]  # shown: the code's value, or what it left under VALUE
     silenced: bool = False  # a semicolon ends it
 
     @property
@@ -52,10 +55,17 @@ def prepare(shell: Any, body: str, first_line: str | None) -> Cell:
     parts: list[tuple[CodeType, bool]] = []
     with shell.compile.extra_flags(flags):
         for nodes, shown in _split(tree.body, shell.ast_node_interactivity):
-            if shown:
-                parts.append((shell.compile(ast.Expression(nodes[0].value), name, "eval"), True))
+            code = shell.compile(ast.Module(nodes[:-1] if shown else nodes, []), name, "exec")
+            if not shown:
+                parts.append((code, False))
+            elif len(nodes) == 1 or code.co_flags & inspect.CO_COROUTINE:  # what awaits runs as it is: the expression need not
+                if len(nodes) > 1:
+                    parts.append((code, False))
+                parts.append((shell.compile(ast.Expression(nodes[-1].value), name, "eval"), True))
             else:
-                parts.append((shell.compile(ast.Module(nodes, []), name, "exec"), False))
+                kept = ast.Assign([ast.Name(VALUE, ast.Store())], nodes[-1].value)
+                kept = ast.fix_missing_locations(ast.copy_location(kept, nodes[-1]))
+                parts.append((shell.compile(ast.Module([*nodes[:-1], kept], []), name, "exec"), True))
     return Cell(text, name, parts, bool(parts) and parts[-1][1] and _ends_with_semicolon(transformed))
 
 
@@ -69,7 +79,7 @@ def _ends_with_semicolon(source: str) -> bool:
 
 
 def _split(nodes: list[ast.stmt], interactivity: str) -> list[tuple[list[Any], bool]]:
-    """Runs of statements, and the expressions whose value is shown, by IPython's setting `ast_node_interactivity`."""
+    """Runs of statements, each ended by the expression whose value is shown, by IPython's setting `ast_node_interactivity`."""
     nodes = list(nodes)
     if interactivity == "last_expr_or_assign" and nodes and not isinstance(nodes[-1], ast.Expr):
         last = nodes[-1]
@@ -87,10 +97,11 @@ def _split(nodes: list[ast.stmt], interactivity: str) -> list[tuple[list[Any], b
     out: list[tuple[list[Any], bool]] = []
     for i, n in enumerate(nodes):
         shown = isinstance(n, ast.Expr) and (interactivity == "all" or interactivity != "none" and i == len(nodes) - 1)
-        if shown or not out or out[-1][1]:
-            out.append(([n], shown))
-        else:
+        if out and not out[-1][1]:
             out[-1][0].append(n)
+            out[-1] = (out[-1][0], shown)
+        else:
+            out.append(([n], shown))
     return out
 
 
@@ -101,7 +112,7 @@ def execute(shell: Any, cell: Cell, run: Run, show: bool = True) -> Any:
     value = None
     for i, (code, shown) in enumerate(cell.parts):
         result = run(code, shell.user_ns)
-        value = _shown(shell, cell, i, shown and show, result)
+        value = _shown(shell, cell, i, shown and show, shell.user_ns.pop(VALUE, result))
     return value
 
 
@@ -113,7 +124,7 @@ async def execute_async(shell: Any, cell: Cell, run: Run) -> Any:
         result = run(code, shell.user_ns)
         if code.co_flags & inspect.CO_COROUTINE:
             result = await result
-        value = _shown(shell, cell, i, shown, result)
+        value = _shown(shell, cell, i, shown, shell.user_ns.pop(VALUE, result))
     return value
 
 
@@ -139,13 +150,4 @@ def needs_await(shell: Any, body: str) -> bool:
     return bool(code.co_flags & inspect.CO_COROUTINE)
 
 
-def own_traceback(tb: TracebackType | None, name: str) -> TracebackType | None:
-    """The part of a traceback from the cell's first own frame on, or None where the cell has none. The shell's frame for
-    the magic call may have the same file name: what counts is what comes after `execute`."""
-    while tb is not None:
-        if tb.tb_frame.f_code in (execute.__code__, execute_async.__code__):
-            while tb is not None and tb.tb_frame.f_code.co_filename != name:
-                tb = tb.tb_next
-            return tb
-        tb = tb.tb_next
-    return None
+RUNNERS = (execute.__code__, execute_async.__code__)  # in a traceback, the cell's own frames come after one of these

@@ -6,6 +6,7 @@ import time
 from typing import Any, Callable
 
 from ..compiler.report.numbers import plural, seconds
+from ..compiler.report.words import frame_words
 
 __all__ = ["Progress"]
 
@@ -28,7 +29,8 @@ class Progress:
     def __call__(self, e: Any) -> None:
         kind = e.kind
         if kind == "capture_begin":
-            self.frame = str(getattr(e.frame, "co_qualname", None) or getattr(e.frame, "co_name", None) or e.frame)
+            name = str(getattr(e.frame, "co_qualname", None) or getattr(e.frame, "co_name", None) or e.frame)
+            self.frame = frame_words(name)
         elif kind == "kernel":
             self.kernels += 1
         elif kind == "progress":
@@ -54,9 +56,8 @@ class Progress:
             if self.compiling:  # the cell goes on: the line must not say that it compiles
                 self.compiling = False
                 self.shown = now
-                self.say(
-                    f"running · {plural(self.entries, 'entry', 'entries')} compiled, last after {seconds(now - self.started)}"
-                )
+                done = plural(self.entries, "entry", "entries")
+                self.say(f"running · {done} compiled so far, in {seconds(now - self.started)}" if self.entries else "running")
             return
         if now - self.started < _PATIENCE and self.stages[-1] != "runtime" or now - self.shown < _INTERVAL:
             return

@@ -16,12 +16,13 @@ from ..compiler.errors import OptionError
 from ..compiler.report import CompileReport
 from ..compiler.report.finish import finish
 from ..compiler.report.labels import label, set_cell_labels
-from ..compiler.report.schema import CellSource
-from .cell import Cell, execute, execute_async, needs_await, own_traceback, prepare
+from ..compiler.report.schema import CellSource, Speedups
+from .cell import RUNNERS, Cell, execute, execute_async, needs_await, prepare
 from .display import Place
 from .engine import Compiler, Engine
 from .options import CellOptions, comment_options, parse
 from .progress import Progress
+from .tracebacks import own_traceback, render
 
 __all__ = ["Session"]
 
@@ -173,6 +174,7 @@ class Session:
             ok = True
         except BaseException as e:
             self._own_lines_only(e, cell)
+            builder.r.raised = type(e).__name__
             raise
         finally:
             self.cells += 1
@@ -233,7 +235,10 @@ class Session:
         place.show(report, final=False)
 
         def timing() -> None:
-            report.speedups = self._time(builder, spec, cell, place)
+            try:
+                report.speedups = self._time(builder, spec, cell, place)
+            except KeyboardInterrupt:  # the cell itself is done and its result shown
+                report.speedups = Speedups("unavailable", "timing was interrupted", spec.time)
             finish(report, builder.served)
             place.show(report)
 
@@ -250,8 +255,6 @@ class Session:
             calls = worth_timing(builder.calls, builder.r)
             return measure(calls, self.engine, spec.options, spec.compare, spec.time, place.say)
         if cell.is_async:
-            from ..compiler.report.schema import Speedups
-
             return Speedups("unavailable", "a cell with top-level await is not run again")
 
         def eager() -> None:
@@ -269,12 +272,11 @@ class Session:
     def _own_lines_only(self, e: BaseException, cell: Cell) -> None:
         """Let the traceback begin at the cell's own code, as if IPython had run it."""
 
-        def render() -> list[str]:
-            tb = own_traceback(e.__traceback__, cell.name)
-            return self.shell.InteractiveTB.structured_traceback(type(e), e, tb or e.__traceback__, tb_offset=0)
+        def show() -> list[str]:
+            return render(self.shell, e, own_traceback(e.__traceback__, cell.name, RUNNERS))
 
         with contextlib.suppress(AttributeError, TypeError):  # an exception class with __slots__ shows all frames
-            e._render_traceback_ = render  # type: ignore[attr-defined]
+            e._render_traceback_ = show  # type: ignore[attr-defined]
 
 
 class _Transformer:
@@ -303,9 +305,7 @@ def _await(head: str, body: str) -> str:
     return f"await get_ipython().find_cell_magic('tcompile').__self__.session.run_async({head!r}, {body!r})\n"
 
 
-def _not_timed(spec: CellOptions, builder: Any, ok: bool) -> Any:
-    from ..compiler.report.schema import Speedups
-
+def _not_timed(spec: CellOptions, builder: Any, ok: bool) -> Speedups:
     if not ok:
         return Speedups("unavailable", "the cell raised")
     if spec.time is None:

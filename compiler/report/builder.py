@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import datetime
 import linecache
+import re
 import time
 import uuid
 from contextlib import contextmanager
@@ -28,6 +29,7 @@ from .words import expected_text, failure_subject, failure_words, guard_class, g
 
 __all__ = ["ReportBuilder", "record"]
 
+_HIDDEN = "__tcompile_value__"  # where a cell leaves the value of its last expression, for a moment: not an effect
 _GROUP_FROM = 12  # that many guards of one kind and text on parameters become one row
 
 
@@ -61,6 +63,7 @@ class ReportBuilder:
         self._stack: list[list] = []  # [stage name, seconds of the stages inside]
         self._stages: dict[tuple[str, str], s.Stage] = {}
         self._frame_of: dict[tuple[str, str, int], int] = {}
+        self._files: dict[int, str] = {}  # frame -> its file as Python names it
         self._open: list[int] = []  # frames in capture, innermost last
         self._results: dict[int, Any] = {}  # frame -> its latest CaptureResult
         self._guards: list[tuple[int, Any]] = []  # (entry, Guard)
@@ -103,8 +106,10 @@ class ReportBuilder:
         ):  # an event named it before its place was known
             i = self._frame_of[key] = self._frame_of.pop((name, "", 0))
             self.r.frames[i].file, self.r.frames[i].line = label(file), line
+            self._files[i] = file
         if key not in self._frame_of:
             self._frame_of[key] = len(self.r.frames)
+            self._files[len(self.r.frames)] = file
             self.r.frames.append(s.Frame(name, label(file), line))
         return self._frame_of[key]
 
@@ -236,6 +241,9 @@ class ReportBuilder:
         expected, got = failure_words(f)
         source, detail = failure_subject(f)
         file, line = g.file or "", g.line
+        source, suggestion = self._users_name(i, source), f.suggestion
+        if g.source is not None and source != g.source.name():
+            suggestion = suggestion.replace(g.source.name(), source)
         self.r.recompiles.append(
             s.Recompile(
                 i,
@@ -248,7 +256,7 @@ class ReportBuilder:
                 label(file),
                 line,
                 linecache.getline(file, line).rstrip("\n") if file and line else "",
-                f.suggestion,
+                suggestion,
                 g.why,
                 len(failures) - 1,
                 self._now(),
@@ -260,6 +268,15 @@ class ReportBuilder:
                 self._failed[entry, id(guard)] = self._failed.get((entry, id(guard)), 0) + 1
                 break
         self._tell("recompile", i, None, f"{subject(what)}: {expected} → {got}")
+
+    def _users_name(self, frame: int, source: str) -> str:
+        """A loop's body gets its item as `__value`, outlined as a function: the user's name for it stands in the line of the loop."""
+        if not source.startswith("__value"):
+            return source
+        f = self.r.frames[frame]
+        text = linecache.getline(self._files.get(frame, f.file), f.line)
+        found = re.match(r"\s*(?:async\s+)?for\s+(\w+)\s+in\b", text)
+        return source.replace("__value", found.group(1) if found else "item", 1)
 
     def _on_limit(self, e: events.Event) -> None:
         i = self._frame(e.frame)
@@ -375,7 +392,7 @@ class ReportBuilder:
             graph,
             len(getattr(result, "guards", ()) or ()),
             list(self._pending_breaks),
-            [str(x) for x in getattr(result, "effects", ()) or ()],
+            [str(x) for x in getattr(result, "effects", ()) or () if _HIDDEN not in str(x)],
             getattr(result, "source", "") or "",
             seconds=float(e.facts.get("seconds") or 0.0),
             inlined=[

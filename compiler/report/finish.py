@@ -7,6 +7,7 @@ from typing import Any
 from . import schema as s
 from .labels import cell_number
 from .numbers import count, interval, plural, seconds
+from .words import frame_words
 
 __all__ = ["finish", "closed_line"]
 
@@ -28,6 +29,14 @@ def finish(r: Any, served: int = 0) -> None:
     m.recompiles = len(r.recompiles)
     m.compile_seconds = sum(st.seconds for st in r.stages if not st.parent)
     m.status, m.note = _status(r, served)
+    if r.raised == "FullGraphError" and r.graph_breaks:  # the one break that ended it is the whole story
+        b = r.graph_breaks[-1]
+        m.status, m.note = "error", f"fullgraph: the graph breaks at line {b.line} ({_code_word(b)})"
+    elif r.raised == "KeyboardInterrupt":
+        m.note = "interrupted"
+        m.status = m.status if any(f.entries for f in r.frames) else "error"
+    elif r.raised:
+        m.note = f"{m.note} · " * (m.status != "nothing" and bool(m.note)) + f"the cell raised {r.raised}"
     m.symbol = SYMBOLS[m.status]
     m.line = closed_line(r)
 
@@ -82,7 +91,7 @@ def _marks(r: Any) -> list[s.Mark]:
             c.file,
             c.line,
             "guard",
-            f"{_subject(c)}: {c.expected} → {c.got}; `{c.frame_name}` was compiled again",
+            f"{_subject(c)}: {c.expected} → {c.got}; {_called(c.frame_name)} was compiled again",
             f"recompiles/{i}",
         )
     for i, f in enumerate(r.fallbacks):
@@ -105,13 +114,22 @@ def _is_user_code(r: Any, file: str) -> bool:
     return bool(file) and (file == r.source.file or cell_number(file) is not None)
 
 
+def _called(frame: str) -> str:
+    words = frame_words(frame)
+    return words if words != frame else f"`{frame}`"
+
+
 def _subject(c: s.Recompile) -> str:
     return f"{c.source}.{c.detail}" if c.source and c.detail else c.source or c.detail or c.kind
 
 
 def _findings(r: Any) -> list[s.Finding]:
     out: list[s.Finding] = []
+    told = set()
     for i, b in enumerate(r.graph_breaks):
+        if (b.file, b.line, b.reason) in told:  # two calls on one line: one thing to do
+            continue
+        told.add((b.file, b.line, b.reason))
         where = f"line {b.line}" if b.file == r.source.file else f"{b.file}:{b.line}"
         out.append(s.Finding("warning", f"{where}: {b.reason}", b.remedy, f"breaks/{i}", b.line, None))
     for i, f in enumerate(r.frames):
@@ -144,7 +162,7 @@ def _findings(r: Any) -> list[s.Finding]:
         out.append(
             s.Finding(
                 "info" if len(which) < 3 else "warning",
-                f"`{c.frame_name}` was compiled again {plural(len(which), 'time')} because {what} changed ({c.expected} → {c.got})",
+                f"{_called(c.frame_name)} was compiled again {plural(len(which), 'time')} because {what} changed ({c.expected} → {c.got})",
                 c.suggestion,
                 f"recompiles/{which[-1]}",
                 c.line,
@@ -195,6 +213,8 @@ def closed_line(r: Any) -> str:
         if x is not None:
             verb = "" if over == "torch" else "faster " if x.ratio >= 1 else "the speed "
             parts.append(f"{interval(x.ratio, x.lo, x.hi)} {verb}{'of' if verb == 'the speed ' else 'than'} {words}")
+    if r.speedups.overall and all(c.measured in ("graphs", "") for c in r.speedups.calls):
+        parts[-1] += " (graphs alone)"
     if m.graphs:
         cost = f"{seconds(m.compile_seconds)} to compile"
         even = next((c.break_even_calls for c in r.speedups.calls if c.break_even_calls is not None), None)

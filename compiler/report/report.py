@@ -61,6 +61,7 @@ class CompileReport:
     findings: list[s.Finding] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
     omitted: list[s.Omission] = field(default_factory=list)
+    raised: str = field(default="", compare=False, repr=False)  # the exception that ended the cell; the summary tells of it
     result: Any = field(default=None, compare=False, repr=False)  # explain(): the call's value; never saved
     live: Any = field(
         default=None, compare=False, repr=False

@@ -158,7 +158,12 @@ class StandIn:
 
     def run_code(self, code: Any, ns: dict, options: Any) -> Any:
         __tracebackhide__ = True
-        value = eval(code, ns)
+        try:
+            return eval(code, ns)
+        finally:
+            self._compiled(ns)
+
+    def _compiled(self, ns: dict) -> None:
         fresh = ns.pop("compile_now", None)
         if fresh is not None:
             f, x = fresh
@@ -170,7 +175,6 @@ class StandIn:
                 delay=ns.get("DELAY", 0.0),
                 recompile=ns.get("RECOMPILE", False),
             )
-        return value
 
     def again(self, fn: Callable, options: Any) -> tuple:
         return fn, contextlib.nullcontext

@@ -1,0 +1,74 @@
+"""Tracebacks of cells: the user's frames and the libraries' they called, as without a compiler in between.
+
+Frames of tcompile's own files, and of the entries that it wrote, are left out. An error that tcompile raises on purpose is for the
+user and names the user's line: where no user's frame is on the way to it, the message stands alone.
+"""
+
+from __future__ import annotations
+
+import os
+from types import CodeType, TracebackType
+from typing import Any
+
+from ..compiler.errors import InternalError, TCompileError
+
+__all__ = ["own_traceback", "users_traceback", "render"]
+
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+# The package may be a tree of links (an editable install): frames name files as they were found on sys.path.
+_OURS = tuple({_PACKAGE, os.path.realpath(os.path.dirname(_PACKAGE)) + os.sep})
+
+# Files of tcompile whose functions call the user's code; what others call (importlib, subprocess, torch.fx) is compilation.
+_DISPATCH = ("engine.py", "hook.py", "dispatch.py", "cell.py", "session.py", "modules.py", "api.py")
+
+
+def _is_ours(code: CodeType) -> bool:
+    file = code.co_filename
+    return file.startswith("<tcompile ") or file.startswith(_OURS)
+
+
+def own_traceback(tb: TracebackType | None, name: str, runners: tuple[CodeType, ...]) -> TracebackType | None:
+    """The part of a traceback from the cell's first own frame on, or None where the cell has none. The shell's frame for the magic call
+    may have the same file name `name`: what counts is what comes after a frame of `runners`, which run the cell's code."""
+    while tb is not None:
+        if tb.tb_frame.f_code in runners:
+            while tb is not None and tb.tb_frame.f_code.co_filename != name:
+                tb = tb.tb_next
+            return tb
+        tb = tb.tb_next
+    return None
+
+
+def users_traceback(tb: TracebackType | None) -> TracebackType | None:
+    """The traceback without tcompile's frames and without what these called for themselves; None where nothing is left."""
+    links = []
+    while tb is not None:
+        links.append(tb)
+        tb = tb.tb_next
+    ours = [i for i, link in enumerate(links) if _is_ours(link.tb_frame.f_code)]
+    if ours and not _calls_users_code(links[ours[-1]].tb_frame.f_code):
+        links = links[: ours[-1]]
+    out: TracebackType | None = None
+    for link in reversed(links):
+        if not _is_ours(link.tb_frame.f_code):
+            out = TracebackType(out, link.tb_frame, link.tb_lasti, link.tb_lineno)
+    return out
+
+
+def _calls_users_code(code: CodeType) -> bool:
+    return code.co_filename.startswith("<tcompile ") or os.path.basename(code.co_filename) in _DISPATCH
+
+
+def render(shell: Any, e: BaseException, tb: TracebackType | None) -> list[str]:
+    """What the shell shows for `e`. `tb` is the traceback from the cell's own code on."""
+    shown = users_traceback(tb)
+    if shown is None and isinstance(e, KeyboardInterrupt):
+        return [f"KeyboardInterrupt: {e or 'while compiling; nothing of this statement has run'}"]
+    if shown is None and isinstance(e, TCompileError) and not isinstance(e, InternalError):
+        return [f"{type(e).__name__}: {e}"]
+    for linked in (e.__cause__, e.__context__):
+        if linked is not None:
+            linked.__traceback__ = users_traceback(linked.__traceback__)
+    lines = shell.InteractiveTB.structured_traceback(type(e), e, shown or tb or e.__traceback__, tb_offset=0)
+    # A break function holds only the locals that are still needed: its frame's parameters cannot all be told.
+    return [line.replace("***failed resolving arguments***", "…") for line in lines]
