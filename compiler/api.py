@@ -41,6 +41,7 @@ def compile(fn: Any = None, *, mode: str | None = None, backend: Any = "tcompile
     Returns a callable like `fn`: same results, same side effects, compiled on first call. For a module, an object that shares the
     module's state (state_dict, parameters, train/eval) and pickles as the module.
     """
+    __tracebackhide__ = True             # IPython shows a mistake in the options at the user's line alone
     opts = Options.make(mode, resolve(backend), fullgraph, dynamic, options)
     if backend_options and not callable(opts.backend):
         first = next(iter(backend_options))

@@ -27,6 +27,7 @@ from .errors import FullGraphError, InternalError, TCompileError
 from .guards.explain import explain_failure
 from .guards.guard import Guard
 from .guards.program import compile_guards
+from .guards.state import read_field
 from .report.calls import EntryCall, GraphCall
 from .report.labels import label
 from .runtime import hook
@@ -91,7 +92,7 @@ class Engine:
         """Compile the frame for this call. Gives the new Entry, or RUN_ORIGINAL where the frame is to run as it is."""
         __tracebackhide__ = True
         state = self.state(code)
-        if state.skip_reason:
+        if state.skip_reason or _watched_by_modes():
             return RUN_ORIGINAL
         with _lock:
             entry = cache.lookup(func, args)          # another thread may have been quicker
@@ -253,6 +254,12 @@ def _pass_over(result: CaptureResult) -> None:
         code = v.__code__ if name.startswith("break_") and isinstance(v, types.FunctionType) else v
         if isinstance(code, types.CodeType):
             hook.skip_code(code)
+
+
+def _watched_by_modes() -> bool:
+    """Whether a TorchFunctionMode or TorchDispatchMode of the user's is to see every operator, as eager calls them."""
+    _, function_modes, dispatch_modes = read_field("torch_function")
+    return bool(function_modes or dispatch_modes)
 
 
 def _guard_later_decisions(result: CaptureResult) -> None:
