@@ -238,7 +238,7 @@ class Session:
             try:
                 report.speedups = self._time(builder, spec, cell, place)
             except KeyboardInterrupt:  # the cell itself is done and its result shown
-                report.speedups = Speedups("unavailable", "timing was interrupted", spec.time)
+                report.speedups = Speedups("unavailable", "interrupted", spec.time)
             finish(report, builder.served)
             place.show(report)
 

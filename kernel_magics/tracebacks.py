@@ -55,6 +55,13 @@ def users_traceback(tb: TracebackType | None) -> TracebackType | None:
     return out
 
 
+def _entered(tb: TracebackType | None) -> bool:
+    """Whether an entry was running."""
+    while tb is not None and not tb.tb_frame.f_code.co_filename.startswith("<tcompile "):
+        tb = tb.tb_next
+    return tb is not None
+
+
 def _calls_users_code(code: CodeType) -> bool:
     return code.co_filename.startswith("<tcompile ") or os.path.basename(code.co_filename) in _DISPATCH
 
@@ -63,7 +70,8 @@ def render(shell: Any, e: BaseException, tb: TracebackType | None) -> list[str]:
     """What the shell shows for `e`. `tb` is the traceback from the cell's own code on."""
     shown = users_traceback(tb)
     if shown is None and isinstance(e, KeyboardInterrupt):
-        return [f"KeyboardInterrupt: {e or 'while compiling; nothing of this statement has run'}"]
+        where = "in compiled code" if _entered(e.__traceback__) else "while compiling, before the code ran"
+        return [f"KeyboardInterrupt: {str(e) or where}"]
     if shown is None and isinstance(e, TCompileError) and not isinstance(e, InternalError):
         return [f"{type(e).__name__}: {e}"]
     for linked in (e.__cause__, e.__context__):

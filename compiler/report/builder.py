@@ -274,7 +274,8 @@ class ReportBuilder:
         if not source.startswith("__value"):
             return source
         f = self.r.frames[frame]
-        text = linecache.getline(self._files.get(frame, f.file), f.line)
+        at = re.search(r"<loop at line (\d+)>", f.name)
+        text = linecache.getline(self._files.get(frame, f.file), int(at.group(1)) if at else f.line)
         found = re.match(r"\s*(?:async\s+)?for\s+(\w+)\s+in\b", text)
         return source.replace("__value", found.group(1) if found else "item", 1)
 
