@@ -34,6 +34,15 @@ def _plain(op: Any) -> Callable:
     return lambda *args, **kw: (op, args, kw)
 
 
+def _between(packet: Any) -> Callable:
+    """linspace and logspace, whose ends may be tensors."""
+    def f(*args: Any, **kw: Any) -> Any:
+        ends = [args[i] if i < len(args) else kw.get(name) for i, name in enumerate(("start", "end"))]
+        kinds = ["Tensor" if isinstance(x, torch.Tensor) else "Scalar" for x in ends]
+        return getattr(packet, "_".join(kinds) if "Tensor" in kinds else "default"), args, kw
+    return f
+
+
 def _arange(*args: Any, **kw: Any) -> Any:
     start, end, step = kw.pop("start", None), kw.pop("end", None), kw.pop("step", None)
     args = list(args)
@@ -75,8 +84,8 @@ def _eye(n: Any, m: Any = None, **kw: Any) -> Any:
 _FACTORIES: dict[Any, Callable] = {
     torch.zeros: _sized(aten.zeros.default), torch.ones: _sized(aten.ones.default), torch.rand: _sized(aten.rand.default),
     torch.randn: _sized(aten.randn.default), torch.empty: _sized(aten.empty.memory_format), torch.arange: _arange,
-    torch.full: _full, torch.randint: _randint, torch.eye: _eye, torch.linspace: _plain(aten.linspace.default),
-    torch.logspace: _plain(aten.logspace.default), torch.randperm: _plain(aten.randperm.default),
+    torch.full: _full, torch.randint: _randint, torch.eye: _eye, torch.linspace: _between(aten.linspace),
+    torch.logspace: _between(aten.logspace), torch.randperm: _plain(aten.randperm.default),
     torch.empty_strided: _plain(aten.empty_strided.default), torch.scalar_tensor: _plain(aten.scalar_tensor.default),
 }
 
@@ -102,6 +111,10 @@ def _specialised(x: Any) -> Any:
     return x
 
 
+def _known_number(x: Any) -> Any:
+    return int(x) if isinstance(x, torch.SymInt) else x
+
+
 def trace_call(fn: Callable, args: tuple, kwargs: dict) -> Any:
     """fn(*args, **kwargs) on TraceTensors; factories give TraceTensors. Raises NotImplementedError for what cannot be
     traced (a generator, out= of a factory)."""
@@ -119,6 +132,8 @@ def trace_call(fn: Callable, args: tuple, kwargs: dict) -> Any:
     try:
         return fn(*args, **kwargs)
     except RuntimeError as e:
+        if "NYI SymInt equality" in str(e):             # autograd's formulas look at exponents
+            return fn(*map(_known_number, args), **{k: _known_number(v) for k, v in kwargs.items()})
         if "expected to contain only concrete integers" in str(e) or "when we expected a concrete int" in str(e):
             # a C++ composite makes a tensor of a symbolic size by itself: once more with the sizes fixed
             return fn(*map(_specialised, args), **{k: _specialised(v) for k, v in kwargs.items()})

@@ -52,11 +52,11 @@ class Row:
         return "right" if self.outcome.agreed else "refused"
 
 
-def run(info: Any, dtype: torch.dtype, limit: int | None = None, spread: bool = False, compile: Callable = compile_sample) -> Row:
+def run(info: Any, dtype: torch.dtype, limit: int | None = None, spread: bool = False, change: Callable | None = None) -> Row:
     """Every sample of an operator, or `limit` of them (the first, or from all over)."""
     with warnings.catch_warnings(), tcompile.record() as r:
         warnings.simplefilter("ignore")
-        outcome = check(info, dtype, compile, refusals=(NotImplementedError, FullGraphError), limit=limit, spread=spread)
+        outcome = check(info, dtype, compile_sample, refusals=(NotImplementedError, FullGraphError), limit=limit, spread=spread, change=change)
     report = r.report()
     calls = {e.op: e.reason for e in report.externs}
     eager = list(dict.fromkeys(f"{f.what}: {f.reason}" for f in report.fallbacks))

@@ -27,14 +27,17 @@ COMMON = """add sub mul div.no_rounding_mode pow neg abs exp log sqrt rsqrt sin 
     roll topk""".split()
 
 
-SEED = 42            # op_db's own wrappers of random operators seed with it
+SEED = 42
 UNDEFINED = frozenset("empty empty_like empty_strided empty_permuted new_empty new_empty_strided".split())   # values mean nothing
 
 
 @functools.cache
 def op_infos() -> dict[str, Any]:
-    """name or name.variant -> OpInfo."""
+    """name or name.variant -> OpInfo. Random operators come without op_db's wrapper that saves and restores the state of the generator
+    around them, which is no operator: `check` seeds before each call."""
+    from torch.testing._internal import common_methods_invocations as module
     from torch.testing._internal.common_methods_invocations import op_db
+    module.wrapper_set_seed = lambda op, *args, **kwargs: op(*args, **kwargs)
     return {i.name + (f".{i.variant_test_name}" if i.variant_test_name else ""): i for i in op_db}
 
 
@@ -87,12 +90,15 @@ class Outcome:
 
 
 def check(info: Any, dtype: torch.dtype, compile: Callable[[Callable, list], Callable], *, refusals: tuple = (NotImplementedError,),
-          limit: int | None = None, strides: bool = True, tolerance: dict | None = None, spread: bool = False) -> Outcome:
-    """Every sample of `info` in `dtype` through `compile`, against eager. Eager errors must come back as errors."""
+          limit: int | None = None, strides: bool = True, tolerance: dict | None = None, spread: bool = False,
+          change: Callable[[torch.Tensor], torch.Tensor] | None = None) -> Outcome:
+    """Every sample of `info` in `dtype` through `compile`, against eager. Eager errors must come back as errors.
+    `change` makes other tensors of the sample's own (strided ones, ones with NaN)."""
     out = Outcome()
     for s in samples(info, dtype, limit=limit, spread=spread):
-        eager_in = [t.detach().clone(memory_format=torch.preserve_format) if _dense(t) else copy.deepcopy(t) for t in s.tensors]
-        ours_in = [t.detach().clone(memory_format=torch.preserve_format) if _dense(t) else copy.deepcopy(t) for t in s.tensors]
+        if change is not None:
+            s.tensors = [change(t) if _dense(t) else t for t in s.tensors]
+        eager_in, ours_in = [_copy(t) for t in s.tensors], [_copy(t) for t in s.tensors]
         try:
             torch.manual_seed(SEED)
             with torch.no_grad():
@@ -145,6 +151,16 @@ def _as_exact(fn: Callable, tensors: list, want: Any, got: Any) -> bool:
         if rms[1] > 2 * rms[0] + torch.finfo(w.dtype).eps * 1e-2:
             return False
     return True
+
+
+def _copy(t: torch.Tensor) -> torch.Tensor:
+    """The same values in memory laid out the same way."""
+    if not _dense(t):
+        return copy.deepcopy(t)
+    if t.is_contiguous() or not t.numel() or t.is_conj() or t.is_neg():
+        return t.detach().clone(memory_format=torch.preserve_format)
+    memory = t.untyped_storage().clone()
+    return torch.empty(0, dtype=t.dtype, device=t.device).set_(memory, t.storage_offset(), t.shape, t.stride())
 
 
 def _dense(t: torch.Tensor) -> bool:

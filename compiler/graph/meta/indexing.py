@@ -87,9 +87,13 @@ def gather(x: TensorMeta, dim: int, index: TensorMeta, *, sparse_grad: bool = Fa
     return new(index.shape, x.dtype, x.device)
 
 
-@rule("scatter", "scatter_add", "scatter_reduce", "index_add", "index_copy", "index_fill", "index_reduce",
-      "as_strided_scatter", "put")
+@rule("scatter", "scatter_add", "scatter_reduce", "index_add", "index_copy", "index_reduce")
 def scatter(x: TensorMeta, *_: Any, **__: Any) -> TensorMeta:
+    return TensorMeta(x.shape, contiguous_strides(x.shape), x.dtype, x.device)
+
+
+@rule("index_fill", "as_strided_scatter", "put")
+def filled(x: TensorMeta, *_: Any, **__: Any) -> TensorMeta:
     return TensorMeta(x.shape, preserve_strides(x), x.dtype, x.device)
 
 
@@ -114,7 +118,7 @@ def masked_scatter(x: TensorMeta, mask: TensorMeta, source: TensorMeta) -> Tenso
     if mask.dtype is not torch.bool:
         raise RuntimeError(f"masked_scatter_ only supports boolean masks, but got mask with dtype {mask.dtype}")
     shape = broadcast_shapes(x.shape, mask.shape)
-    return TensorMeta(shape, preserve_strides(x) if shape == x.shape else contiguous_strides(shape), x.dtype, x.device)
+    return TensorMeta(shape, contiguous_strides(shape), x.dtype, x.device)
 
 
 @rule("index_put", "_unsafe_index_put", "_index_put_impl")

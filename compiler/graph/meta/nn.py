@@ -421,3 +421,23 @@ def im2col(x: TensorMeta, kernel: Any, dilation: Any, padding: Any, stride: Any)
     k, d, p, s = (_spread(v, 2) for v in (kernel, dilation, padding, stride))
     blocks = [fold((x.shape[2 + i] + 2 * p[i] - d[i] * (k[i] - 1) - 1) // s[i] + 1) for i in range(2)]
     return new((n, fold(c * k[0] * k[1]), numel(blocks)), x.dtype, x.device)
+
+
+# ---- embedding bags
+@rule("_embedding_bag", "_embedding_bag_forward_only")
+def embedding_bag(weight: TensorMeta, indices: TensorMeta, offsets: TensorMeta, scale_grad_by_freq: bool = False, mode: int = 0,
+                  sparse: bool = False, per_sample_weights: TensorMeta | None = None, include_last_offset: bool = False,
+                  padding_idx: int = -1) -> tuple:
+    """What the kernel keeps for backward has shapes that depend on its fast paths and on torch's version: the kernel itself is asked,
+    with a table of one row."""
+    if weight.device.type != "cpu":
+        raise NotImplementedError(f"embedding_bag on {weight.device}")
+
+    def made(m: TensorMeta, shape: Sequence[IntLike]) -> torch.Tensor:
+        return torch.empty_strided([fix(s) for s in shape], [fix(s) for s in m.stride], dtype=m.dtype).zero_()
+
+    weights = None if per_sample_weights is None else made(per_sample_weights, per_sample_weights.shape)
+    with torch.no_grad():
+        out = torch.ops.aten._embedding_bag.default(made(weight, (1, weight.shape[1])), made(indices, indices.shape), made(offsets, offsets.shape),
+                                                    False, mode, False, weights, include_last_offset, padding_idx if padding_idx < 0 else 0)
+    return tuple(new(tuple(t.shape), t.dtype, weight.device) for t in out)

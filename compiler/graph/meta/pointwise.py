@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from .core import RULES, TensorMeta, broadcast_shapes, rule
+from .core import RULES, TensorMeta, broadcast_shapes, contiguous_strides, rule
 from .strides import elementwise_strides
 from .types import is_int, result_type, to_complex_real
 
@@ -162,9 +162,7 @@ def masked_fill(a: TensorMeta, mask: TensorMeta, value: Any) -> TensorMeta:
     if mask.dtype is not torch.bool:
         raise RuntimeError(f"masked_fill only supports boolean masks, but got mask with dtype {mask.dtype}")
     shape = broadcast_shapes(a.shape, mask.shape)
-    if shape == a.shape:
-        return pointwise([a], a.dtype)
-    return TensorMeta(shape, elementwise_strides(shape, [a, mask]), a.dtype, a.device)
+    return TensorMeta(shape, contiguous_strides(shape), a.dtype, a.device)
 
 
 _FIRST = """relu relu6 leaky_relu elu gelu silu hardtanh hardswish hardsigmoid mish softplus threshold celu selu

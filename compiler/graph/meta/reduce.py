@@ -145,18 +145,18 @@ def count_nonzero(x: TensorMeta, dim: Any = None) -> TensorMeta:
 @rule("cumsum", "cumprod")
 def cumsum(x: TensorMeta, dim: int, *, dtype: torch.dtype | None = None) -> TensorMeta:
     norm_dim(dim, x.ndim)
-    return TensorMeta(x.shape, preserve_strides(x), _sum_dtype(x, dtype), x.device)
+    return new(x.shape, _sum_dtype(x, dtype), x.device)
 
 
 @rule("logcumsumexp")
 def logcumsumexp(x: TensorMeta, dim: int) -> TensorMeta:
-    return TensorMeta(x.shape, preserve_strides(x), x.dtype, x.device)
+    return new(x.shape, x.dtype, x.device)
 
 
 @rule("cummax", "cummin")
 def cummax(x: TensorMeta, dim: int) -> tuple[TensorMeta, TensorMeta]:
     norm_dim(dim, x.ndim)
-    return new(x.shape, x.dtype, x.device, preserve_strides(x)), new(x.shape, torch.int64, x.device, preserve_strides(x))
+    return new(x.shape, x.dtype, x.device), new(x.shape, torch.int64, x.device)
 
 
 @rule("_softmax", "_log_softmax")
@@ -164,17 +164,17 @@ def softmax(x: TensorMeta, dim: int, half_to_float: bool) -> TensorMeta:
     norm_dim(dim, x.ndim)
     if is_int(x.dtype):
         raise NotImplementedError(f'"softmax_kernel_impl" not implemented for {x.dtype}')
-    return TensorMeta(x.shape, preserve_strides(x), torch.float32 if half_to_float else x.dtype, x.device)
+    return new(x.shape, torch.float32 if half_to_float else x.dtype, x.device)
 
 
 @rule("_softmax_backward_data", "_log_softmax_backward_data")
 def softmax_backward(g: TensorMeta, out: TensorMeta, dim: int, dtype: torch.dtype) -> TensorMeta:
-    return TensorMeta(g.shape, preserve_strides(g), dtype, g.device)
+    return new(g.shape, dtype, g.device)
 
 
 @rule("_safe_softmax")
 def safe_softmax(x: TensorMeta, dim: int, dtype: torch.dtype | None = None) -> TensorMeta:
-    return TensorMeta(x.shape, preserve_strides(x), dtype or x.dtype, x.device)
+    return new(x.shape, dtype or x.dtype, x.device)
 
 
 @rule("trace")
