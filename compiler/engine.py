@@ -114,7 +114,9 @@ class Engine:
     def _compile(self, cache: CodeCache, state: FrameState, func: types.FunctionType, args: tuple) -> Entry | None:
         __tracebackhide__ = True
         name = state.code.co_qualname
-        failures = [explain_failure(e.program.guards[i], func, args, guards=e.program.guards) for e, i in cache.last_failures if i >= 0]
+        # The entry that agreed longest is the nearest to this call: what ended it is the reason to tell.
+        misses = sorted((m for m in cache.last_failures if m[1] >= 0), key=lambda miss: -miss[1])
+        failures = [explain_failure(e.program.guards[i], func, args, guards=e.program.guards) for e, i in misses]
         limit = self.opts.get("recompile_limit")
         if len(cache.entries) >= limit:
             state.skip_reason = f"recompile limit ({limit}) reached"

@@ -76,7 +76,12 @@ def joint_graph(captured: CapturedGraph, opts: Any) -> JointGraph:
             specs.append(GraphInput(f"tangent_{k}", None, "tensor"))
             tangents.append(t)
         f.where = {"stack": [], "module": "backward"}
-        grads = torch.autograd.grad([result[i] for i in outputs], [inputs[i] for i in grad_inputs], tangents, allow_unused=True)
+        try:
+            grads = torch.autograd.grad([result[i] for i in outputs], [inputs[i] for i in grad_inputs], tangents, allow_unused=True)
+        except RuntimeError as e:
+            if "NYI SymInt equality" in str(e):         # autograd's formula of pow looks at the exponent
+                raise CannotTrace("an exponent is a size or an int that changes") from None
+            raise
         kept = [(i, g) for i, g in zip(grad_inputs, grads) if g is not None]
         joint = f.finish((*result, *(g for _, g in kept)), specs, captured.name)
     joint = finish(joint, opts)

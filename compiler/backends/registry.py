@@ -7,6 +7,7 @@ from typing import Any, Callable
 
 import torch
 
+from .. import events
 from ..capture.result import CapturedGraph
 from ..config import Options
 from ..errors import BackendError, OptionError
@@ -52,11 +53,7 @@ def compile_graph(captured: CapturedGraph, opts: Options, backend_options: dict[
     """Run the backend that `opts` names on a captured graph."""
     b = opts.backend
     if b == "tcompile":
-        if torch.is_grad_enabled() and any(i.kind == "tensor" and i.spec is not None and i.spec.requires_grad for i in captured.inputs):
-            from ..autograd.bridge import compile_with_grad
-            return compile_with_grad(captured, opts)
-        from .. import stages
-        return stages.compile_captured(captured, opts)
+        return _own(captured, opts)
     if b == "eager":
         return captured.graph_module.forward
     if isinstance(b, str) and b not in BACKENDS:
@@ -65,6 +62,29 @@ def compile_graph(captured: CapturedGraph, opts: Options, backend_options: dict[
     else:
         fn = BACKENDS[b] if isinstance(b, str) else b
     return _call_backend(fn, captured, backend_options or {})
+
+
+def _own(captured: CapturedGraph, opts: Options) -> Callable[..., tuple]:
+    """This compiler's pipeline; torch's kernels, and an event that says so, for a graph that it has no way to take."""
+    from ..graph.tensor import DataDependentError
+    try:
+        _only_cpu(captured)
+        if torch.is_grad_enabled() and any(i.kind == "tensor" and i.spec is not None and i.spec.requires_grad for i in captured.inputs):
+            from ..autograd.bridge import compile_with_grad
+            return compile_with_grad(captured, opts)
+        from .. import stages
+        return stages.compile_captured(captured, opts)
+    except (NotImplementedError, DataDependentError) as why:
+        events.emit("fallback", what=captured.name, reason=f"{why}; the graph runs by torch's own kernels", count=1)
+        return captured.graph_module.forward
+
+
+def _only_cpu(captured: CapturedGraph) -> None:
+    """Kernels are made for the CPU. Raises NotImplementedError where a tensor of the graph lives elsewhere."""
+    for node in captured.graph_module.graph.nodes:
+        val = node.meta.get("val")
+        if isinstance(val, torch.Tensor) and val.device.type != "cpu":
+            raise NotImplementedError(f"{node.name} is on {val.device}, and kernels are made for the CPU")
 
 
 def _call_backend(fn: Backend, captured: CapturedGraph, options: dict[str, Any]) -> Callable[..., tuple]:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Callable
 
 import torch
 
+from ..guards.state import read_field
 from . import containers, tensor_calls
 from .generators import InlineGenerator
 from .signals import Break, Raised
@@ -204,12 +205,16 @@ def _torch_function(m: Machine, fn: Any, args: list, kwargs: dict) -> Any:
 
 
 def _initial(m: Machine, field: str, present: Any) -> Any:
-    m.world.state(field, m.initial_state.get(field, present))
+    m.world.state(field, m.initial_state[field] if field in m.initial_state else read_field(field))
     return present
 
 
 for _fn, _field in ((torch.is_grad_enabled, "grad_mode"), (torch.is_inference_mode_enabled, "inference_mode"),
-                    (torch.get_default_dtype, "default_dtype"), (torch.get_num_threads, "num_threads")):
+                    (torch.get_default_dtype, "default_dtype"), (torch.get_num_threads, "num_threads"),
+                    (torch._C._get_float32_matmul_precision, "matmul_precision"), (torch._C._get_cublas_allow_tf32, "matmul_precision"),
+                    (torch._C._get_cudnn_allow_tf32, "matmul_precision"), (torch.is_anomaly_enabled, "anomaly"),
+                    (torch._C._get_cublas_allow_fp16_reduced_precision_reduction, "matmul_precision"),
+                    (torch._C._get_cublas_allow_bf16_reduced_precision_reduction, "matmul_precision")):
     FUNCTIONS[_fn] = lambda m, fn=_fn, field=_field: _initial(m, field, fn())
 for _name in ("is_autocast_enabled", "get_autocast_dtype", "is_autocast_cache_enabled", "get_autocast_gpu_dtype", "get_autocast_cpu_dtype",
               "is_autocast_cpu_enabled", "is_any_autocast_enabled"):

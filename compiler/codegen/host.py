@@ -230,8 +230,8 @@ class _HostPrinter:
             if b is not None:
                 self.of[id(b)] = name
             names.append(name)
-        single = len(s.op._schema.returns) == 1
-        target = f"{names[0]}" if single and names else ", ".join(names)
+        single = len(s.op._schema.returns) == 1 and not str(s.op._schema.returns[0].type).startswith("List")
+        target = f"{names[0]}" if single and names else "".join(f"{n}, " for n in names).rstrip()
         self._line(f"{target + ' = ' if names else ''}{function}({', '.join(args)})", why)
         # Kernels address memory by the strides that were planned. torch's kernels choose strides by their operands' layout and
         # may change their mind from version to version, so what came back is looked at, not believed.

@@ -245,6 +245,10 @@ class Functionalizer:
             return
         if info.functional is None:
             raise NotImplementedError(f"{info.op} writes its arguments and has no functional form")
+        returns = info.functional._schema.returns
+        lists = [str(r.type).startswith("List") for r in returns]
+        if len(returns) > 1 and any(lists):
+            raise NotImplementedError(f"{info.op} writes a list of tensors and gives other results, too")
         if info.kind == "out":
             names = {info.arg_names[i] for i in info.writes}
             fargs = [self._arg(a) for i, a in enumerate(args) if i not in info.writes]
@@ -258,7 +262,7 @@ class Functionalizer:
         flat = [t for x in targets for t in (x if isinstance(x, (list, tuple)) else (x,))]
         if val is None:
             val = tuple(self.alias_of(t).meta for t in flat)
-            val = val[0] if info.n_results == 1 and not info.list_result else val
+            val = val[0] if len(returns) == 1 and not lists[0] else val
         n = self.call(info.functional, tuple(fargs), fkw, val)
         if isinstance(val, (tuple, list)):
             n.meta["val"] = tuple(val)

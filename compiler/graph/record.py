@@ -126,7 +126,8 @@ def _run(f: Functionalizer, gm: torch.fx.GraphModule, node: torch.fx.Node, value
         if node.op == "call_function":
             out = trace_call(node.target, args, kwargs)
         elif node.op == "call_method":
-            out = getattr(args[0], node.target)(*args[1:], **kwargs)
+            out = trace_call(getattr(torch.Tensor, node.target), args, kwargs) if isinstance(args[0], TraceTensor) else \
+                getattr(args[0], node.target)(*args[1:], **kwargs)
         else:
             raise NotImplementedError(f"captured graphs hold no {node.op} nodes")
     if isinstance(out, torch.Tensor) and not isinstance(out, TraceTensor):

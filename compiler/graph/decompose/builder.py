@@ -12,10 +12,11 @@ from typing import Any, Callable
 import torch
 import torch.fx
 
+from ...symbolic.expr import Expr
 from ..aten import AtenGraph
 from ..fallback import meta_by_running
 from ..meta import TensorMeta, lookup
-from ..meta.core import state
+from ..meta.core import fix, state
 
 __all__ = ["Builder", "TABLE", "decomposition", "decompose"]
 
@@ -194,7 +195,7 @@ def decompose(a: AtenGraph) -> AtenGraph:
             args = tuple([arg(x) for x in n.args])
             kwargs = {k: arg(v) for k, v in n.kwargs.items()} if n.kwargs else {}
             f = TABLE.get(n.target)
-            r = f(b, *args, **kwargs) if f is not None else NotImplemented
+            r = _taken_apart(f, b, args, kwargs) if f is not None else NotImplemented
             if r is NotImplemented:
                 r = b.emit(n.target, *args, val=n.meta["val"], **kwargs)
             elif isinstance(r, Node):
@@ -204,6 +205,26 @@ def decompose(a: AtenGraph) -> AtenGraph:
         state.env = outer
     _lay_out_results(a, g, b)
     return AtenGraph(g, a.inputs, a.plan, a.mutation_slots, a.env, a.constants, a.no_overlap, a.name)
+
+
+def _taken_apart(f: Any, b: Builder, args: tuple, kwargs: dict) -> Any:
+    """What the table's function gives. Where it has to know a number that is a size expression, that is fixed by a guard."""
+    try:
+        return f(b, *args, **kwargs)
+    except TypeError:
+        found = []
+
+        def known(x: Any) -> Any:
+            if isinstance(x, (list, tuple)):
+                return [known(y) for y in x]
+            if not isinstance(x, Expr):
+                return x
+            found.append(x)
+            return fix(x)
+        args, kwargs = tuple(map(known, args)), {k: known(v) for k, v in kwargs.items()}
+        if not found:
+            raise
+        return f(b, *args, **kwargs)
 
 
 def _keep_layout(b: Builder, r: Node, val: TensorMeta, n: Node) -> Node:

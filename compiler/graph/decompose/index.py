@@ -32,11 +32,22 @@ def _filler(op: Any, value: Any) -> Any:
     return f
 
 
-# memory of `empty` is undefined: zeros are as good as anything
 for _op, _v in ((aten.zeros.default, 0), (aten.ones.default, 1), (aten.zeros_like.default, 0), (aten.ones_like.default, 1),
-                (aten.empty_like.default, 0), (aten.empty.memory_format, 0), (aten.new_zeros.default, 0), (aten.new_ones.default, 1),
-                (aten.new_empty.default, 0)):
+                (aten.new_zeros.default, 0), (aten.new_ones.default, 1)):
     decomposition(_op)(_filler(_op, _v))
+
+
+def _unfilled(op: Any) -> Any:
+    """The memory of `empty` is undefined: zeros are as good as anything, but for what deterministic algorithms fill it with."""
+    def f(b: Builder, *args: Any, **kwargs: Any) -> Any:
+        if torch.are_deterministic_algorithms_enabled():
+            return NotImplemented
+        return _made(b, op, 0, *args, **kwargs)
+    return f
+
+
+for _op in (aten.empty_like.default, aten.empty.memory_format, aten.new_empty.default):
+    decomposition(_op)(_unfilled(_op))
 
 
 @decomposition(aten.full.default)

@@ -167,7 +167,7 @@ def _clamp(b: Builder, x: Node, lo: Any, hi: Any) -> Node:
         if v is not None:
             if not isinstance(v, Node):
                 v = b.full((), v, m.dtype, m.device)
-            x = b.emit(op, x, v)
+            x = b.emit(op, v, x) if v.meta["val"].shape == () else b.emit(op, x, v)     # of -0.0 and 0.0, x stays
     return x
 
 

@@ -34,12 +34,22 @@ def scalar_tensor(lo: Lowering, node: Any, x: Any, **kw: Any) -> Ref:
     return _filled(lo, x)
 
 
-@rule("aten.zeros.default", "aten.zeros_like.default", "aten.new_zeros.default", "aten.zero.default",
-      "aten.empty.memory_format", "aten.empty_like.default", "aten.new_empty.default", "aten.empty_strided.default",
-      "aten.new_empty_strided.default", "aten.empty_permuted.default")
+@rule("aten.zeros.default", "aten.zeros_like.default", "aten.new_zeros.default", "aten.zero.default")
 def zeros(lo: Lowering, node: Any, *args: Any, **kw: Any) -> Ref:
-    """Memory without contents counts as zeros: what reads it gets some value, and the same each time."""
     return _filled(lo, 0)
+
+
+@rule("aten.empty.memory_format", "aten.empty_like.default", "aten.new_empty.default", "aten.empty_strided.default",
+      "aten.new_empty_strided.default", "aten.empty_permuted.default")
+def empty(lo: Lowering, node: Any, *args: Any, **kw: Any) -> Ref:
+    """Memory without contents counts as zeros: what reads it gets some value, and the same each time. Deterministic algorithms
+    fill it with NaN or the greatest integer, to be noticed."""
+    if not (torch.are_deterministic_algorithms_enabled() and torch.utils.deterministic.fill_uninitialized_memory):
+        return _filled(lo, 0)
+    dtype = lo.meta().dtype
+    if dtype.is_floating_point or dtype.is_complex:
+        return _filled(lo, float("nan"))
+    return _filled(lo, True if dtype == torch.bool else torch.iinfo(dtype).max)
 
 
 @rule("aten.ones.default", "aten.ones_like.default", "aten.new_ones.default")

@@ -401,8 +401,8 @@ def lerp(lo: Lowering, node: Any, a: Ref, b: Ref, w: Any) -> Ref:
 def clamp_value(v: Value, lo_: Value | None, hi: Value | None) -> Value:
     """NaN stays NaN; a NaN bound gives NaN; min above max gives max."""
     if lo_ is not None:
-        v = prim("maximum", v, lo_)
-    return v if hi is None else prim("minimum", v, hi)
+        v = prim("maximum", lo_, v)          # of equal values (-0.0 and 0.0) the second is taken
+    return v if hi is None else prim("minimum", hi, v)
 
 
 @rule("aten.clamp.default", "aten.clamp.Tensor", "aten.clip.default", "aten.clip.Tensor")
@@ -414,13 +414,13 @@ def clamp(lo: Lowering, node: Any, x: Ref, min: Any = None, max: Any = None) -> 
 @rule("aten.clamp_min.default", "aten.clamp_min.Tensor")
 def clamp_min(lo: Lowering, node: Any, x: Ref, m: Any) -> Ref:
     v, b = _math(lo, x, m)
-    return _out(lo, prim("maximum", v, b))
+    return _out(lo, prim("maximum", b, v))
 
 
 @rule("aten.clamp_max.default", "aten.clamp_max.Tensor")
 def clamp_max(lo: Lowering, node: Any, x: Ref, m: Any) -> Ref:
     v, b = _math(lo, x, m)
-    return _out(lo, prim("minimum", v, b))
+    return _out(lo, prim("minimum", b, v))
 
 
 # ---- activations
