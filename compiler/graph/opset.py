@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["POINTWISE", "REDUCTIONS", "VIEWS", "DATA_MOVEMENT", "FACTORIES", "EXTERN", "OPSET", "is_extern", "extern_reason"]
+__all__ = ["POINTWISE", "REDUCTIONS", "VIEWS", "DATA_MOVEMENT", "FACTORIES", "EXTERN", "OPSET", "is_extern", "extern_reason", "UNKNOWN_REASON"]
 
 aten = torch.ops.aten
 
@@ -106,6 +106,7 @@ _EXTERN_REASON: dict[str, str] = {
         upsample_bicubic2d upsample_trilinear3d grid_sampler_2d im2col""".split(), "resampling"),
 }
 EXTERN = frozenset(_EXTERN_REASON)
+UNKNOWN_REASON = "no lowering rule"
 
 OPSET = frozenset({*POINTWISE, *REDUCTIONS, *VIEWS, *DATA_MOVEMENT, *FACTORIES, operator.getitem})
 
@@ -119,4 +120,4 @@ def is_extern(node: torch.fx.Node) -> bool:
 
 def extern_reason(op: Any) -> str:
     """Why an operator is extern: "matrix product", ...; "no lowering rule" for what nobody expected."""
-    return _EXTERN_REASON.get(op._schema.name.partition("::")[2], "no lowering rule")
+    return _EXTERN_REASON.get(op._schema.name.partition("::")[2], UNKNOWN_REASON)

@@ -1,6 +1,7 @@
 """Passes that remove: dead code, repeated subexpressions, operators that do nothing, chains of views."""
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from ..aten import AtenGraph
 from ..meta import views
 from ..meta.core import TensorMeta
 from ..opinfo import op_info
+from ..opset import UNKNOWN_REASON, VIEWS, extern_reason, is_extern
 
 __all__ = ["dead_code", "common_subexpressions", "no_ops", "view_chains"]
 
@@ -101,8 +103,7 @@ def _equivalent(n: Node) -> Node | None:
                 return x.args[0]
         return None
     if t is aten.clone.default:
-        # strides of intermediate values are free, except for as_strided, which reads memory
-        return None if any(u.target is aten.as_strided.default for u in n.users) else x
+        return None if _layout_matters(n) else x
     if t in (aten.view.default, aten.expand.default) and n.meta["val"].shape == m.shape:
         return x
     if t in (aten.mul.Tensor, aten.div.Tensor) and _is_number(args[1], 1):
@@ -110,6 +111,24 @@ def _equivalent(n: Node) -> Node | None:
     if t in (aten.add.Tensor, aten.sub.Tensor) and _is_number(args[1], 0) and not (m.dtype.is_floating_point or m.dtype.is_complex):
         return x                                         # for floats -0.0 + 0 is 0.0
     return None
+
+
+def _layout_matters(n: Node) -> bool:
+    """Whether somebody reads the memory of `n` as it is laid out. Strides of intermediate values are free, except for as_strided
+    and for operators that are no part of torch's public interface: these may take contiguous operands for granted
+    (mkldnn_rnn_layer does), so they get what eager gives them."""
+    todo = list(n.users)
+    while todo:
+        u = todo.pop()
+        if u.target is aten.as_strided.default:
+            return True
+        if u.op != "call_function" or u.target is operator.getitem:
+            continue
+        if u.target in VIEWS:
+            todo += u.users
+        elif is_extern(u) and extern_reason(u.target) == UNKNOWN_REASON:
+            return True
+    return False
 
 
 def _is_number(x: Any, value: int) -> bool:
