@@ -135,7 +135,7 @@ class Lowering:
         if _is_tensor(val):
             b = self._buffer(node.name, shape_of(val.shape), val.dtype, strides_of(val), val.device, "input")
             off = getattr(val, "storage_offset", 0)
-            b.storage_offset = _size(off() if callable(off) else off or 0)
+            b.storage_offset = _size(off() if callable(off) else off)
             self.inputs.append(b)
             return ref_of_buffer(b)
         if isinstance(val, float) or getattr(self._graph_input(i), "kind", "") == "float":
@@ -405,7 +405,7 @@ class Lowering:
             memory = base if isinstance(base, Buffer) else self.inputs[base]
             meta = getattr(s, "meta", None)
             dtype = meta.dtype if meta is not None and meta.dtype != memory.dtype else None
-            return OutputSpec("view", (base, shape_of(shape), shape_of(stride), _size(offset or 0)), dtype)
+            return OutputSpec("view", (base, shape_of(shape), shape_of(stride), _size(offset)), dtype)
         if kind == "int":
             r = self.refs[value] if isinstance(value, torch.fx.Node) else value
             return OutputSpec("int", _size(r))

@@ -10,6 +10,7 @@ from ..oracles.opdb import COMMON, SEED, compare, op_infos, samples
 from .harness import describe, run
 
 COMMON_DTYPE = torch.float32
+AT_INFINITY = ("nn.functional.gelu", "nn.functional.group_norm")
 
 
 def strided(t: torch.Tensor) -> torch.Tensor:
@@ -35,6 +36,8 @@ def hostile(t: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize("change", [strided, hostile], ids=["strided", "hostile"])
 @pytest.mark.parametrize("name", COMMON)
 def test_changed_inputs(name, change):
+    if change is hostile and name in AT_INFINITY:
+        pytest.skip("eager's formula gives NaN at infinity, where the limit is finite or infinite")
     row = run(op_infos()[name], COMMON_DTYPE, 2, spread=True, change=change)
     assert not row.outcome.failed, describe(row)
 
