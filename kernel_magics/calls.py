@@ -12,7 +12,7 @@ from types import FunctionType
 from typing import Any, Sequence
 
 from ..compiler.report.calls import EntryCall
-from ..compiler.report.words import frame_words
+from ..compiler.report.labels import frame_words
 from .cell import VALUE
 
 __all__ = ["worth_timing", "as_called"]

@@ -6,7 +6,7 @@ import time
 from typing import Any, Callable
 
 from ..compiler.report.numbers import plural, seconds
-from ..compiler.report.words import frame_words
+from ..compiler.report.labels import frame_words
 
 __all__ = ["Progress"]
 

@@ -373,7 +373,7 @@ def _overall(jobs: Sequence[_Job], engines: Sequence[str]) -> list[s.Speedup]:
             spread = torch.stack([x.medians[over] for x in boots]).sum(0) / torch.stack(
                 [x.medians[engine] for x in boots]
             ).sum(0)
-            out.append(s.Speedup(engine, over, a / b, *interval_of(spread)))
+            out.append(s.Speedup(engine, over, a / b, *interval_of(a / b, spread)))
     return out
 
 

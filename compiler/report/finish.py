@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from . import schema as s
-from .labels import cell_number
+from .labels import cell_number, frame_words
 from .numbers import count, interval, plural, seconds
-from .words import frame_words
 
 __all__ = ["finish", "closed_line"]
 
@@ -131,7 +130,8 @@ def _findings(r: Any) -> list[s.Finding]:
             continue
         told.add((b.file, b.line, b.reason))
         where = f"line {b.line}" if b.file == r.source.file else f"{b.file}:{b.line}"
-        out.append(s.Finding("warning", f"{where}: {b.reason}", b.remedy, f"breaks/{i}", b.line, None))
+        severity = "info" if b.remedy.startswith("no change is needed") else "warning"
+        out.append(s.Finding(severity, f"{where}: {b.reason}", b.remedy, f"breaks/{i}", b.line, None))
     for i, f in enumerate(r.frames):
         if f.status == "limit":
             last = next((c for c in reversed(r.recompiles) if c.frame == i), None)
@@ -178,6 +178,7 @@ def _findings(r: Any) -> list[s.Finding]:
                 f"fallbacks/{i}",
             )
         )
+    out.sort(key=lambda f: f.severity != "warning")  # what a person can act on comes first
     return out[:_MAX_FINDINGS]
 
 

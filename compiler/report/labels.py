@@ -1,4 +1,4 @@
-"""Short names of files: `In[3]` for a notebook cell, relative paths for the rest. Keeps reports small and free of
+"""Short names of files and frames: `In[3]` for a notebook cell, relative paths for the rest. Keeps reports small and free of
 the writer's home directory."""
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import sys
 from functools import lru_cache
 from typing import Callable
 
-__all__ = ["label", "set_cell_labels", "cell_number"]
+__all__ = ["frame_words", "label", "set_cell_labels", "cell_number"]
 
 # Installed by the notebook package: file name of a cell -> its execution count, or None.
 _cells: Callable[[str], int | None] | None = None
@@ -30,6 +30,14 @@ def label(file: str | None) -> str:
         if n is not None:
             return f"In[{n}]"
     return _path_label(file, os.getcwd())
+
+
+def frame_words(name: str) -> str:
+    """What a person calls a frame: `<module>.<loop at line 7>` is the loop at line 7."""
+    if name == "<module>":
+        return "the cell's top level"
+    head, loop, line = name.partition(".<loop at line ")
+    return f"the loop at line {line.rstrip('>')}" + ("" if head == "<module>" else f" in {head}") if loop else name
 
 
 def cell_number(label_: str) -> int | None:

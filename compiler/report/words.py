@@ -9,7 +9,7 @@ import torch
 
 from ..guards.guard import Guard, GuardFailure, TensorSpec
 
-__all__ = ["frame_words", "guard_text", "expected_text", "guard_class", "spec_text", "failure_words", "failure_subject", "short"]
+__all__ = ["guard_text", "expected_text", "guard_class", "spec_text", "failure_words", "failure_subject", "short"]
 
 _WATCHED_ROOTS = ("global", "function", "const", "builtin")
 
@@ -29,14 +29,6 @@ def short(x: Any, limit: int = 80) -> str:
         text = f"<{type(x).__name__}, its repr raises {type(e).__name__}>"
     text = re.sub(r" at 0x[0-9a-f]+", "", text)
     return text if len(text) <= limit else text[: limit - 1] + "…"
-
-
-def frame_words(name: str) -> str:
-    """What a person calls a frame: `<module>.<loop at line 7>` is the loop at line 7."""
-    if name == "<module>":
-        return "the cell's top level"
-    head, loop, line = name.partition(".<loop at line ")
-    return f"the loop at line {line.rstrip('>')}" + ("" if head == "<module>" else f" in {head}") if loop else name
 
 
 def spec_text(spec: TensorSpec) -> str:

@@ -130,6 +130,15 @@ export function engineName(engine: string): string {
   return ENGINE_NAMES[engine] ?? engine;
 }
 
+/** What a person calls a frame: `<module>.<loop at line 7>` is the loop at line 7. */
+export function frameWords(name: string): string {
+  const loop = /^(.*)\.<loop at line (\d+)>$/.exec(name);
+  if (loop) {
+    return `the loop at line ${loop[2]}` + (loop[1] === '<module>' ? '' : ` in ${loop[1]}`);
+  }
+  return name === '<module>' ? 'the cell' : name;
+}
+
 /** Where a line is, for people: `line 7` in the reported cell, `In[2] line 3` elsewhere. */
 export function place(file: string, line: number | null | undefined, here: string): string {
   if (!line) {

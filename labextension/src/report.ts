@@ -190,6 +190,9 @@ function closedLine(report: Report, toggle: () => void, controls: string): HTMLE
     return s ? [h('span.tc-gain', { class: s.lo > 1 ? 'tc-gain tc-gain-up' : s.hi < 1 ? 'tc-gain tc-gain-down' : 'tc-gain' },
       h('strong', null, speedup(s)[0]), h('span.tc-muted', null, ` ${speedup(s)[1]} `), h('span', null, `vs ${engineName(over)}`))] : [];
   });
+  if (gains.length && speedups.calls.every(c => c.measured === 'graphs' || !c.measured)) {
+    gains.push(h('span.tc-muted', { title: 'the call has side effects: its graphs were timed, without the code between them' }, 'graphs alone'));
+  }
   const paid = speedups.calls.find(c => c.break_even_calls !== null)?.break_even_calls;
   const cost = [summary.compile_seconds ? `${seconds(summary.compile_seconds)} to compile` : '', paid ? `pays off after ${plural(paid, 'call')}` : '']
     .filter(t => t).join(' · ');

@@ -1,7 +1,7 @@
 /** Cell, graph, loop IR and kernel side by side; choosing in one lights up the others. */
 
 import { append, button, clear, empty, h } from '../dom';
-import { tensorType } from '../format';
+import { frameWords, tensorType } from '../format';
 import { Language } from '../highlight';
 import { Listing, marksByLine } from '../listing';
 import { GraphNode } from '../schema';
@@ -111,7 +111,7 @@ export function codeView({ model, memory }: ViewContext): View {
       k?.source ? copy(k.source) : null]);
     }
     if (name === 'entry' && report.entries.length > 1) {
-      head.append(chooser('Entry', report.entries.map((e, i) => `${report.frames[e.frame]?.name ?? 'frame'} #${i}`), state.entry, i => {
+      head.append(chooser('Entry', report.entries.map((e, i) => `${frameWords(report.frames[e.frame]?.name ?? 'frame')} #${i}`), state.entry, i => {
         state.entry = i;
         build('entry');
       }));

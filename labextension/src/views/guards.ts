@@ -1,7 +1,7 @@
 /** When was what compiled, which guard failed and why, and what every entry relies on. */
 
 import { append, Child, clear, empty, h, prose, section, table } from '../dom';
-import { count, place, plural, seconds } from '../format';
+import { count, frameWords, place, plural, seconds } from '../format';
 import { GuardRow, Recompile, TimelineEvent } from '../schema';
 import { View, ViewContext } from './view';
 
@@ -17,9 +17,9 @@ export function guardsView({ model, go }: ViewContext): View {
     if (row.line) {
       model.selectLine(row.file || report.source.file, row.line, 'guards');
     }
-  }, report.entries.map(e => `${report.frames[e.frame]?.name ?? 'frame'}`));
+  }, report.entries.map(e => frameWords(report.frames[e.frame]?.name ?? 'frame')));
   const element = h('div', null,
-    section('Entries over time', timeline(report.timeline, report.frames.map(f => f.name), go)),
+    section('Entries over time', timeline(report.timeline, report.frames.map(f => frameWords(f.name)), go)),
     section(cards.length ? `Recompiled ${plural(report.summary.recompiles || cards.length, 'time')}` : 'Recompiles',
       cards.length ? cards : empty('None: each function was compiled once, and its guards have held since.')),
     section('What the entries rely on', parts.element));
@@ -49,7 +49,7 @@ function value(text: string): Child {
 function recompileCard(r: Recompile, here: string, act: () => void): HTMLElement {
   const what = r.detail && !r.source.endsWith(r.detail) ? `${r.source}.${r.detail}`.replace('.[', '[') : r.source;
   return h('article.tc-card', { tabindex: -1 },
-    h('h4', null, h('code', null, what || r.kind), ' changed ', h('span.tc-muted', null, `in ${r.frame_name}`)),
+    h('h4', null, h('code', null, what || r.kind), ' changed ', h('span.tc-muted', null, `in ${frameWords(r.frame_name)}`)),
     h('dl.tc-versus', null,
       h('div', null, h('dt', null, 'expected'), h('dd', null, value(r.expected))),
       h('div', null, h('dt', null, 'got'), h('dd.tc-got', null, value(r.got)))),

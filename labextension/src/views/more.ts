@@ -1,7 +1,7 @@
 /** What is left: breaks in full, functions, fallbacks, sizes, numerics, cache, environment, the report as a file. */
 
 import { button, Child, empty, h, prose, section, table } from '../dom';
-import { count, place, plural, seconds } from '../format';
+import { count, frameWords, place, plural, seconds } from '../format';
 import { Break, CellSource } from '../schema';
 import { flash } from './guards';
 import { omissions } from './overview';
@@ -16,7 +16,7 @@ export function moreView({ model, memory }: ViewContext): View {
   const here = report.source.file;
   const breaks = report.graph_breaks.map(b => breakCard(b, report.source, () => model.selectLine(b.file || here, b.line, 'break')));
   const frames = report.frames.length ? table([
-    { title: 'function', cell: f => h('code', null, f.name) }, { title: 'where', short: true, cell: f => place(f.file, f.line, here) },
+    { title: 'function', cell: f => h('code', null, frameWords(f.name)) }, { title: 'where', short: true, cell: f => place(f.file, f.line, here) },
     { title: 'result', short: true, cell: f => FRAME_WORDS[f.status] ?? f.status }, { title: 'entries', number: true, cell: f => f.entries.length },
     { title: 'compiled in', number: true, cell: f => (f.seconds ? seconds(f.seconds) : '–') }, { title: 'why', cell: f => prose(f.reason) }
   ], report.frames, { label: 'Functions', onRow: f => model.selectLine(f.file || here, f.line, 'frames'), rowAttributes: (_, i) => ({ 'data-frame': i }) })
