@@ -126,7 +126,7 @@ def _dict_get(d: dict, key: Any) -> Any:
 
 def plain_key(key: Any) -> bool:
     t = type(key)
-    if t in (str, int, bool, bytes, float, complex, type(None)) or isinstance(key, (type, types.FunctionType)):
+    if t in (str, int, bool, bytes, float, complex, type(None), torch.device) or isinstance(key, (type, types.FunctionType)):
         return True
     return t is tuple and all(plain_key(k) for k in key)
 

@@ -47,3 +47,20 @@ def test_input_that_requires_grad_is_changed_in_place(f):
         f(a, n).sum().backward()
         c(b, n).sum().backward()
         same(x.grad, y.grad)
+
+
+@pytest.mark.parametrize("backend", ["eager", "tcompile"])
+def test_dicts_with_devices_and_dtypes_as_keys(backend):
+    table = {torch.device("cpu"): torch.ones(3), torch.float32: 2.0, ("a", torch.device("cpu")): 3}
+
+    def f(x):
+        return x + table[x.device] * table[x.dtype] + table["a", x.device] + len(table)
+    check(f, (torch.zeros(3),), (torch.ones(3),), backend=backend)
+    table[torch.device("cpu")] = torch.zeros(3)
+    c = tcompile.compile(f, backend=backend)
+    for value in (1.0, 5.0, 1.0):
+        table[torch.float32] = value
+        table[torch.device("cpu")] = torch.full((3,), value)
+        same(f(torch.ones(3)), c(torch.ones(3)))
+    table[torch.device("meta")] = 0
+    same(f(torch.ones(3)), c(torch.ones(3)))
