@@ -3,7 +3,7 @@
 Captured calls without side effects are timed end to end on the user's own inputs; calls with effects by their graphs alone, and
 labelled so; the whole cell only where the user asks (repeat=N). Engines run in turn, round by round, and medians carry bootstrap intervals.
 Eager runs without the frame hook. Stock torch.compile comes last, because its first call can take minutes, and can be interrupted.
-Random state and module buffers are as before afterwards. Inputs are not copied.
+Random state, module buffers and whatever a call writes to in place are as before afterwards. Other inputs are not copied.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ _MAX_ROUNDS = 200
 _MIN_ROUNDS = 5
 _MAX_CALLS = 4
 _KEPT_SAMPLES = 100
+_MAX_COPIES = 1 << 28  # bytes of inputs that are kept to be put back
 Say = Callable[[str], None]
 
 
@@ -82,7 +83,12 @@ def measure(
     t0 = time.perf_counter()
     jobs = [_job(c, engine, options) for c in calls[:_MAX_CALLS]]
     reasons = [] if len(calls) <= _MAX_CALLS else [f"{len(calls) - _MAX_CALLS} further calls were not timed"]
-    with preserved(m for c in calls for m in (c.fn, getattr(c.fn, "__self__", None), *c.args, *c.kwargs.values())):
+    written = [x for c in calls for g in c.graphs for x in g.changed()]
+    if sum(x.nbytes for x in {id(x): x for x in written}.values()) > _MAX_COPIES:
+        out.status, out.reason = "unavailable", "it changes its inputs in place, and they are too large to keep copies of them"
+        return out
+    objects = [m for c in calls for m in (c.fn, getattr(c.fn, "__self__", None), *c.args, *c.kwargs.values())]
+    with preserved(objects, written):
         try:
             live = [j for j in jobs if j.measured]
             share = budget / max(1, len(live)) / (2 if "torch" in engines else 1)
@@ -378,10 +384,12 @@ def _overall(jobs: Sequence[_Job], engines: Sequence[str]) -> list[s.Speedup]:
 
 
 @contextmanager
-def preserved(objects: Iterable[Any] = ()) -> Iterator[None]:
-    """Random number generators, and the buffers of the modules among `objects`, are afterwards as they were."""
+def preserved(objects: Iterable[Any] = (), tensors: Iterable[torch.Tensor] = ()) -> Iterator[None]:
+    """Random number generators, the buffers of the modules among `objects`, and `tensors` are afterwards as they were, versions
+    included: a backward pass of the user's may still need them."""
     modules = {id(m): m for m in objects if isinstance(m, torch.nn.Module)}
-    buffers = [(b, b._version, b.detach().clone()) for m in modules.values() for b in m.buffers()]
+    kept = {id(t): t for t in (*tensors, *(b for m in modules.values() for b in m.buffers()))}
+    copies = [(t, None if t.is_inference() else t._version, t.detach().clone()) for t in kept.values()]
     cpu, python = torch.get_rng_state(), random.getstate()
     gpu = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else None
     numpy = sys.modules.get("numpy")
@@ -395,7 +403,15 @@ def preserved(objects: Iterable[Any] = ()) -> Iterator[None]:
             torch.cuda.set_rng_state_all(gpu)
         if numpy is not None:
             numpy.random.set_state(np_state)
+        for t, version, value in copies:
+            _put_back(t, version, value)
+
+
+def _put_back(t: torch.Tensor, version: int | None, value: torch.Tensor) -> None:
+    if version is None:
+        with torch.inference_mode():
+            t.copy_(value)
+    elif t._version != version:
         with torch.no_grad():
-            for b, version, value in buffers:
-                if b._version != version:
-                    b.copy_(value)
+            t.copy_(value)
+        torch._C._autograd._unsafe_set_version_counter((t,), (version,))

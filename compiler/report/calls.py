@@ -42,12 +42,30 @@ class CallState:
 
 @dataclass
 class GraphCall:
-    """One compiled graph with its inputs, for timing the graph alone. `eager` and `compiled` take `inputs`."""
+    """One compiled graph with its inputs, for timing the graph alone. `eager` and `compiled` take `inputs`. Made before the graph
+    runs for the first time: an input whose version is another one later may be one that the graph writes to."""
 
     name: str
     eager: Callable[..., Any]
     compiled: Callable[..., Any]
     inputs: tuple
+    versions: tuple = ()
+
+    def __post_init__(self) -> None:
+        self.versions = tuple(_version(x) for x in self.inputs)
+
+    def changed(self) -> list[torch.Tensor]:
+        """The inputs that somebody has written to since, or that cannot tell."""
+        return [
+            x
+            for x, v in zip(self.inputs, self.versions)
+            if isinstance(x, torch.Tensor) and (v is None or _version(x) != v)
+        ]
+
+
+def _version(x: Any) -> int | None:
+    """None for what has no version: tensors made in inference mode, and no tensors."""
+    return x._version if isinstance(x, torch.Tensor) and not x.is_inference() else None
 
 
 @dataclass

@@ -243,3 +243,21 @@ def test_repeat_runs_the_whole_cell_and_says_so(shell):
     assert report.speedups.calls[0].measured == "cell" and report.speedups.over("eager") is not None
     assert shell.user_ns["count"] == 1 + 2 * 3, "three times under each engine"
     assert report.speedups.calls[0].engines[0].n == 3
+
+
+def test_timing_leaves_everything_as_the_cell_left_it(shell):
+    """Graphs that write to their inputs are timed too: what they wrote to is put back, versions included."""
+    eager(shell, "z, bn, xb = torch.zeros(3), nn.BatchNorm1d(4), torch.randn(8, 4)\nw = torch.ones(3, requires_grad=True)\nloss = (w * z).sum()")
+    _, report = run(shell, "z.add_(0)\nv = z * 2\nu = bn(xb)", "time=50ms")
+    assert report.speedups.over("eager") is not None, report.speedups.reason
+    z, bn, xb = (shell.user_ns[n] for n in ("z", "bn", "xb"))
+    assert z._version == 1 and bn.num_batches_tracked == 1
+    torch.testing.assert_close(bn.running_mean, 0.1 * xb.mean(0))
+    _, report = run(shell, "z.add_(1)\nv = z * 2", "time=50ms")
+    assert report.speedups.over("eager") is not None
+    torch.testing.assert_close(z, torch.ones(3))
+    torch.manual_seed(5)
+    expected = [torch.rand(2), torch.rand(2)]
+    torch.manual_seed(5)
+    value, _ = run(shell, "torch.rand(2)", "time=50ms")
+    torch.testing.assert_close([value, torch.rand(2)], expected)
