@@ -71,6 +71,8 @@ VIEWS: dict[Any, str] = {
     aten.unfold.default: "unfold",             # (x, dim, size, step)
     aten.as_strided.default: "as_strided",     # (x, size, stride, offset): x is laid out as its meta["val"] says
     aten.view.dtype: "bitcast",                # (x, dtype): the same bits
+    aten.view_as_real.default: "view_as_real",         # (x): complex to pairs
+    aten.view_as_complex.default: "view_as_complex",   # (x): pairs to complex; x's last stride is 1
 }
 
 DATA_MOVEMENT: dict[Any, str] = {

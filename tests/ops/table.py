@@ -1,6 +1,6 @@
 """The table of operators: every entry of torch's op_db through the whole compiler, against eager.
 
-    python -m tests.ops.table [--names add,mul] [--dtype float32] [--limit 6]
+    python -m tests.ops.table [--names add,mul] [--dtype float32] [--limit 6] [--out rows.json]
 
 Each operator runs in a process of its own with a time limit, two at once, so that a hang or a crash is a line of the table.
 Writes table.md (to read) and table.json (what tests hold) beside this file; with --names or --dtype the other rows stay.
@@ -45,8 +45,6 @@ def jobs(names: list[str] | None = None, dtypes: list[str] | None = None, limit:
     out: list[Job] = []
     for dtype in (FIRST, *OTHERS):
         for name, info in op_infos().items():
-            if names is not None and name not in names:
-                continue
             has = info.supported_dtypes("cpu")
             d = dtype
             if dtype not in has:
@@ -55,6 +53,8 @@ def jobs(names: list[str] | None = None, dtypes: list[str] | None = None, limit:
                 d = min(has, key=lambda x: (not x.is_floating_point, str(x)))
                 if d in OTHERS:
                     continue
+            if names is not None and name not in names and f"{name}:{dtype_name(d)}" not in names:
+                continue
             if dtypes is None or dtype_name(d) in dtypes:
                 out.append((name, dtype_name(d), limit or LIMITS.get(dtype, OTHER_LIMIT)))
     return out
@@ -130,8 +130,10 @@ def load() -> list[dict[str, Any]]:
 
 
 def is_worse(new: dict[str, Any], old: dict[str, Any]) -> bool:
-    """Whether a row fell behind: a worse result, or fewer samples compiled at all."""
-    return RESULTS.index(new["result"]) > RESULTS.index(old["result"])
+    """Whether a row measured again, on as many samples or fewer, fell behind: more failures, more refusals, torch's kernels where
+    there were none."""
+    calls = bool(new["calls"] or new["eager"]) and not (old["calls"] or old["eager"])
+    return new["failed"] > old["failed"] or new["refused"] > old["refused"] or calls
 
 
 def save(rows: list[dict[str, Any]]) -> None:
@@ -179,10 +181,10 @@ def _cell(text: str, n: int = 160) -> str:
 
 def main() -> None:
     ap = argparse.ArgumentParser(prog="python -m tests.ops.table", description=(__doc__ or "").splitlines()[0])
-    ap.add_argument("--names", help="operators of op_db, separated by commas (default: all)")
+    ap.add_argument("--names", help="operators of op_db, or operator:dtype, separated by commas (default: all)")
     ap.add_argument("--dtype", help="dtypes, separated by commas (default: float32 and the other passes)")
     ap.add_argument("--limit", type=int, help="samples of each operator")
-    ap.add_argument("--dry", action="store_true", help="print rows, write no table")
+    ap.add_argument("--out", help="write the rows to this file as JSON, and no table")
     a = ap.parse_args()
     os.environ.setdefault("TCOMPILE_SUPPRESS_ERRORS", "0")
     torch.set_num_threads(1)
@@ -192,7 +194,9 @@ def main() -> None:
     todo = jobs(a.names.split(",") if a.names else None, a.dtype.split(",") if a.dtype else None, a.limit)
     rows = run_jobs(todo, say=True)
     done = {(r["name"], r["dtype"]) for r in rows}
-    if not a.dry:
+    if a.out:
+        Path(a.out).write_text(json.dumps(rows))
+    else:
         kept = [] if not (a.names or a.dtype) else [r for r in load() if (r["name"], r["dtype"]) not in done]
         save([*kept, *rows])
     print(dict(Counter(r["result"] for r in rows)), dict(Counter(r["kind"] for r in rows)))
