@@ -6,6 +6,7 @@ import contextlib
 import re
 import sys
 import weakref
+from collections import deque
 from dataclasses import replace
 from typing import Any, Callable, Iterator
 
@@ -26,6 +27,7 @@ from .tracebacks import own_traceback, render
 
 __all__ = ["Session"]
 
+_KEPT_LIVE = 4  # reports whose calls can be timed again
 _IMPLICIT = "@on"  # the magic's line of a cell that `%tcompile on` runs
 
 
@@ -42,6 +44,7 @@ class Session:
         self.last: CompileReport | None = None
         # id of an entry's capture result -> that result (weakly), the report that told of it, the entry's number there
         self._known: dict[int, tuple[weakref.ref, CompileReport, int]] = {}
+        self._live: deque[tuple[CompileReport, Any]] = deque()  # reports whose calls can be timed again, with their builders
         self.cells = 0  # cells run through tcompile
         self._executing = 0  # > 0 while the shell executes a cell
         self._due: list[Callable[[], None]] = []  # timings that wait until the cell's result is shown
@@ -190,6 +193,7 @@ class Session:
             known = self._known.get(id(e.meta))
             if known is not None and known[0]() is e.meta:
                 builder.adopt(known[1], known[2], hits)
+                builder.origin = known[1]
                 if known[1].speedups and not builder.calls:
                     builder.r.speedups = replace(
                         known[1].speedups, status="partial", reason="timed when it was compiled"
@@ -224,7 +228,16 @@ class Session:
             report.speedups = self._time(builder, again, cell, Place(self.shell, quiet=True))
             finish(report, builder.served)
 
-        report.live = time_again
+        if builder.calls:
+            report.live = time_again
+            self._keep_live(report, builder)
+        elif builder.origin is not None and builder.origin.live is not None and spec.time is not None and ok:
+            # Entries of an earlier run served the cell. Its calls are at hand: what it was not compared with is measured now.
+            report.live = builder.origin.live
+            if not set(spec.compare) <= set(report.speedups.engines):
+                place.show(report, final=False)
+                self._later(lambda: self._time_origin(builder.origin, report, spec, builder.served, place))
+                return
         times = ok and (spec.repeat or builder.calls and spec.time is not None)
         if not times:
             if not report.speedups:  # it may have those of the run that compiled
@@ -242,10 +255,29 @@ class Session:
             finish(report, builder.served)
             place.show(report)
 
+        self._later(timing)
+
+    def _later(self, timing: Callable[[], None]) -> None:
         if self.shell.displayhook.exec_result is None:  # called by code, not by a cell: nothing is shown afterwards
             timing()
         else:
             self._due.append(timing)
+
+    def _time_origin(self, origin: Any, report: CompileReport, spec: CellOptions, served: int, place: Place) -> None:
+        place.say("timing the calls of the run that compiled")
+        with contextlib.suppress(KeyboardInterrupt):
+            origin.live(spec.time, spec.compare)
+        report.speedups = origin.speedups
+        finish(report, served)
+        place.show(report)
+
+    def _keep_live(self, report: CompileReport, builder: Any) -> None:
+        """A report that can be timed again holds on to the arguments of its calls: only the latest few do."""
+        self._live.append((report, builder))
+        while len(self._live) > _KEPT_LIVE:
+            old, its = self._live.popleft()
+            old.live = None
+            its.calls.clear()
 
     def _time(self, builder: Any, spec: CellOptions, cell: Cell, place: Place) -> Any:
         from .calls import worth_timing

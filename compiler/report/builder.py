@@ -58,6 +58,7 @@ class ReportBuilder:
         )
         self.calls: list[Any] = []
         self.reused: list[Any] = []  # entries of an earlier run that served a call of this one
+        self.origin: CompileReport | None = None  # the report of the run that made the entries which served this one
         self.served = 0  # calls served by entries of an earlier run
         self.progress: tuple[str, int, int] = ("", 0, 0)
         self._stack: list[list] = []  # [stage name, seconds of the stages inside]

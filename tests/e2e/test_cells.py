@@ -261,3 +261,11 @@ def test_timing_leaves_everything_as_the_cell_left_it(shell):
     torch.manual_seed(5)
     value, _ = run(shell, "torch.rand(2)", "time=50ms")
     torch.testing.assert_close([value, torch.rand(2)], expected)
+
+
+def test_a_cell_run_again_with_another_engine_to_compare_is_timed(shell):
+    shell.user_ns["x"] = torch.randn(64)
+    _, first = run(shell, "v = torch.cos(x) * 3 - 1", "time=50ms")
+    _, second = run(shell, "v = torch.cos(x) * 3 - 1", "time=50ms compare=eager,torch")
+    assert second.speedups.over("torch") is not None or "torch" in second.speedups.reason, second.speedups
+    assert not second.compile_seconds and second.speedups.over("eager") is not None
