@@ -44,15 +44,15 @@ def _torch() -> Result:
 
 
 def _native() -> Result:
-    try:
-        from .compiler.native import _native
-    except ImportError as e:
+    from .compiler.native import native, why_missing
+
+    if native is None:
         return (
             None,
-            f"not built: {e}",
+            f"not built: {why_missing}",
             "without it guards run in Python and %%tcompile sees no frames; pip install -e . builds it",
         )
-    return True, os.path.basename(_native.__file__), ""
+    return True, os.path.basename(native.__file__ or ""), ""
 
 
 def _cxx() -> Result:

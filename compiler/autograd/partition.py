@@ -16,7 +16,7 @@ import torch.fx
 from ..capture.result import GraphInput
 from ..graph.aten import AtenGraph, GraphOutput
 from ..graph.meta.core import TensorMeta
-from ..symbolic.expr import Expr, as_expr, symbol
+from ..symbolic.expr import Expr, symbol
 from .mincut import INF, min_node_cut
 
 __all__ = ["Partition", "partition"]

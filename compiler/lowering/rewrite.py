@@ -122,7 +122,8 @@ class Rewriter:
         if all(a is b for a, b in zip(args, new_args)):
             return v
         if op == "check_index":
-            return check_index(*new_args, v.attr)
+            i, size = new_args
+            return check_index(i, size, v.attr)
         return prim(op, *new_args)
 
 

@@ -150,7 +150,7 @@ model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.L
 compiled = tcompile.compile(model)
 x = torch.randn(8, 64)
 with torch.no_grad():
-    torch.testing.assert_close(compiled(x), model(x))
+    assert torch.allclose(compiled(x), model(x), atol=1e-5)      # assert_close would import sympy
 print([m for m in ("torch._dynamo", "torch._inductor", "torch._functorch.aot_autograd", "sympy") if m in sys.modules])
 """
     assert run(code, tmp_path).strip() == "[]"
