@@ -12,7 +12,10 @@ import tcompile
 from ..oracles.opdb import COMMON, SEED, op_infos, samples
 
 SAMPLES = 2
-NAMES = [n for n in COMMON if n not in ("eq", "lt", "logical_and", "argmax")]
+WITHOUT = ("eq", "lt", "logical_and", "argmax")                           # no gradient
+ALIKE = """sub neg sin cos tanh minimum unsqueeze squeeze std amin nn.functional.relu stack view expand chunk bmm flip log sqrt
+    permute mean""".split()                                                  # as their neighbours
+NAMES = [n for n in COMMON if n not in WITHOUT and n not in ALIKE]
 
 
 def gradients(fn: Callable, tensors: list, weighted: bool) -> tuple[list, list]:
@@ -35,11 +38,13 @@ def gradients(fn: Callable, tensors: list, weighted: bool) -> tuple[list, list]:
 def check_gradients(info: Any, limit: int, dynamic: bool = False, **tolerance: float) -> int:
     """Samples that agreed; AssertionError where one does not."""
     n = 0
-    for k, s in enumerate(samples(info, torch.float32, limit=limit, spread=True)):
+    for k, s in enumerate(samples(info, torch.float32, spread=True)):
         try:
             want, want_grads = gradients(s.fn, s.tensors, k % 2 == 0)
-        except RuntimeError:                # op_db's samples that eager has no gradient for
+        except (RuntimeError, ValueError):                # op_db's samples that eager has no gradient for
             continue
+        if n == limit:
+            break
         tcompile.reset()
         got, got_grads = gradients(tcompile.compile(s.fn, fullgraph=True, dynamic=dynamic), s.tensors, k % 2 == 0)
         assert len(want) == len(got), s.text
@@ -57,3 +62,8 @@ def check_gradients(info: Any, limit: int, dynamic: bool = False, **tolerance: f
 @pytest.mark.parametrize("name", NAMES)
 def test_gradients(name):
     assert check_gradients(op_infos()[name], SAMPLES)
+
+
+@pytest.mark.parametrize("name", ["mul", "pow", "sum", "softmax", "nn.functional.layer_norm", "matmul", "nn.functional.linear", "cat", "gather"])
+def test_symbolic_sizes(name):
+    assert check_gradients(op_infos()[name], 1, dynamic=True)
