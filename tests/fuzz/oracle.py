@@ -2,10 +2,13 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import io
 import itertools
 import linecache
 import math
+import sys
+import types
 from typing import Any, Callable
 
 import torch
@@ -18,6 +21,7 @@ def load(source: str) -> dict[str, Any]:
     name = f"<fuzz {next(_ids)}>"
     linecache.cache[name] = (len(source), None, source.splitlines(True), name)
     ns: dict[str, Any] = {"__name__": "fuzz"}
+    sys.modules.setdefault("fuzz", types.ModuleType("fuzz"))        # dataclasses look their module up
     exec(compile(source, name, "exec"), ns)
     return ns
 
@@ -49,12 +53,26 @@ def same(x: Any, y: Any, where: str = "result", rtol: float = 1e-4, atol: float 
         for k in x:
             same(x[k], y[k], f"{where}[{k!r}]", rtol, atol)
     elif isinstance(x, (list, tuple)):
-        assert type(x) is type(y) and len(x) == len(y), f"{where}: {type(x).__name__}[{len(x)}] and {type(y).__name__}[{len(y)}]"
+        assert type(x).__name__ == type(y).__name__ and len(x) == len(y), f"{where}: {type(x).__name__}[{len(x)}] and {type(y).__name__}[{len(y)}]"
         for i, (p, q) in enumerate(zip(x, y)):
             same(p, q, f"{where}[{i}]", rtol, atol)
+    elif dataclasses.is_dataclass(x) and not isinstance(x, type):
+        assert type(x).__name__ == type(y).__name__, f"{where}: {x!r} and {y!r}"
+        same(vars(x), vars(y), where, rtol, atol)
     else:
         assert type(x) is type(y) and x == y, f"{where}: {x!r} and {y!r}"
     # identity among the parts is visible too: the same tensor twice must stay one object
+
+
+def tensors(o: Any) -> list[torch.Tensor]:
+    """The tensors in nested containers, in reading order."""
+    if isinstance(o, torch.Tensor):
+        return [o]
+    if isinstance(o, dict):
+        o = list(o.values())
+    elif dataclasses.is_dataclass(o) and not isinstance(o, type):
+        o = list(vars(o).values())
+    return [t for v in o for t in tensors(v)] if isinstance(o, (list, tuple)) else []
 
 
 def identities(o: Any) -> list[int]:

@@ -1,7 +1,7 @@
 """A writer of random Python programs on tensors: the first oracle's input (DESIGN section 11).
 
-`programs()` is a Hypothesis strategy of Python source texts that define `def f(a, b, n): ...`, where `a` and `b` are float
-tensors of shape (4, 3) and `n` is a small int. The programs use control flow, containers, views, mutation, closures,
+`programs()` is a Hypothesis strategy of Python source texts that define `def f(a, b, c, n, box): ...`, where `a`, `b` and `c` are
+float tensors of shape (4, 3), perhaps the same one or views of one memory, `n` is a small int and `box` a dict that the caller keeps. The programs use control flow, containers, views, mutation, closures,
 exceptions, and constructs that break a graph. They always terminate, and every value stays finite or becomes inf/nan the same
 way in eager.
 """
@@ -28,7 +28,7 @@ TENSOR_CONDITIONS = ("{}.sum() > 0", "({} > 0).any()", "bool(({} < 1).all())", "
 @dataclass
 class _Writer:
     draw: object
-    tensors: list = field(default_factory=lambda: ["a", "b"])
+    tensors: list = field(default_factory=lambda: ["a", "b", "c"])
     n: int = 0
     breaks: int = 0
     depth: int = 0
@@ -69,13 +69,15 @@ class _Writer:
         if self.depth < 2:
             kinds += ["if", "for", "closure", "comprehension", "try", "while", "generator", "object", "with"]
             if self.breaks < 3:
-                kinds += ["tensor_if", "item", "print", "loop_break"]
+                kinds += ["tensor_if", "item", "print", "loop_break", "early", "raise_after"]
+            kinds += ["property", "arguments", "variadic", "defaults", "record", "slices", "attributes", "view_of_input", "alias", "dtypes", "empty",
+                      "finally", "while_else", "sorted", "words", "walrus", "match", "yield", "counter", "inherit", "detach", "partial", "nested"]
         return getattr(self, "s_" + self.pick(kinds))(indent)
 
     s_assign = assign
 
     def s_again(self, i):
-        own = [t for t in self.tensors if t not in ("a", "b")]
+        own = [t for t in self.tensors if t not in ("a", "b", "c")]
         return [f"{i}{self.pick(own)} = {self.expression()}"] if own else self.assign(i)
 
     def s_inplace(self, i):
@@ -222,15 +224,189 @@ class _Writer:
         return out
 
 
+    # ---- more of the language
+    def bind(self, i, expression):
+        """A new tensor variable; the expression was written before it exists."""
+        v = self.fresh()
+        self.tensors.append(v)
+        return [f"{i}{v} = {expression}"]
+
+    def s_property(self, i):
+        o = f"p{self.n}"
+        return [f"{i}{o} = Shape({self.tensor()}, n)", *self.bind(i, f"{o}.double + {o}.half * {o}.k"), f"{i}{o}.k = {self.draw(st.integers(0, 3))}",
+                *self.bind(i, f"{o}.double - len({o}) + {o}[n % 2]")]
+
+    def s_arguments(self, i):
+        """Containers that the caller sees are changed."""
+        return [i + self.pick(("box['list'].append(n)", "box['list'].insert(0, {t})", "box[n] = {t}", "box['list'].extend([1, {t}])", "box.setdefault('k', []).append(n)", "box['list'].reverse()",
+                               "box.update(last={t}, n=n)", "box['d'] = box.get('d', 0) + 1", "box['list'] += [n]", "box['list'][:1] = [n, n]", "box.pop('last', None)",
+                               "box['t'] = box.get('t', {t}) * 0.5")).format(t=self.tensor())]
+
+    def s_variadic(self, i):
+        a, b = self.tensor(), self.tensor()
+        return self.bind(i, self.pick((f"gather({a}, {b}, k=n)", f"gather(*[{a}, {b}], **{{'k': 2}})", f"gather({a}, last={b})", f"gather(*({a},) * (n % 3 + 1), k=1, last={b})")))
+
+    def s_defaults(self, i):
+        g, t = f"h{self.n}", self.tensor()
+        return [f"{i}def {g}(x, y=n, *rest, z={t}, **more):", f"{i}    def inner(w=y): return w + len(rest) + sum(more.values())", f"{i}    return x * inner() + z",
+                *self.bind(i, self.pick((f"{g}({self.tensor()})", f"{g}({self.tensor()}, 2, 3, 4, q=n)", f"{g}({self.tensor()}, z={self.tensor()}, w=1.5)")))]
+
+    def s_record(self, i):
+        kind, t = self.pick(("Pair", "Data")), self.tensor()
+        v = self.fresh()
+        self.tensors.append(v)
+        return [f"{i}{v}_ = {kind}({t}, n)", f"{i}{v} = {v}_.x * {v}_.k", f"{i}extra.append({v}_)"]
+
+    def s_slices(self, i):
+        return self.bind(i, self.pick(("{t}[n % 4] + {t}", "{t}[:n % 4 + 1].sum(0) + {t}", "{t}[-(n % 4) - 1] * {t}", "{t}[::n % 2 + 1].sum(0) + {t}", "{t}[..., n % 3, None] + {t}",
+                                       "torch.cat([{t}[n % 4:], {t}[:n % 4]])", "{t}[slice(0, n % 4)].sum() + {t}", "{t}[range(4)[n % 4]] + {t}", "{t}[[0, n % 4]].sum(0) + {t}",
+                                       "{t}[{t} > 0.2].sum() + {t}", "{t}[torch.tensor([0, n % 4])].sum(0) + {t}", "{t}.narrow(0, n % 3, 2).sum(0) + {t}", "{t}.select(1, n % 3)[:, None] + {t}"))
+                         .format(t=self.tensor()))
+
+    def s_attributes(self, i):
+        t = self.tensor()
+        return [f"{i}notes.append(({t}.shape, {t}.dtype, {t}.ndim, {t}.device.type, {t}.requires_grad, {t}.is_contiguous(), {t}.stride(), {t}.numel(), {t}.element_size()))"] + \
+            (self.bind(i, f"{t}.T.T + {t}.size(0) * {t}.mT.shape[-1]") if self.draw(st.booleans()) else [])
+
+    def s_view_of_input(self, i):
+        v = self.fresh()
+        self.tensors.append("a")
+        return [f"{i}{v}_ = {self.pick(('a', 'b', 'c'))}{self.pick(('[1:3]', '.t()', '.view(-1)', '[:, ::2]', '[n % 4]', '.unsqueeze(0)', '.detach()'))}",
+                f"{i}{v}_{self.pick(('.add_(0.25)', '.mul_(0.5)', '.zero_()', '.copy_({v}_ * 2)', '[0] = n', '.clamp_(-1, 1)', '.sub_({v}_)', '.fill_(n)')).format(v=v)}", *self.bind(i, "c * 1")]
+
+    def s_alias(self, i):
+        u, v, t = self.fresh(), self.fresh(), self.tensor_of(("a", "b", "c"))
+        self.tensors += [u, v]
+        return [f"{i}{u} = {t} + 0", f"{i}{v} = {u}", f"{i}{v}{self.pick(('.add_(1)', '[1:].mul_(2)', '.t().sub_(1)'))}", f"{i}extra.append({u} is {v})"]
+
+    def tensor_of(self, names):
+        return self.pick([*names, self.tensor()])
+
+    def s_dtypes(self, i):
+        return self.bind(i, self.pick(("({t} * 3).int() // 2 + {t}", "({t} > 0).sum(0) + {t}", "({t}.bfloat16() * 2).float()", "{t}.half().float()", "(({t} > 0) & ({t} < 1)).float() - {t}",
+                                       "({t} * 10).long() % 3 + {t}", "torch.arange(3) * {t}", "{t}.to(torch.float64).sum(0).float() + {t}", "{t}.bool().logical_not().float() + {t}",
+                                       "({t} * 4).to(torch.uint8).float() if n < 0 else {t}", "torch.bitwise_xor(({t} * 8).int(), n).float() + {t}", "{t}.argmax(1, keepdim=True) + {t}",
+                                       "({t} > 0.1).any(0) * {t}", "({t}.int() << 1) + {t}", "{t}.int() / 2 + {t}", "{t} + True", "{t} * (n > 2)", "torch.where({t} > 0, n, 1.5) + {t}")).format(t=self.tensor()))
+
+    def s_empty(self, i):
+        return self.bind(i, self.pick(("{t}[:0].sum() + {t}", "{t}[:0].sum(0) + {t}", "torch.cat([{t}, {t}[:0]])", "{t}[:1] + {t}", "{t}[:, :1] * {t}", "{t}[:0].numel() + {t}", "{t}[None].expand(2, 4, 3)[0] + {t}",
+                                       "{t}[:0].prod() * {t}", "{t}.unsqueeze(1).squeeze() + {t}", "torch.zeros(0).sum() + {t}", "{t}.new_zeros(1, 1) + {t}", "({t}[:0] * 2).view(-1, 3).mean(1).sum() + {t}")).format(t=self.tensor()))
+
+    def s_finally(self, i):
+        self.depth += 1
+        v = self.fresh()
+        out = [f"{i}{v} = {self.tensor()}", f"{i}try:", f"{i}    {v} = {self.expression()}", f"{i}    if n == {self.draw(st.integers(0, 4))}:", f"{i}        raise Problem(n)",
+               f"{i}    {v} = {v} * 2", f"{i}except Problem as p:", f"{i}    {v} = {v} + p.args[0]", f"{i}else:", f"{i}    {v} = {v} - 3", f"{i}finally:", f"{i}    STATE['last'] = n"]
+        self.depth -= 1
+        self.tensors.append(v)
+        return out
+
+    def s_raise_after(self, i):
+        """The program itself fails for one n: what happened before stays."""
+        self.breaks += 1
+        return [f"{i}if n == {self.draw(st.integers(0, 4))}:", f"{i}    box['list'].append('raised')", f"{i}    {self.pick(('a', 'b'))}.mul_(2)", f"{i}    raise Problem('stop', n)"]
+
+    def s_early(self, i):
+        self.breaks += 1
+        return [f"{i}if {self.pick(('n == 1', 'n == 4', '{t}.sum() > 3', 'len(items) > 3')).format(t=self.tensor())}:", f"{i}    return {self.expression()}, n"]
+
+    def s_while_else(self, i):
+        t, v, c = self.tensor(), self.fresh(), f"w{self.n}"
+        self.tensors.append(v)
+        return [f"{i}{v}, {c} = {t}, 0", f"{i}while {c} < 3:", f"{i}    {c} += 1", f"{i}    {v} = {v} + {self.tensor()}", f"{i}    if {c} == n: break", f"{i}else:", f"{i}    {v} = {v} * -1"]
+
+    def s_sorted(self, i):
+        return [f"{i}notes.append(sorted([3, n, 1], key=lambda q: -q))", *self.bind(i, f"sorted([(2, {self.tensor()}), (n, {self.tensor()})], key=lambda q: q[0])[0][1] + 0")]
+
+    def s_words(self, i):
+        return [i + self.pick(("notes.append(f'{n:>4}|{n!r}|{n / 2:.2f}')", "notes.append('%d-%s' % (n, a.dtype))", "notes.append('{} {k}'.format(n, k=tuple(a.shape)))",
+                               "notes.append(','.join(str(q) for q in b.shape))", "notes.append(str(n).zfill(3)[::-1].split('0'))"))]
+
+    def s_walrus(self, i):
+        return self.bind(i, f"{self.tensor()} + (m := n * 2 + 1) + m")
+
+    def s_match(self, i):
+        e, subject, t, u, w = self.expression(), self.pick(("n", "(n, len(items))", "dict(k=n)")), self.tensor(), self.tensor(), self.tensor()
+        v = self.fresh()
+        self.tensors.append(v)
+        return [f"{i}match {subject}:", f"{i}    case 3 | (3, _) | {{'k': 3}}: {v} = {t} + 3",
+                f"{i}    case int(q) if q > 3: {v} = {u} * q", f"{i}    case (q, 1): {v} = {w} - q", f"{i}    case _: {v} = {e}"]
+
+    def s_yield(self, i):
+        return self.bind(i, self.pick((f"sum(steps({self.tensor()}, n % 3), {self.tensor()})", f"next(steps({self.tensor()}, 2)) + {self.tensor()}", f"torch.stack([*steps({self.tensor()}, 2)]).sum(0)",
+                                       f"max((q for q in steps({self.tensor()}, 2)), key=lambda q: q.shape[0])")))
+
+    def s_counter(self, i):
+        return [f"{i}bump(n)", *self.bind(i, f"{self.tensor()} + COUNT")]
+
+    def s_inherit(self, i):
+        return self.bind(i, f"Child({self.tensor()}).scaled({self.pick(('2', 'n'))}) + Child.kind({self.tensor()})")
+
+    def s_detach(self, i):
+        return self.bind(i, self.pick(("{t}.detach() + {u}", "{t}.clone().detach_().mul_(2)", "{t}.data * 2", "torch.no_grad()(lambda q: q * 2)({t})")).format(t=self.tensor(), u=self.tensor()))
+
+    def s_partial(self, i):
+        return self.bind(i, self.pick(("functools.partial(torch.add, {t})({u})", "functools.reduce(lambda p, q: p + q, [{t}, {u}, {t}])", "list(map(torch.sin, [{t}, {u}]))[n % 2]",
+                                       "dict(zip('ab', ({t}, {u})))['ab'[n % 2]] + 0", "[*itertools.chain([{t}], [{u}])][-1] * 2", "operator.itemgetter(n % 2)([{t}, {u}]) - 1",
+                                       "sum(q * w for q, w in zip([{t}, {u}], [1, n]))", "{{k: v for k, v in enumerate([{t}, {u}])}}[1] + 1")).format(t=self.tensor(), u=self.tensor()))
+
+    def s_nested(self, i):
+        v, t = self.fresh(), self.tensor()
+        self.tensors.append(v)
+        return [f"{i}({v}, *_z), _y = ({t}, 1, 2), n", f"{i}{v} = {v} + len(_z) + _y"]
+
+
 PRELUDE = '''
+import collections, dataclasses, functools, itertools, operator
 import torch
 STATE = {}
+COUNT = 0
+Pair = collections.namedtuple("Pair", "x k")
+class Problem(Exception):
+    pass
+@dataclasses.dataclass
+class Data:
+    x: object
+    k: int = 1
+class Shape:
+    def __init__(self, x, k):
+        self.x, self.k = x, k
+    @property
+    def double(self):
+        return self.x * 2
+    @property
+    def half(self):
+        return self.x / 2
+    def __len__(self):
+        return self.x.shape[0]
+    def __getitem__(self, i):
+        return self.x[i]
+def bump(k):
+    global COUNT
+    COUNT += k % 2
+def gather(*ts, k=1, last=None, **more):
+    out = sum(ts) * k
+    return out if last is None else out - last
+def steps(x, k):
+    for i in range(k):
+        yield x * i
+        x = x + 1
 class Box:
     def __init__(self, x):
         self.x, self.count = x, 0
     def scaled(self, k):
         self.count += 1
         return self.x * k
+class Child(Box):
+    offset = 2
+    def scaled(self, k):
+        return super().scaled(k) + self.offset
+    @classmethod
+    def kind(cls, x):
+        return x * cls.offset
+    @staticmethod
+    def other(x):
+        return x
 class Note:
     def __init__(self, notes):
         self.notes = notes
@@ -248,4 +424,4 @@ def programs(draw) -> str:
     for _ in range(draw(st.integers(2, 8))):
         body += w.statement("    ")
     result = ", ".join(draw(st.lists(st.sampled_from(w.tensors), min_size=1, max_size=3)))
-    return "\n".join([PRELUDE, "def f(a, b, n):", "    items, table, notes = [a], {}, []", *body, f"    return [{result}], items, table, notes, n", ""])
+    return "\n".join([PRELUDE, "def f(a, b, c, n, box):", "    items, table, notes, extra = [a], {}, [], []", *body, f"    return [{result}], items, table, notes, extra, n", ""])
