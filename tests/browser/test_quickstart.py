@@ -28,6 +28,15 @@ def executed(server: Server, browser: object) -> Path:
         lab.open(NOTEBOOK.name, kernel=True)
         lab.page.evaluate("""() => {
             const done = () => { window.everythingRan = true; };
+            window.progress = new Set();
+            new MutationObserver(() => {
+                for (const output of document.querySelectorAll('.jp-OutputArea-output')) {
+                    const line = output.textContent;
+                    if (line.startsWith('… ')) {
+                        window.progress.add(line.split(' ')[1]);
+                    }
+                }
+            }).observe(document.body, { childList: true, subtree: true, characterData: true });
             window.jupyterapp.commands.execute('notebook:run-all-cells').then(done, done);
         }""")
         try:
@@ -37,6 +46,7 @@ def executed(server: Server, browser: object) -> Path:
             raise
         lab.page.wait_for_timeout(1000)
         lab.shot("quickstart-after-run-all")
+        assert {"compiling", "timing"} <= set(lab.page.evaluate("() => [...window.progress]")), "no line lived while a cell ran"
         lab.command("docmanager:save")
         lab.check()
     finally:
@@ -93,6 +103,88 @@ def test_reopened_without_a_kernel(executed: Path, lab: Lab) -> None:
             lab.shot(f"quickstart-{i}-{name}", report)
         heads.nth(i).click()
     lab.check()
+
+
+def everything_in_view(lab: Lab) -> None:
+    """Cells far below are drawn when they scroll into view."""
+    lab.page.wait_for_selector(".tc-head")
+    lab.page.evaluate("""async () => {
+        for (const cell of window.jupyterapp.shell.currentWidget.content.widgets) {
+            cell.node.scrollIntoView();
+            await new Promise(resolve => setTimeout(resolve, 60));
+        }
+    }""")
+
+
+@pytest.mark.timeout(500)
+def test_the_break_is_marked_at_its_line(executed: Path, lab: Lab) -> None:
+    lab.open(executed.name)
+    everything_in_view(lab)
+    line = lab.page.locator(".cm-line", has_text="if h.sum() > threshold").first
+    line.scroll_into_view_if_needed()
+    at = line.bounding_box()
+    marks = [m.bounding_box() for m in lab.page.locator(".tc-cm-gutter .tc-mark-break").all()]
+    assert any(m and abs(m["y"] + m["height"] / 2 - at["y"] - at["height"] / 2) < 8 for m in marks), (at, marks)
+    lab.check()
+
+
+@pytest.mark.timeout(500)
+def test_bert_draws_fast(executed: Path, lab: Lab) -> None:
+    """From the notebook's model to the closed line, and from a click to each tab: below half a second."""
+    lab.open(executed.name)
+    everything_in_view(lab)
+    spent = lab.page.evaluate("""async name => {
+        const cells = window.jupyterapp.shell.currentWidget.content.widgets;
+        const cell = cells.find(c => c.model.sharedModel.source.includes('-o bert_report'));
+        const saved = cell.model.outputs.toJSON();
+        const frame = () => new Promise(resolve => requestAnimationFrame(() => setTimeout(resolve, 0)));
+        const out = {};
+        cell.node.scrollIntoView();
+        cell.model.outputs.clear();
+        await frame();
+        let start = performance.now();
+        cell.model.outputs.fromJSON(saved);
+        while (!cell.node.querySelector('.tc-head')) {
+            await frame();
+        }
+        out.closed = performance.now() - start;
+        cell.node.querySelector('.tc-head').click();
+        for (const name of ['overview', 'code', 'graph', 'guards', 'speed', 'more']) {
+            start = performance.now();
+            [...cell.node.querySelectorAll('.tc-tab')].find(e => e.textContent.startsWith(name)).click();
+            await frame();
+            out[name] = performance.now() - start;
+        }
+        return out;
+    }""")
+    assert all(t < 500 for t in spent.values()), spent
+    lab.check()
+
+
+@pytest.mark.timeout(500)
+@pytest.mark.parametrize("width, theme", [(1400, "JupyterLab Dark"), (660, "JupyterLab Light")])
+def test_dark_and_narrow(executed: Path, browser: object, server: Server, width: int, theme: str) -> None:
+    """The reports of the quick start in the dark theme, and where some 500 px are left for them: nothing runs out sideways."""
+    lab = Lab(browser, server, width=width, height=1400)
+    try:
+        lab.open(executed.name)
+        lab.theme(theme)
+        everything_in_view(lab)
+        heads = lab.page.locator(".tc-head")
+        for i in range(heads.count()):
+            heads.nth(i).scroll_into_view_if_needed()
+            heads.nth(i).click()
+            report = lab.page.locator(".tc-report").nth(i)
+            for name in TABS:
+                report.locator(f".tc-tab:has-text('{name}')").click()
+                lab.page.wait_for_timeout(300 if name == "speed" else 80)
+                panel = report.locator(".tc-panel-root:not([hidden])")
+                assert panel.evaluate("e => e.scrollWidth <= e.clientWidth + 1"), (i, name)
+                lab.shot(f"quickstart-{i}-{name}-{width}", report)
+            heads.nth(i).click()
+        lab.check()
+    finally:
+        lab.context.close()
 
 
 @pytest.mark.timeout(500)
