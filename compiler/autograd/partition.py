@@ -56,7 +56,8 @@ def partition(joint: AtenGraph, n_inputs: int, n_outputs: int) -> Partition:
 
     saved = _cut(joint, primals, readers, needs_tangent, needed)
     recomputed = _recomputed(readers, saved, needs_tangent)
-    sizes = sorted({name for n in (*recomputed, *readers, *saved) for name in _symbols(n)})
+    sizes = sorted({name for n in (*recomputed, *readers, *saved, *tangents) for name in _symbols(n)}
+                   | {name for o in joint.plan[n_outputs:] if o.meta is not None for name in _symbols_of(o.meta)})
 
     forward = _forward(joint, n_inputs, n_outputs, forward_slots, [n for n in saved if n.op != "placeholder"])
     backward = _backward(joint, saved, tangents, sizes, readers, recomputed, n_outputs)
@@ -163,17 +164,22 @@ def _recomputed(readers: set, saved: list, needs_tangent: set) -> list[torch.fx.
 
 
 def _symbols(n: torch.fx.Node) -> set[str]:
+    return _symbols_of((n.meta.get("val"), tuple(n.args), tuple(n.kwargs.values())))
+
+
+def _symbols_of(what: Any) -> set[str]:
+    """Names of the size symbols in metadata and arguments."""
     names: set[str] = set()
 
     def look(x: Any) -> None:
         if isinstance(x, Expr):
             names.update(x.symbol_names())
         elif isinstance(x, TensorMeta):
-            look(x.shape), look(x.stride)
+            look(x.shape), look(x.stride), look(x.storage_offset)
         elif isinstance(x, (tuple, list)):
             for y in x:
                 look(y)
-    look(n.meta.get("val")), look(tuple(n.args)), look(tuple(n.kwargs.values()))
+    look(what)
     return names
 
 
