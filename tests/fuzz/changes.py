@@ -5,11 +5,13 @@ Two equal worlds get the same changes, one runs eager and one compiled.
 """
 from __future__ import annotations
 
+import copy
 import types
 from typing import Any, Callable
 
 import torch
 import torch.nn as nn
+import torch.nn.utils.parametrize
 
 SOURCE = '''
 import torch, math
@@ -143,7 +145,7 @@ def _ns(name: str, value: Any) -> Callable[[World], None]:
 
 def _do(text: str) -> Callable[[World], None]:
     def change(w: World) -> None:
-        exec(text, {"w": w, "torch": torch, "nn": nn, "b": _block(w)})
+        exec(text, {"w": w, "torch": torch, "nn": nn, "b": _block(w), "copy": copy})
     change.__name__ = text
     return change
 
@@ -166,5 +168,14 @@ CHANGES: list[Callable[[World], None]] = [
     _do("w.net.__class__ = type('Other', (type(w.net),), {'forward': lambda self, x, n=1, flag=None: x * 2})"),
     _do("w.net.forward = lambda x, n=1, flag=None: x - 5"), _do("w.net.__dict__.pop('forward', None)"),
     _hook, _pre_hook, _unhook, _do("w.set_cell(5)"), _do("w.cell_list[0] = 9"), _do("w.g.__defaults__ = (4, None)"), _do("w.g.__code__ = (lambda x, n=1, flag=None: x * 0).__code__ if False else w.g.__code__"),
+    _do("w.net.half()"), _do("w.net.bfloat16()"), _set("dtype", lambda: torch.bfloat16), _set("dtype", lambda: torch.int64), _set("n", lambda: torch.tensor(2)), _set("n", 0), _set("n", -1), _set("n", 7),
+    _do("w.net.blocks[-1].lin.weight = b.lin.weight"), _do("w.net.blocks[0] = copy.deepcopy(b)"), _do("w.net.blocks.insert(0, w.net.blocks[-1])"), _do("del b.mode"), _do("b.__dict__['alpha'] = 3.0"),
+    _do("b.register_buffer('shift', torch.full((3,), 2.0))"), _do("b.register_parameter('alpha2', nn.Parameter(torch.ones(3)))"), _do("type(b).alpha = property(lambda s: 8.0)"), _do("del type(b).alpha"),
+    _do("w.ns['len'] = lambda l: 7"), _do("w.ns.pop('len', None)"), _ns("math", lambda w: types.SimpleNamespace(pi=3.0)), _do("w.ns['SETTINGS'] = w.ns['Settings']()"), _do("w.ns['FLAGS'].clear()"),
+    _do("w.ns['LIST'] = (1, 2, 3)"), _do("w.ns['Settings'].__getattribute__ = lambda s, k: 2 if k == 'gain' else object.__getattribute__(s, k)"), _do("w.ns['SETTINGS'].factor = lambda: 1.5"),
+    _do("type(b).__call__ = lambda s, x: nn.Module.__call__(s, x) * 2"), _do("type(b).forward = lambda s, x: x * s.alpha"), _do("type(b).__bases__ = (nn.Identity,)"), _do("b._modules['lin'] = nn.Identity()"),
+    _do("b._parameters.clear()"), _do("b._buffers['shift'] = torch.full((3,), -1.0)"), _do("b.lin.weight.grad = torch.ones_like(b.lin.weight)"), _do("b.lin.weight.data.t_()"), _do("b.lin.weight.data = torch.randn(3, 6)[:, ::2]"),
+    _do("b.norm.eps = 0.1"), _do("b.norm.weight = None"), _do("b.norm.normalized_shape = (3, 1)"), _do("w.net.head.append(nn.Sigmoid())"), _do("w.net.head.forward = lambda x: x.sum(-1)"), _do("w.net.eval().train(False)"),
+    _do("b.lin.weight.register_hook(lambda g: g * 2)"), _do("nn.init.ones_(b.lin.weight)"), _do("torch.nn.utils.parametrize.register_parametrization(b.lin, 'weight', nn.Tanh())"), _do("torch.nn.utils.parametrize.remove_parametrizations(b.lin, 'weight')"),
     _do("torch.set_default_dtype(torch.float64)"), _do("torch.set_default_dtype(torch.float32)"),
 ]
