@@ -21,6 +21,8 @@ def seconds_range(lo: float | None, hi: float | None) -> str:
     """`57.3–58.9 µs`: both ends in one unit, with enough digits to tell them apart."""
     if lo is None or hi is None:
         return "–"
+    if lo == hi:
+        return "one sample"
     unit, factor = next(((u, f) for u, f in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)) if hi >= 0.9995 * f), ("ns", 1e-9))
     digits = next(
         (d for d in range(3) if round(lo / factor, d) != round(hi / factor, d) and hi / factor * 10**d >= 10), 1
@@ -43,9 +45,9 @@ def ratio(x: float) -> str:
 
 
 def interval(value: float, lo: float, hi: float) -> str:
-    """`2.9× [2.8–3.0]`, both with the same number of digits; a single sample has no interval."""
+    """`2.9× [2.8–3.0]`, both with the same number of digits; a single sample has no interval, and says so."""
     if lo == hi:
-        return ratio(value)
+        return f"{ratio(value)} [one sample]"
     digits = 0 if value >= 99.5 else 1 if value >= 1.095 and hi - lo >= 0.1 or value >= 9.95 else 2
     return f"{value:.{digits}f}× [{lo:.{digits}f}–{hi:.{digits}f}]"
 

@@ -68,10 +68,13 @@ export function plural(n: number, one: string, many?: string): string {
   return `${count(n)} ${n === 1 ? one : many ?? one + 's'}`;
 }
 
+/** Instead of an interval, where there was no second sample. */
+export const ONE_SAMPLE = 'one sample';
+
 /** A speedup with its interval, all three with as many digits as the interval bears, as in the plain text: `2.9×`, `[2.8–3.0]`. */
 export function speedup(s: { ratio: number; lo: number; hi: number }): [string, string] {
   const digits = s.ratio >= 99.5 ? 0 : (s.ratio >= 1.095 && s.hi - s.lo >= 0.1) || s.ratio >= 9.95 ? 1 : 2;
-  return [`${s.ratio.toFixed(digits)}×`, `[${s.lo.toFixed(digits)}–${s.hi.toFixed(digits)}]`];
+  return [`${s.ratio.toFixed(digits)}×`, s.lo === s.hi ? `[${ONE_SAMPLE}]` : `[${s.lo.toFixed(digits)}–${s.hi.toFixed(digits)}]`];
 }
 
 const DTYPES: { [name: string]: string } = {

@@ -187,7 +187,7 @@ function closedLine(report: Report, toggle: () => void, controls: string): HTMLE
   }
   const gains = ['eager', 'torch'].flatMap(over => {
     const s = speedups.overall.find(x => x.engine === 'tcompile' && x.over === over);
-    return s ? [h('span.tc-gain', { class: s.lo > 1 ? 'tc-gain tc-gain-up' : s.hi < 1 ? 'tc-gain tc-gain-down' : 'tc-gain' },
+    return s ? [h('span.tc-gain', { class: s.lo === s.hi ? 'tc-gain' : s.lo > 1 ? 'tc-gain tc-gain-up' : s.hi < 1 ? 'tc-gain tc-gain-down' : 'tc-gain' },
       h('strong', null, speedup(s)[0]), h('span.tc-muted', null, ` ${speedup(s)[1]} `), h('span', null, `vs ${engineName(over)}`))] : [];
   });
   if (gains.length && speedups.calls.every(c => c.measured === 'graphs' || !c.measured)) {

@@ -269,3 +269,18 @@ def test_a_cell_run_again_with_another_engine_to_compare_is_timed(shell):
     _, second = run(shell, "v = torch.cos(x) * 3 - 1", "time=50ms compare=eager,torch")
     assert second.speedups.over("torch") is not None or "torch" in second.speedups.reason, second.speedups
     assert not second.compile_seconds and second.speedups.over("eager") is not None
+
+
+def test_huggingface_models_in_one_graph(shell):
+    pytest.importorskip("transformers")
+    eager(shell, "from transformers import BertConfig, BertModel, ResNetConfig, ResNetModel\ntorch.manual_seed(0)\n"
+                 "bert = BertModel(BertConfig(hidden_size=64, num_hidden_layers=2, num_attention_heads=4, intermediate_size=128, vocab_size=100)).eval()\n"
+                 "resnet = ResNetModel(ResNetConfig(embedding_size=8, hidden_sizes=[8, 16], depths=[1, 1])).eval()\n"
+                 "ids, pixels = torch.randint(0, 100, (2, 16)), torch.randn(2, 3, 32, 32)")
+    for body in ("with torch.no_grad():\n    out = bert(input_ids=ids, attention_mask=torch.ones_like(ids))\nout.last_hidden_state",
+                 "with torch.no_grad():\n    out = resnet(pixels)\nout.last_hidden_state"):
+        expected = eager(shell, body)
+        value, report = run(shell, body)
+        torch.testing.assert_close(value, expected, rtol=1e-4, atol=1e-5)
+        assert not report.graph_breaks and len(report.graphs) == 1 and report.summary.status == "compiled"
+        assert len(report.to_json()) <= 200_000

@@ -2,7 +2,7 @@
 
 import { append, Child, clear, empty, h, section, table } from '../dom';
 import { engineBars, meter } from '../figures';
-import { bytes, count, engineName, place, plural, rate, seconds, speedup, tick } from '../format';
+import { bytes, count, engineName, ONE_SAMPLE, place, plural, rate, seconds, speedup, tick } from '../format';
 import { plot, Series } from '../plot';
 import { CallTiming, Extern, Memory, Report, Trial } from '../schema';
 import { kernelColour } from '../theme';
@@ -79,7 +79,7 @@ function callFigures(call: CallTiming, own: (p: { element: HTMLElement; dispose:
     { title: 'first call', number: true, cell: e => seconds(e.cold), hint: 'cold: compilation included' },
     { title: 'second', number: true, cell: e => seconds(e.warm), hint: 'warm' },
     { title: 'steady', number: true, cell: e => e.median === null ? h('span.tc-muted', null, STATUS_WORDS[e.status] ?? e.status, e.reason ? `: ${e.reason}` : '') : seconds(e.median), hint: 'median' },
-    { title: '95 % interval', number: true, cell: e => e.lo !== null && e.hi !== null ? `${seconds(e.lo)} – ${seconds(e.hi)}` : '' },
+    { title: '95 % interval', number: true, cell: e => e.lo !== null && e.lo === e.hi ? ONE_SAMPLE : e.lo !== null && e.hi !== null ? `${seconds(e.lo)} – ${seconds(e.hi)}` : '' },
     { title: 'samples', number: true, cell: e => e.n ? `${count(e.n)} × ${count(e.inner)}` : '' },
     { title: 'tcompile is', number: true, cell: e => {
       const s = call.speedups.find(x => x.engine === 'tcompile' && x.over === e.engine);
