@@ -92,7 +92,18 @@ def scatter(x: TensorMeta, *_: Any, **__: Any) -> TensorMeta:
     return TensorMeta(x.shape, contiguous_strides(x.shape), x.dtype, x.device)
 
 
-@rule("index_fill", "as_strided_scatter", "put")
+def _with_gaps(x: TensorMeta) -> TensorMeta:
+    """A clone of all of the memory, gaps included (at::clone_preserve_strides); a plain clone where elements overlap."""
+    overlaps = any(isinstance(st, int) and st == 0 and not (isinstance(s, int) and s < 2) for s, st in zip(x.shape, x.stride))
+    return TensorMeta(x.shape, preserve_strides(x) if overlaps else x.stride, x.dtype, x.device)
+
+
+@rule("as_strided_scatter")
+def as_strided_scatter(x: TensorMeta, *_: Any, **__: Any) -> TensorMeta:
+    return _with_gaps(x)
+
+
+@rule("index_fill", "put")
 def filled(x: TensorMeta, *_: Any, **__: Any) -> TensorMeta:
     return TensorMeta(x.shape, preserve_strides(x), x.dtype, x.device)
 
@@ -104,7 +115,7 @@ def _scattered(view_rule: Any) -> Any:
         if len(part.shape) != len(src.shape) or not all(map(same, part.shape, src.shape)):
             raise RuntimeError(f"expected src to have a size equal to the slice of self. src size = {list(src.shape)}, slice size = "
                                f"{list(part.shape)}")
-        return TensorMeta(x.shape, preserve_strides(x), x.dtype, x.device)
+        return _with_gaps(x)
     return f
 
 

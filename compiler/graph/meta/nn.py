@@ -8,7 +8,7 @@ import torch
 
 from ...symbolic import expr as E
 from ...symbolic.expr import IntLike
-from .core import (TensorMeta, contiguous_strides, fix, fold, is_channels_last, is_contiguous, less, new, norm_dims, numel, rule,
+from .core import (TensorMeta, channels_last_strides, contiguous_strides, fix, fold, is_channels_last, is_contiguous, less, new, norm_dims, numel, rule,
                    same, strides_for, suggest_format)
 from .strides import preserve_strides
 from .types import opmath
@@ -59,9 +59,17 @@ def convolution(x: TensorMeta, w: TensorMeta, bias: TensorMeta | None, stride: A
             break
     if x.ndim == 5 and torch.channels_last_3d in (suggest_format(x), suggest_format(w)):
         fmt = torch.channels_last_3d
+    if x.ndim == 3 and x.device.type == "cpu" and x.dtype is not torch.float64 and torch.channels_last in map(suggest_format, (_as_image(x), _as_image(w))):
+        n_, c_, _, l_ = channels_last_strides((*out[:2], 1, out[2]))
+        return new(out, x.dtype, x.device, (n_, c_, l_))
     if x.device.type == "cpu" and x.dtype is torch.float64 and not _cpu_keeps_format(x, w, transposed):
         fmt = torch.contiguous_format
     return new(out, x.dtype, x.device, strides_for(out, fmt))
+
+
+def _as_image(m: TensorMeta) -> TensorMeta:
+    """One dimension as two, as oneDNN's convolutions take it."""
+    return TensorMeta((*m.shape[:2], 1, m.shape[2]), (*m.stride[:2], fold(m.shape[2] * m.stride[2]), m.stride[2]), m.dtype, m.device)
 
 
 def _cpu_keeps_format(x: TensorMeta, w: TensorMeta, transposed: bool) -> bool:
@@ -216,6 +224,8 @@ def native_layer_norm_backward(g: TensorMeta, x: TensorMeta, shape: Any, mean: A
 def native_group_norm(x: TensorMeta, weight: Any, bias: Any, n: IntLike, c: IntLike, hxw: IntLike, group: int, eps: float
                       ) -> tuple[TensorMeta, TensorMeta, TensorMeta]:
     fmt = suggest_format(x) if x.device.type == "cpu" else torch.contiguous_format
+    if fmt is torch.contiguous_format and not is_contiguous(x.shape, x.stride):
+        raise RuntimeError("Expected X.is_contiguous(memory_format) to be true, but got false.")
     dt = _stat_dtype(x, weight)
     return (new(x.shape, x.dtype, x.device, strides_for(x.shape, fmt)), new((n, group), dt, x.device),
             new((n, group), dt, x.device))

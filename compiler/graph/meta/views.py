@@ -360,6 +360,10 @@ def view_as_complex(x: TensorMeta) -> TensorMeta:
     c = {torch.float32: torch.complex64, torch.float64: torch.complex128, torch.float16: torch.complex32}.get(x.dtype)
     if c is None or not x.shape or x.shape[-1] != 2:
         raise RuntimeError("Tensor must have a last dimension of size 2 and a floating dtype")
+    if not is_one(x.stride[-1]):
+        raise RuntimeError("Tensor must have a last dimension with stride 1")
+    if any(isinstance(s, int) and s % 2 for s in (*x.stride[:-1], x.storage_offset)):
+        raise RuntimeError("Tensor must have a stride divisible by 2 for all but last dimension")
     return TensorMeta(x.shape[:-1], tuple(fold(s // 2) for s in x.stride[:-1]), c, x.device, fold(x.storage_offset // 2))
 
 
