@@ -53,9 +53,9 @@ def test_a_thousand_additions_are_one_kernel_in_linear_time():
             x = x + 1
         return x
     g = aten_graph(f, torch.randn(10))
-    t = time.perf_counter()
+    t = time.process_time()
     s = schedule(lower(g, {}), {})
-    assert time.perf_counter() - t < 2                   # 0.05 s on an idle machine
+    assert time.process_time() - t < 2                   # 0.05 s on an idle machine
     k, = kernels(s)
     assert str(k).count("+") > 900
 

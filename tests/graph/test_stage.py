@@ -180,10 +180,10 @@ def test_thousand_nodes_are_quick():
             x = x + k
         return x
     graph_of(f, [torch.ones(3)])
-    t = time.perf_counter()
+    t = time.process_time()
     a = graph_of(f, [torch.ones(3)])
     assert len(list(a.calls())) >= 1000 - 1
-    assert time.perf_counter() - t < 2.0                  # 0.05 s on an idle machine
+    assert time.process_time() - t < 2.0                  # 0.05 s on an idle machine
 
 
 def test_heavy_modules_stay_out():

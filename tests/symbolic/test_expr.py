@@ -196,10 +196,10 @@ def test_text_does_not_depend_on_history():
 
 def test_long_sums_are_fast():
     xs = [E.symbol(f"x{k}") for k in range(2000)]
-    t = time.perf_counter()
+    t = time.process_time()
     total = E.add_all(x * (k + 1) for k, x in enumerate(xs))
     assert len(total.terms()) == 2000
     assert total.eval({f"x{k}": 1 for k in range(2000)}) == 2000 * 2001 // 2
     assert len(total.py()) > 10000
     assert total.subs({"x0": 5}).const_term == 5
-    assert time.perf_counter() - t < 2.0
+    assert time.process_time() - t < 2.0
