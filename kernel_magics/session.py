@@ -118,7 +118,7 @@ class Session:
         cell = self._prepare(first, body)
         if cell is None:
             return None
-        with self._running(cell, spec, first is None):
+        with self._own_lines_only(cell), self._running(cell, spec, first is None):
             value = execute(self.shell, cell, lambda code, ns: self.engine.run_code(code, ns, spec.options))
         return None if cell.silenced else value
 
@@ -130,7 +130,7 @@ class Session:
         cell = self._prepare(first, body)
         if cell is None:
             return None
-        with self._running(cell, spec, first is None):
+        with self._own_lines_only(cell), self._running(cell, spec, first is None):
             value = await execute_async(self.shell, cell, lambda code, ns: self.engine.run_code(code, ns, spec.options))
         return None if cell.silenced else value
 
@@ -176,7 +176,6 @@ class Session:
                 yield
             ok = True
         except BaseException as e:
-            self._own_lines_only(e, cell)
             builder.r.raised = type(e).__name__
             raise
         finally:
@@ -301,14 +300,21 @@ class Session:
             eager, compiled, spec.repeat, builder.r.title, spec.compare, builder.r.summary.compile_seconds
         )
 
-    def _own_lines_only(self, e: BaseException, cell: Cell) -> None:
-        """Let the traceback begin at the cell's own code, as if IPython had run it."""
+    @contextlib.contextmanager
+    def _own_lines_only(self, cell: Cell) -> Iterator[None]:
+        """Let the traceback of what is raised begin at the cell's own code, as if IPython had run it."""
+        __tracebackhide__ = True
+        try:
+            yield
+        except BaseException as e:
+            error = e
 
-        def show() -> list[str]:
-            return render(self.shell, e, own_traceback(e.__traceback__, cell.name, RUNNERS))
+            def show() -> list[str]:
+                return render(self.shell, error, own_traceback(error.__traceback__, cell.name, RUNNERS))
 
-        with contextlib.suppress(AttributeError, TypeError):  # an exception class with __slots__ shows all frames
-            e._render_traceback_ = show  # type: ignore[attr-defined]
+            with contextlib.suppress(AttributeError, TypeError):  # an exception class with __slots__ shows all frames
+                e._render_traceback_ = show  # type: ignore[attr-defined]
+            raise
 
 
 class _Transformer:

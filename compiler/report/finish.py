@@ -173,7 +173,9 @@ def _findings(r: Any) -> list[s.Finding]:
         out.append(
             s.Finding(
                 "info",
-                f"{f.what} ran eager{f' {f.count} times' if f.count > 1 else ''}: {f.reason}",
+                f.reason  # which may begin with its subject
+                if f.reason.startswith(f.what)
+                else f"{f.what} ran eager{f' {f.count} times' if f.count > 1 else ''}: {f.reason}",
                 "",
                 f"fallbacks/{i}",
             )
