@@ -51,6 +51,8 @@ def call_module(m: Machine, module: torch.nn.Module, args: list, kwargs: dict) -
             if not isinstance(call, types.FunctionType):
                 raise Break("unsupported", f"{t.__name__}.__call__ is not a Python function")
             return m.call(attributes._guarded_function(m, t, "__call__", call), [module, *args], kwargs)
+        if id(t) not in m.world.made:
+            m.world.guard(S.attr(m.world.anchor(t), "__call__"), "ID", call, "modules are called as they always are")
         if module.__dict__.get("_compiled_call_impl") is not None:
             raise Break("unsupported", "the module was compiled by torch.compile already")
         if _no_hooks(m, module):

@@ -64,3 +64,16 @@ def test_dicts_with_devices_and_dtypes_as_keys(backend):
         same(f(torch.ones(3)), c(torch.ones(3)))
     table[torch.device("meta")] = 0
     same(f(torch.ones(3)), c(torch.ones(3)))
+
+
+def test_call_of_a_module_class_is_replaced():
+    class Block(torch.nn.Module):
+        def forward(self, x):
+            return x + 1
+    net = torch.nn.Sequential(torch.nn.Sequential(Block(), Block()), torch.nn.ReLU())
+    c = tcompile.compile(net)
+    same(net(torch.ones(3)), c(torch.ones(3)))
+    Block.__call__ = lambda self, x: torch.nn.Module.__call__(self, x) * 2
+    same(net(torch.ones(3)), c(torch.ones(3)))
+    del Block.__call__
+    same(net(torch.ones(3)), c(torch.ones(3)))
