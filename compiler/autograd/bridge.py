@@ -50,6 +50,8 @@ class GradGraph:
         self.scalars = [k for k, i in enumerate(captured.inputs) if f"scalar_{i.name}" in floats]
         tangents = [n for n in p.backward.placeholders][len(p.backward.inputs) - len(joint.tangent_outputs):]
         self.tangent_strides = [n.meta["val"].stride for n in tangents]
+        if captured.env is not None and captured.env.hints:
+            self.backward()           # what it decides about sizes must be known before the entry's guards are made
 
     def __call__(self, *inputs: Any) -> tuple:
         everything: list[Any] = []
@@ -61,7 +63,7 @@ class GradGraph:
         return tuple(everything)
 
     def backward(self) -> Callable[..., tuple]:
-        """The compiled backward graph, made at its first use."""
+        """The compiled backward graph, made at its first use (with symbolic sizes: at once)."""
         if self._backward is None:
             with _lock, disabled():
                 if self._backward is None:
