@@ -13,8 +13,9 @@ from typing import Any, Hashable
 __all__ = ["Source", "local", "closure", "glob", "builtin", "function", "attr", "item", "dict_value", "type_of",
            "cell", "const", "default", "kwdefault", "size", "stride", "storage_offset", "tensor_grad"]
 
-# Weak: a Source lives as long as a guard, an entry or a longer path uses it; a const source must not keep its object for ever.
-_table: "weakref.WeakValueDictionary[tuple, Source]" = weakref.WeakValueDictionary()
+_table: dict[tuple, "Source"] = {}
+# Paths that start at an object itself live as long as somebody uses them: they must not keep the object for ever.
+_from_objects: "weakref.WeakValueDictionary[tuple, Source]" = weakref.WeakValueDictionary()
 
 
 class Source:
@@ -126,12 +127,14 @@ def _make(kind: str, base: Source | None, key: Any) -> Source:
     # const objects and float/bool keys are told apart by identity and type: 1, 1.0 and True are equal keys in Python
     tag: Hashable = id(key) if kind == "const" else (type(key), key)
     k = (kind, id(base) if base is not None else None, tag)
-    s = _table.get(k)
+    weak = kind == "const" or base is not None and base.root.kind == "const"
+    table: Any = _from_objects if weak else _table
+    s = table.get(k)
     if s is None:
         s = object.__new__(Source)
         s.kind, s.base, s.key = kind, base, key
         s._hash = hash(k)
-        _table[k] = s
+        table[k] = s
     return s
 
 
