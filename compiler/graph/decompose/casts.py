@@ -23,7 +23,7 @@ def promoted(b: Builder, xs: list, float_result: bool = False) -> list:
 
 
 def _elementwise(op: Any, name: str) -> Callable:
-    floats = name in FLOAT_RESULT or name == "copysign"
+    floats = name in FLOAT_RESULT
 
     def f(b: Builder, *args: Any, **kwargs: Any) -> Any:
         xs = promoted(b, list(args), floats)

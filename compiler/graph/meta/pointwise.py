@@ -13,7 +13,7 @@ __all__ = ["pointwise", "pointwise_dtype", "FLOAT_RESULT", "BOOL_RESULT", "gener
 
 # ints and bools become the default float dtype
 FLOAT_RESULT = frozenset("""
-    acos acosh asin asinh atan atan2 atanh cos cosh deg2rad digamma erf erfc erfinv exp exp2 expm1 i0 lgamma log log10 log1p
+    copysign acos acosh asin asinh atan atan2 atanh cos cosh deg2rad digamma erf erfc erfinv exp exp2 expm1 i0 lgamma log log10 log1p
     log2 logit logaddexp logaddexp2 polygamma rad2deg reciprocal rsqrt sigmoid sin sinc sinh sqrt tan tanh true_divide
     special_entr special_erfcx special_i0e special_i1 special_i1e special_log_ndtr special_ndtri special_xlog1py xlogy
     special_zeta mvlgamma
