@@ -18,6 +18,8 @@ import weakref
 from dataclasses import dataclass, field
 from typing import Any, Callable
 
+import torch
+
 from . import events, stages
 from .backends import compile_graph
 from .capture.capture import CaptureOptions
@@ -27,6 +29,8 @@ from .errors import FullGraphError, InternalError, TCompileError
 from .guards.explain import explain_failure
 from .guards.guard import Guard
 from .guards.program import compile_guards
+from .guards.source import local
+from .marks import dynamic_dims
 from .guards.state import read_field
 from .report.calls import EntryCall, GraphCall
 from .report.labels import label
@@ -148,6 +152,10 @@ class Engine:
     def _make_entry(self, cache: CodeCache, state: FrameState, func: types.FunctionType, args: tuple) -> Entry:
         __tracebackhide__ = True
         name, began = state.code.co_qualname, time.perf_counter()
+        if self.opts.dynamic is not False:
+            for i, a in enumerate(args):
+                if isinstance(a, torch.Tensor) and (dims := dynamic_dims(a)):
+                    state.dynamic_dims.setdefault(local(i, state.code.co_varnames[i]), set()).update(dims)
         capture = CaptureOptions(dynamic=self.opts.dynamic, dynamic_dims=state.dynamic_dims, dynamic_ints=state.dynamic_ints,
                                  fullgraph=self.opts.fullgraph, dispatch=self.resume)
         result: CaptureResult = stages.run("capture", state.code, func, args, opts=self.opts, stage_opts=capture)

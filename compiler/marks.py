@@ -5,7 +5,7 @@ import functools
 from contextlib import contextmanager
 from typing import Any, Callable, Iterator
 
-__all__ = ["disable", "is_compiling", "is_disabled"]
+__all__ = ["disable", "is_compiling", "is_disabled", "mark_dynamic", "dynamic_dims"]
 
 
 def is_compiling() -> bool:
@@ -16,6 +16,25 @@ def is_compiling() -> bool:
 def is_disabled(fn: Any) -> bool:
     """Whether `fn` asks to be left out: tcompile.disable, torch.compiler.disable, torch._dynamo.disable."""
     return bool(getattr(fn, "_tcompile_disable", False) or getattr(fn, "_torchdynamo_disable", False))
+
+
+def mark_dynamic(tensor: Any, dim: int | tuple[int, ...]) -> None:
+    """Say that the size of `tensor` along `dim` will change from call to call: it is a symbol from the first compilation on.
+    Sizes 0 and 1 are always fixed."""
+    import torch
+    if not isinstance(tensor, torch.Tensor):
+        raise TypeError(f"tcompile.mark_dynamic takes a tensor, got {type(tensor).__name__}")
+    dims = dim if isinstance(dim, tuple) else (dim,)
+    for d in dims:
+        if not isinstance(d, int) or not -tensor.dim() <= d < tensor.dim():
+            raise IndexError(f"mark_dynamic: dim is from {-tensor.dim()} to {tensor.dim() - 1} for this tensor, got {d!r}")
+    marked: frozenset[int] = getattr(tensor, "_tcompile_dynamic", frozenset())
+    tensor._tcompile_dynamic = marked | {d % tensor.dim() for d in dims}      # type: ignore[attr-defined]
+
+
+def dynamic_dims(tensor: Any) -> set[int]:
+    """Dimensions that mark_dynamic of this package, or torch._dynamo's, named."""
+    return {*getattr(tensor, "_tcompile_dynamic", ()), *getattr(tensor, "_dynamo_dynamic_indices", ())}
 
 
 def disable(fn: Callable | None = None) -> Any:

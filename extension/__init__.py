@@ -49,7 +49,7 @@ _NAMES: dict[str, str] = {
             "explain",
             "disable",
             "enable",
-            "is_compiling",
+            "is_compiling", "mark_dynamic",
             "reset",
             "record",
             "register_backend",

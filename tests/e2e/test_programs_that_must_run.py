@@ -279,6 +279,20 @@ def test_a_changed_size_becomes_a_symbol():
     assert len(r.report().recompiles) == 1
 
 
+def test_mark_dynamic():
+    c = tcompile.compile(lambda x: torch.sin(x) * 2)
+    with tcompile.record() as r:
+        for n in (3, 4, 9):
+            x = torch.randn(n, 8)
+            tcompile.mark_dynamic(x, 0)
+            close(c(x), torch.sin(x) * 2)
+    assert not r.report().recompiles and len(r.report().graphs) == 1
+    with pytest.raises(IndexError, match="from -2 to 1"):
+        tcompile.mark_dynamic(torch.ones(2, 2), 2)
+    with pytest.raises(TypeError, match="takes a tensor"):
+        tcompile.mark_dynamic([1], 0)
+
+
 # --- training -----------------------------------------------------------------------------------------------------
 def library_train(model, opt, data):
     losses = []
