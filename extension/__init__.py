@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         enable,
         explain,
         is_compiling,
+        mark_dynamic,
         list_backends,
         record,
         register_backend,
