@@ -133,6 +133,8 @@ class _torch_state:
         torch.set_autocast_cache_enabled(self.cache)
         while _nesting() > self.nesting:
             torch.autocast_decrement_nesting()
+        while _nesting() < self.nesting:
+            torch.autocast_increment_nesting()
 
 
 def _nesting() -> int:
@@ -239,8 +241,13 @@ class _Attempt:
                 writer.line(f"{name}.set_autocast_dtype({device!r}, {writer.value(torch.get_autocast_dtype(device))})")
         if torch.is_autocast_cache_enabled() != before.cache:
             writer.line(f"{name}.set_autocast_cache_enabled({torch.is_autocast_cache_enabled()})")
-        for _ in range(_nesting() - before.nesting):
+        now = _nesting()
+        for _ in range(now - before.nesting):
             writer.line(f"{name}.autocast_increment_nesting()")
+        for _ in range(before.nesting - now):
+            writer.line(f"{name}.autocast_decrement_nesting()")
+        if now == 0 and before.nesting > 0:
+            writer.line(f"{name}.clear_autocast_cache()")          # as leaving the outermost region does
 
     def _write_break(self, writer: EntryWriter, index: int) -> None:
         frame = self.frame

@@ -323,4 +323,5 @@ def test_break_inside_autocast():
     for _ in range(2):
         same(run(fn, X), fn(X))
         assert not torch.is_autocast_enabled("cpu")
+        assert torch.autocast_increment_nesting() == 1 and torch.autocast_decrement_nesting() == 0
     assert run.breaks[0].kind == "item" and len(run.graphs) == 2
