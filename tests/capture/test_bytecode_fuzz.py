@@ -147,9 +147,7 @@ def observe(run) -> str:
     try:
         result = ("returned", run(world.names()))
     except Exception as e:
-        line = traceback.extract_tb(e.__traceback__)[-1].lineno
-        # Known: an unbound local read right after a break can be reported at the line before (seed 4096); all else is compared.
-        result = ("raised", type(e), str(e), e.__context__, None if isinstance(e, NameError) else line)
+        result = ("raised", type(e), str(e), e.__context__, traceback.extract_tb(e.__traceback__)[-1].lineno)
     text = re.sub(r"0x[0-9a-f]+", "", repr((result, world.log)))
     # a cell variable is a free variable in made functions: reading it empty raises the base class of what it raised before (resume.py)
     return text.replace("UnboundLocalError", "NameError").replace("free variable", "local variable").replace(" in enclosing scope", "")
@@ -190,6 +188,17 @@ class Breaker:
         return function
 
 
+WARM = 10        # calls after which CPython 3.11 has fused STORE_FAST with a LOAD_FAST of the next line
+
+
+def expected(code, args) -> set[str]:
+    """What eager shows: in a cold function, and in one that was called often. CPython 3.11 reports an unbound local one line early
+    once STORE_FAST__LOAD_FAST spans the two lines; nothing else may differ."""
+    fresh = code.replace()
+    seen = [observe(lambda names: FunctionType(fresh, names, "f")(*args)) for _ in range(WARM)]
+    return {seen[0], seen[-1]}
+
+
 def check(seed: int) -> int:
     text = Writer(random.Random(seed)).text()
     scope: dict = {}
@@ -198,15 +207,15 @@ def check(seed: int) -> int:
     broken = 0
     for args in ((1, 2), (0, 3)):
         run = lambda made, args=args: (lambda names: FunctionType(made, names, "f")(*args))
-        want = observe(run(code))
-        assert observe(run(assemble(decode(code)))) == want, text
+        want = expected(code, args)
+        assert observe(run(assemble(decode(code)))) in want, text
         for innermost in (False, True):
             host, _, _ = outline_loops(code, lambda region, *values: region(*values), innermost=innermost)
-            assert observe(run(host)) == want, text
+            assert observe(run(host)) in want, text
         for again in range(4):
             breaker = Breaker(seed * 7 + again)
             got = observe(lambda names, b=breaker, args=args: b.spoil(FunctionType(code, names, "f"))(*args))
-            assert got == want, (again, text)
+            assert got in want, (again, text)
             broken += breaker.broken
     return broken
 
@@ -215,6 +224,11 @@ def check(seed: int) -> int:
 @given(st.integers(0, 2**40))
 def test_random_programs(seed):
     check(seed)
+
+
+def test_the_line_of_an_unbound_local():
+    """A name that is read unbound on the line after an assignment: cold and warm code of eager Python disagree on 3.11."""
+    check(4096)
 
 
 def test_breaks_do_happen():
