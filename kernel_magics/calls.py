@@ -6,9 +6,10 @@ top level and its loops. Here those of one function become one.
 
 from __future__ import annotations
 
+import dis
 import inspect
 from dataclasses import replace
-from types import FunctionType
+from types import CodeType, FunctionType
 from typing import Any, Sequence
 
 from ..compiler.report.calls import EntryCall
@@ -39,6 +40,9 @@ def _merged(parts: list[EntryCall], report: Any) -> EntryCall:
     first = parts[0]
     code = getattr(first.fn, "__code__", None)
     latest = [c for c in parts if getattr(c.fn, "__code__", None) is code][-1]
+    if code is not None and code.co_name == "<module>":
+        parts = [_in_a_copy(c) for c in parts]
+        latest = [c for c in parts if getattr(c.fn, "__code__", None) is code][-1]
     effects = [_words(c.why_not) or "its last value" for c in parts if not c.safe and c.why_not != _ONLY_BREAKS]
     frames = {i for i, f in enumerate(report.frames) if f.name == first.name}
     impure = [b for b in report.graph_breaks if b.frame in frames and b.kind not in _PURE_BREAKS]
@@ -50,6 +54,31 @@ def _merged(parts: list[EntryCall], report: Any) -> EntryCall:
         latest, name=frame_words(first.name), args=args, kwargs=kwargs, safe=not effects, why_not=why,
         graphs=[g for c in parts for g in c.graphs], compile_seconds=sum(seconds) if seconds else None,
     )  # fmt: skip
+
+
+def _in_a_copy(call: EntryCall) -> EntryCall:
+    """A cell's top level whose one effect is to set names can run again in a copy of the namespace, as often as one likes:
+    provided that it reads no name that it set, for then each run would begin where the last one ended."""
+    written = [e.removeprefix("global ") for e in call.why_not.split(", ") if e.startswith("global ")]
+    only = all(e.startswith("global ") for e in call.why_not.split(", ") if not e.endswith(VALUE))
+    if call.safe or not only or not isinstance(call.fn, FunctionType) or _read_before_written(call.fn.__code__) & {*written}:
+        return call
+    copy = FunctionType(call.fn.__code__, dict(call.fn.__globals__), call.fn.__name__)
+    return replace(call, fn=copy, safe=True, why_not="")
+
+
+def _read_before_written(code: CodeType) -> set[str]:
+    """Names that a module's code may read before it sets them: in the order of the text, loops notwithstanding."""
+    stored: set[str] = set()
+    read: set[str] = set()
+    for i in dis.get_instructions(code):
+        if i.opname in ("STORE_NAME", "STORE_GLOBAL"):
+            stored.add(i.argval)
+        elif i.opname in ("LOAD_NAME", "LOAD_GLOBAL") and i.argval not in stored:
+            read.add(i.argval)
+        elif i.opname in ("DELETE_NAME", "DELETE_GLOBAL"):
+            read.add(i.argval)  # gone in the second run
+    return read
 
 
 def _words(effects: str) -> str:

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
-from types import CodeType
+from types import CodeType, FunctionType
 from typing import Any, Callable, ContextManager, Protocol
 
 from ..compiler.config import MODES, Options
@@ -62,9 +62,12 @@ class Compiler:
 
     def again(self, fn: Callable, options: Options) -> tuple[Callable, Callable[[], ContextManager[Any]]]:
         from ..compiler import api
+        from ..compiler.hook import engine_for
         from ..compiler.runtime import hook
 
         if hook.available():
+            if isinstance(fn, FunctionType) and fn.__code__.co_name == "<module>":  # the hook leaves module frames to run_code
+                return engine_for(options).dispatcher(fn), lambda: api.enable(options)
             return fn, lambda: api.enable(options)
         settings: dict[str, Any] = {"mode": options.mode}
         if options.given:  # compile() takes a mode or options

@@ -15,7 +15,7 @@ from typing import Any, Iterator, Mapping
 from ..compiler import config
 from ..compiler.errors import OptionError
 
-__all__ = ["CellOptions", "parse", "comment_options", "option_names", "values_of", "ENGINES"]
+__all__ = ["CellOptions", "parse", "catalogue", "comment_options", "option_names", "values_of", "ENGINES"]
 
 ENGINES = ("eager", "torch")
 _OWN = {
@@ -51,6 +51,11 @@ class CellOptions:
 
 def option_names() -> list[str]:
     return [*_OWN, *config.OPTIONS]
+
+
+def catalogue() -> list[dict[str, Any]]:
+    """Every option with its values and its help, for completion and hover help outside of the kernel."""
+    return [{"name": n, "help": _help(n), "values": values_of(n), "flag": _is_flag(n)} for n in option_names()]
 
 
 def values_of(name: str) -> list[str]:

@@ -6,7 +6,7 @@ import contextlib
 import re
 import sys
 import weakref
-from collections import deque
+from collections import OrderedDict, deque
 from dataclasses import replace
 from typing import Any, Callable, Iterator
 
@@ -21,6 +21,7 @@ from ..compiler.report.schema import CellSource, Speedups
 from .cell import RUNNERS, Cell, execute, execute_async, needs_await, prepare
 from .display import Place
 from .engine import Compiler, Engine
+from .live import Live
 from .options import CellOptions, comment_options, parse
 from .progress import Progress
 from .tracebacks import own_traceback, render
@@ -28,6 +29,7 @@ from .tracebacks import own_traceback, render
 __all__ = ["Session"]
 
 _KEPT_LIVE = 4  # reports whose calls can be timed again
+_KEPT = 32  # reports that the side panel and the next run of their cell can ask for
 _IMPLICIT = "@on"  # the magic's line of a cell that `%tcompile on` runs
 
 
@@ -45,6 +47,8 @@ class Session:
         # id of an entry's capture result -> that result (weakly), the report that told of it, the entry's number there
         self._known: dict[int, tuple[weakref.ref, CompileReport, int]] = {}
         self._live: deque[tuple[CompileReport, Any]] = deque()  # reports whose calls can be timed again, with their builders
+        self._reports: OrderedDict[str, CompileReport] = OrderedDict()  # the latest ones by id
+        self.live = Live(self)
         self.cells = 0  # cells run through tcompile
         self._executing = 0  # > 0 while the shell executes a cell
         self._due: list[Callable[[], None]] = []  # timings that wait until the cell's result is shown
@@ -56,6 +60,7 @@ class Session:
         set_cell_labels(self._cell_of)
         for name, f in self._hooks():
             self.shell.events.register(name, f)
+        self.live.install()
         transforms = self.shell.input_transformers_cleanup
         at = next((i for i, t in enumerate(transforms) if getattr(t, "__name__", "") == "cell_magic"), len(transforms))
         self._transformer = _Transformer(self)
@@ -67,6 +72,7 @@ class Session:
                 self.shell.events.unregister(name, f)
         if self._transformer in self.shell.input_transformers_cleanup:
             self.shell.input_transformers_cleanup.remove(self._transformer)
+        self.live.remove()
         set_cell_labels(None)
 
     def _hooks(self) -> list[tuple[str, Callable]]:
@@ -82,6 +88,17 @@ class Session:
         due, self._due = self._due, []
         for f in due:
             f()
+        self.live.tell()
+
+    # -- what is known -----------------------------------------------------------------------------------------------------
+    def report_of(self, key: Any) -> CompileReport | None:
+        """One of the latest reports, by its id."""
+        return self._reports.get(key) if isinstance(key, str) else None
+
+    def known(self, metas: list[Any]) -> CompileReport | None:
+        """The latest report that told of one of these entries."""
+        found = [self._known[id(m)] for m in metas if id(m) in self._known]
+        return next((report for reference, report, _ in found if reference() is not None), None)
 
     def _cell_of(self, file: str) -> int | None:
         name = self.shell.compile.format_code_name(file)
@@ -221,6 +238,9 @@ class Session:
             place.drop()
             return
         self.last = report
+        self._reports[report.id] = report
+        while len(self._reports) > _KEPT:
+            self._reports.popitem(last=False)
 
         def time_again(seconds: float | None = None, compare: tuple[str, ...] | None = None) -> None:
             again = replace(spec, time=seconds or spec.time or 1.0, compare=compare or spec.compare)
@@ -228,7 +248,9 @@ class Session:
             finish(report, builder.served)
 
         if builder.calls:
-            report.live = time_again
+            from .again import Again
+
+            report.live = Again(report, builder, self.engine, spec.options, time_again)
             self._keep_live(report, builder)
         elif builder.origin is not None and builder.origin.live is not None and spec.time is not None and ok:
             # Entries of an earlier run served the cell. Its calls are at hand: what it was not compared with is measured now.

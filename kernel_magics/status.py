@@ -9,7 +9,7 @@ from typing import Any
 from ..compiler import config
 from ..compiler.report.numbers import plural, size
 
-__all__ = ["status_lines", "cache_lines", "clear_cache", "cache_folder", "changed_options"]
+__all__ = ["status_lines", "cache_facts", "cache_lines", "clear_cache", "cache_folder", "changed_options"]
 
 
 def changed_options() -> dict[str, Any]:
@@ -48,16 +48,20 @@ def cache_folder() -> Path:
     return cache_root(config.Options())
 
 
-def cache_lines() -> list[str]:
+def cache_facts() -> dict[str, Any]:
+    """The disk cache in figures: on, folder, kernels, bytes, limit_bytes, temporary."""
     from ..compiler.runtime import cache
 
     facts = cache.inspect(config.Options())
-    state = "on" if config.defaults()["cache"] else "off (tcompile.config.cache)"
-    note = (
-        " (temporary: the cache folder cannot be written)" if facts["temporary"] and config.defaults()["cache"] else ""
-    )
+    return {**facts, "folder": _home(facts["folder"]), "on": bool(config.defaults()["cache"])}
+
+
+def cache_lines() -> list[str]:
+    facts = cache_facts()
+    state = "on" if facts["on"] else "off (tcompile.config.cache)"
+    note = " (temporary: the cache folder cannot be written)" if facts["temporary"] and facts["on"] else ""
     return [
-        f"disk cache: {state}, {_home(facts['folder'])}{note}, {plural(facts['kernels'], 'kernel')}, {size(facts['bytes'])} of at most {size(facts['limit_bytes'])}"
+        f"disk cache: {state}, {facts['folder']}{note}, {plural(facts['kernels'], 'kernel')}, {size(facts['bytes'])} of at most {size(facts['limit_bytes'])}"
     ]
 
 

@@ -22,7 +22,7 @@ from ..compiler.report import schema as s
 from ..compiler.report.calls import EntryCall
 from .stats import Bootstrap, interval_of
 
-__all__ = ["measure", "measure_cell", "Contender", "preserved"]
+__all__ = ["measure", "measure_cell", "compare_options", "Contender", "preserved", "Say"]
 
 _MIN_SAMPLE = 3e-4  # a sample lasts at least that long, in seconds, so that the clock does not matter
 _SLOW = 0.02  # seconds a call: from there on a sample is one call, and nothing needs to settle
@@ -152,6 +152,37 @@ def measure_cell(
         [_result(job, engines)],
         overall,
     )
+
+
+def compare_options(
+    calls: Sequence[EntryCall], engine: Any, options: dict[str, Any], budget: float, say: Say = lambda text: None
+) -> dict[str, Any]:
+    """Time calls that are safe to run again under several sets of options and eager, in turn. Gives plain data: for each call
+    its engines as `EngineTime` fields under the names in `options`, and the ratio of the first to each, with intervals."""
+    first, *others = options
+    rows = []
+    with preserved([m for c in calls for m in (c.fn, getattr(c.fn, "__self__", None), *c.args, *c.kwargs.values())]):
+        for c in calls[:_MAX_CALLS]:
+            job = _job(c, engine, options[first])
+            base = job.contenders.pop("tcompile")
+            base.engine = first
+            job.contenders[first] = base
+            for name in others:
+                say(f"compiling {c.name}: {name}")
+                other = _job(replace(c, compiled=None, compile_seconds=None), engine, options[name]).contenders["tcompile"]
+                other.engine = name
+                job.contenders[name] = other
+            say(f"timing {c.name}")
+            _rounds(job, budget / min(len(calls), _MAX_CALLS))
+            names = ["eager", *options]
+            timing = _result(job, names)
+            ratios = {}
+            for name in ("eager", *others):
+                rounds = [r for r in job.rounds if first in r and name in r]
+                if rounds:
+                    ratios[name] = Bootstrap(rounds, [first, name]).ratio(first, name)
+            rows.append({"name": c.name, "engines": [vars(e) for e in timing.engines], "ratios": ratios})
+    return {"calls": rows, "base": first}
 
 
 def _job(call: EntryCall, engine: Any, options: Any) -> _Job:

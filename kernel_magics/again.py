@@ -1,0 +1,210 @@
+"""The calls of a report that are still in this kernel: time them again, under other options, or over a range of sizes."""
+
+from __future__ import annotations
+
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from types import FunctionType
+from typing import Any, Callable, Iterator, Sequence
+
+import torch
+
+from ..compiler import config, events
+from ..compiler.errors import OptionError
+from ..compiler.report.calls import EntryCall
+from .calls import worth_timing
+from .timing import Say, compare_options, preserved
+
+__all__ = ["Again", "SweepPoint", "TensorArgument"]
+
+_QUICK = 5  # calls per point of a sweep, of which the fastest counts
+_MAX_SIZES = 64
+
+
+@dataclass
+class TensorArgument:
+    """A tensor that a sweep can change: an argument of a function, or a global that a cell's top level reads."""
+
+    call: str
+    argument: int | str  # position, or the global's name
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+
+
+@dataclass
+class SweepPoint:
+    """One size of a sweep. `entry` counts entries in the order in which the sweep made them."""
+
+    size: int
+    entry: int | None = None
+    compiled: bool = False
+    compile_seconds: float | None = None
+    seconds: float | None = None  # a call, by tcompile
+    eager_seconds: float | None = None
+    reason: str = ""  # why it was compiled again
+    error: str = ""
+
+
+@dataclass
+class Again:
+    """Runs a report's calls again. `time_again(seconds, compare)` is the session's: it changes the report in place."""
+
+    report: Any
+    builder: Any
+    engine: Any
+    options: Any  # config.Options of the cell
+    time_again: Callable[[float | None, tuple[str, ...] | None], None]
+    calls: list[EntryCall] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.calls = [c for c in worth_timing(self.builder.calls, self.report) if c.safe]
+
+    def __call__(self, seconds: float | None = None, compare: tuple[str, ...] | None = None) -> None:
+        self.time_again(seconds, compare)
+
+    # -- other options -----------------------------------------------------------------------------------------------------
+    def under(self, settings: dict[str, Any], seconds: float = 1.0, say: Say = lambda text: None) -> dict[str, Any]:
+        """Time the calls as they are and under `settings` (mode, backend, fullgraph, dynamic and options of config), in
+        turn. Raises OptionError for settings that do not exist, ValueError where no call can be run again."""
+        if not self.calls:
+            raise ValueError("no call of this report can be run again: each has effects (Speed says which)")
+        other = self._options(settings)
+        return compare_options(self.calls, self.engine, {"as it was": self.options, "tried": other}, seconds, say)
+
+    def _options(self, settings: dict[str, Any]) -> Any:
+        own = {k: settings[k] for k in ("mode", "backend", "fullgraph", "dynamic") if k in settings}
+        o = self.options
+        base = {"mode": o.mode, "backend": o.backend, "fullgraph": o.fullgraph, "dynamic": o.dynamic}
+        made = config.Options.make(**{**base, **own})
+        given: dict[str, Any] = dict(o.given) if "mode" not in own else {}
+        for name, value in settings.items():
+            if name not in base:
+                if name not in config.OPTIONS:
+                    raise OptionError(f"unknown option {name!r}: `tcompile.config` lists those that exist")
+                given[name] = config.check(name, value)
+        made.given.update(given)
+        return made
+
+    # -- sizes -------------------------------------------------------------------------------------------------------------
+    def arguments(self) -> list[TensorArgument]:
+        """The tensors among the calls' arguments that have a dimension."""
+        out = []
+        for c in self.calls:
+            for key, name, x in _tensors(c):
+                out.append(TensorArgument(c.name, key, name, tuple(x.shape), str(x.dtype).removeprefix("torch.")))
+        return out
+
+    def sweep(
+        self,
+        call: str,
+        argument: int | str,
+        dim: int,
+        sizes: Sequence[int],
+        dynamic: bool | None = None,
+        say: Say = lambda text: None,
+    ) -> list[SweepPoint]:
+        """Call one function with `argument` at each of `sizes` along `dim`: which sizes were compiled, which entry served
+        each, and how long a call took. In an engine of its own: the cell's entries stay as they are. Values repeat the
+        argument's own, so that indices stay valid. Raises ValueError for what cannot be swept."""
+        found = next((c for c in self.calls if c.name == call), None)
+        if found is None:
+            raise ValueError(f"{call!r} cannot be called again; callable: {', '.join(c.name for c in self.calls) or 'none'}")
+        x = next((x for key, _, x in _tensors(found) if key == argument), None)
+        if x is None or not -x.dim() <= dim < x.dim():
+            raise ValueError(f"{call} has no tensor {argument!r} with a dimension {dim}")
+        if not sizes or len(sizes) > _MAX_SIZES or not all(isinstance(n, int) and n >= 0 for n in sizes):
+            raise ValueError(f"sizes are 1 to {_MAX_SIZES} whole numbers from 0 up, got {list(sizes)!r}")
+        from ..compiler import api
+
+        o, fn = self.options, found.fn
+        if isinstance(argument, str):
+            fn = FunctionType(fn.__code__, dict(fn.__globals__), fn.__name__)
+        compiled = api.compile(fn, dynamic=dynamic, backend=o.backend, options=dict(o.given) or None)
+        points: list[SweepPoint] = []
+        entries: list[Any] = []
+        with preserved([fn, *found.args]), found.state.apply():
+            for n in sizes:
+                say(f"size {n}")
+                args = list(found.args)
+                if isinstance(argument, str):
+                    fn.__globals__[argument] = _resized(x, dim, n)
+                else:
+                    args[argument] = _resized(x, dim, n)
+                points.append(_point(n, fn, compiled, args, found.kwargs, entries))
+        return points
+
+
+def _tensors(call: EntryCall) -> Iterator[tuple[int | str, str, torch.Tensor]]:
+    """The tensors with a dimension that a call takes: key, the user's name, the tensor."""
+    code = getattr(call.fn, "__code__", None)
+    names = getattr(code, "co_varnames", ())
+    for i, x in enumerate(call.args):
+        if isinstance(x, torch.Tensor) and x.dim():
+            yield i, names[i] if i < len(names) else f"argument {i}", x
+    if code is not None and code.co_name == "<module>":
+        for name in code.co_names:
+            x = call.fn.__globals__.get(name)
+            if isinstance(x, torch.Tensor) and x.dim():
+                yield name, name, x
+
+
+def _point(size: int, eager: Callable, compiled: Callable, args: list, kwargs: dict, entries: list[Any]) -> SweepPoint:
+    point = SweepPoint(size)
+    with _watching() as seen:
+        t0 = time.perf_counter()
+        try:
+            compiled(*args, **kwargs)
+        except Exception as e:
+            point.error = f"{type(e).__name__}: {e}".splitlines()[0]
+            return point
+        first = time.perf_counter() - t0
+    point.compiled = bool(seen["entry"])
+    if point.compiled:
+        entries += seen["entry"]
+        point.compile_seconds, point.entry = first, len(entries) - 1
+    else:
+        point.entry = _served(entries, lambda: compiled(*args, **kwargs))
+    point.reason = seen["reason"]
+    point.seconds = min(_seconds(compiled, args, kwargs) for _ in range(_QUICK))
+    point.eager_seconds = min(_seconds(eager, args, kwargs) for _ in range(_QUICK))
+    return point
+
+
+def _served(entries: list[Any], call: Callable[[], Any]) -> int | None:
+    """Which entry a call goes to."""
+    before = [e.hits for e in entries]
+    call()
+    return next((i for i, (e, n) in enumerate(zip(entries, before)) if e.hits > n), None)
+
+
+def _seconds(f: Callable, args: list, kwargs: dict) -> float:
+    t0 = time.perf_counter()
+    f(*args, **kwargs)
+    return time.perf_counter() - t0
+
+
+@contextmanager
+def _watching() -> Iterator[dict[str, Any]]:
+    seen: dict[str, Any] = {"entry": [], "reason": ""}
+
+    def listen(e: Any) -> None:
+        if e.kind == "entry":
+            seen["entry"].append(e.facts["entry"])
+        elif e.kind == "recompile" and not seen["reason"]:
+            f = e.facts["failures"][0]
+            seen["reason"] = f"expected {f.expected_text}, got {f.got_text}"
+
+    with events.listen(listen):
+        yield seen
+
+
+def _resized(x: torch.Tensor, dim: int, n: int) -> torch.Tensor:
+    size = x.shape[dim]
+    if n <= size:
+        return x.narrow(dim, 0, n).clone(memory_format=torch.preserve_format)
+    if not size:
+        raise ValueError(f"dimension {dim} is empty: there are no values to repeat")
+    index = torch.arange(n, device=x.device) % size
+    return x.detach().index_select(dim, index).requires_grad_(x.requires_grad)
