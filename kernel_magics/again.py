@@ -13,7 +13,7 @@ import torch
 from ..compiler import config, events
 from ..compiler.errors import OptionError
 from ..compiler.report.calls import EntryCall
-from .calls import worth_timing
+from .calls import read_before_written, worth_timing
 from .timing import Say, compare_options, preserved
 
 __all__ = ["Again", "SweepPoint", "TensorArgument"]
@@ -74,9 +74,9 @@ class Again:
         return compare_options(self.calls, self.engine, {"as it was": self.options, "tried": other}, seconds, say)
 
     def _options(self, settings: dict[str, Any]) -> Any:
-        own = {k: settings[k] for k in ("mode", "backend", "fullgraph", "dynamic") if k in settings}
+        own: dict[str, Any] = {k: settings[k] for k in ("mode", "backend", "fullgraph", "dynamic") if k in settings}
         o = self.options
-        base = {"mode": o.mode, "backend": o.backend, "fullgraph": o.fullgraph, "dynamic": o.dynamic}
+        base: dict[str, Any] = {"mode": o.mode, "backend": o.backend, "fullgraph": o.fullgraph, "dynamic": o.dynamic}
         made = config.Options.make(**{**base, **own})
         given: dict[str, Any] = dict(o.given) if "mode" not in own else {}
         for name, value in settings.items():
@@ -144,7 +144,7 @@ def _tensors(call: EntryCall) -> Iterator[tuple[int | str, str, torch.Tensor]]:
         if isinstance(x, torch.Tensor) and x.dim():
             yield i, names[i] if i < len(names) else f"argument {i}", x
     if code is not None and code.co_name == "<module>":
-        for name in code.co_names:
+        for name in sorted(read_before_written(code)):
             x = call.fn.__globals__.get(name)
             if isinstance(x, torch.Tensor) and x.dim():
                 yield name, name, x

@@ -16,7 +16,7 @@ from ..compiler.report.calls import EntryCall
 from ..compiler.report.labels import frame_words
 from .cell import VALUE
 
-__all__ = ["worth_timing", "as_called"]
+__all__ = ["worth_timing", "as_called", "read_before_written"]
 
 # Breaks that have no effect but to need a value: a function with none but these can run again.
 _PURE_BREAKS = {
@@ -61,13 +61,13 @@ def _in_a_copy(call: EntryCall) -> EntryCall:
     provided that it reads no name that it set, for then each run would begin where the last one ended."""
     written = [e.removeprefix("global ") for e in call.why_not.split(", ") if e.startswith("global ")]
     only = all(e.startswith("global ") for e in call.why_not.split(", ") if not e.endswith(VALUE))
-    if call.safe or not only or not isinstance(call.fn, FunctionType) or _read_before_written(call.fn.__code__) & {*written}:
+    if call.safe or not only or not isinstance(call.fn, FunctionType) or read_before_written(call.fn.__code__) & {*written}:
         return call
     copy = FunctionType(call.fn.__code__, dict(call.fn.__globals__), call.fn.__name__)
     return replace(call, fn=copy, safe=True, why_not="")
 
 
-def _read_before_written(code: CodeType) -> set[str]:
+def read_before_written(code: CodeType) -> set[str]:
     """Names that a module's code may read before it sets them: in the order of the text, loops notwithstanding."""
     stored: set[str] = set()
     read: set[str] = set()
