@@ -4,7 +4,15 @@
    in the contexts that were copied from it (tasks that the cell starts). Everything else is passed on to the evaluator
    that was there before. What is known of a code object lies in one of its extra slots: nothing yet, "skip", or its
    CodeCache. Only ordinary function frames that are about to start are looked at: no generators or coroutines, no
-   module or class bodies, nothing in mid-flight. */
+   module or class bodies, nothing in mid-flight.
+
+   Stock torch.compile has a hook of its own, which it puts on top while code that it compiled runs, and takes off by
+   putting back what was there. Meanwhile frames are its own: ours passes them on. It is never put on top of stock's, since the
+   two would then call each other for ever. */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include <dlfcn.h>
 #define Py_BUILD_CORE
 #include "native.h"
 #include <opcode.h>
@@ -33,7 +41,6 @@
 static Py_ssize_t extra_index = -1;
 static uintptr_t tc_generation = 1;
 static _PyFrameEvalFunction previous;       /* whom we pass frames on to */
-static int installed;
 static PyObject *callback;                  /* callback(code, func, args) */
 static PyObject *skip_prefixes;             /* tuple of str: folders whose code is never looked at */
 static PyObject *active_var;                /* the context variable that holds the Activation, or None */
@@ -113,8 +120,12 @@ static PyObject *leave(PyThreadState *ts, _PyInterpreterFrame *frame, PyObject *
        instruction, where no handler is in force and no traceback entry is made. A value: push it on the frame's stack
        and have the evaluator run one RETURN_VALUE. */
     static _Py_CODEUNIT stub[4];
-    if (result == NULL)
+    if (result == NULL) {
+#if PY_VERSION_HEX >= 0x030D0000
+        frame->instr_ptr--;                         /* before the start: 3.13 takes the first instruction for one that ran */
+#endif
         return _PyEval_EvalFrameDefault(ts, frame, 1);
+    }
     if (stub[1].op.code == 0) {
         for (int i = 0; i < 4; i++)
             stub[i].op.code = RETURN_VALUE;
@@ -200,6 +211,8 @@ static PyObject *evaluate(PyThreadState *ts, _PyInterpreterFrame *frame, int thr
 {
     if (throwflag || tc_disabled || !is_active(ts))
         return previous(ts, frame, throwflag);
+    if (_PyInterpreterState_GetEvalFrameFunc(PyThreadState_GetInterpreter(ts)) != evaluate)
+        return previous(ts, frame, throwflag);          /* another hook sits on top: the frame is its own */
     PyCodeObject *code = frame_code(frame);
     void *state = NULL;
     if (!(code->co_flags & CO_OPTIMIZED) || (code->co_flags & (CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR)))
@@ -225,6 +238,14 @@ static void free_extra(void *p)
         Py_DECREF((PyObject *)p);
 }
 
+/* Whether a frame evaluator is stock torch.compile's. */
+static int is_stock(_PyFrameEvalFunction f)
+{
+    Dl_info info;
+    return f != _PyEval_EvalFrameDefault && dladdr((void *)(uintptr_t)f, &info) && info.dli_fname &&
+           strstr(info.dli_fname, "libtorch") != NULL;
+}
+
 static PyObject *hook_install(PyObject *self, PyObject *f)
 {
     (void)self;
@@ -235,10 +256,8 @@ static PyObject *hook_install(PyObject *self, PyObject *f)
     Py_XSETREF(callback, Py_NewRef(f));
     PyInterpreterState *interp = PyInterpreterState_Get();
     _PyFrameEvalFunction now = _PyInterpreterState_GetEvalFrameFunc(interp);
-    if (now != evaluate) {
-        if (!installed)
-            previous = now;
-        installed = 1;
+    if (now != evaluate && !is_stock(now)) {
+        previous = now;
         _PyInterpreterState_SetEvalFrameFunc(interp, evaluate);
     }
     epoch++;
@@ -250,10 +269,8 @@ static PyObject *hook_uninstall(PyObject *self, PyObject *unused)
     (void)self;
     (void)unused;
     PyInterpreterState *interp = PyInterpreterState_Get();
-    if (installed && _PyInterpreterState_GetEvalFrameFunc(interp) == evaluate) {
+    if (_PyInterpreterState_GetEvalFrameFunc(interp) == evaluate)
         _PyInterpreterState_SetEvalFrameFunc(interp, previous);
-        installed = 0;
-    }
     Py_CLEAR(callback);                             /* where another hook sits on ours we stay, and pass everything on */
     epoch++;
     Py_RETURN_NONE;
