@@ -1,7 +1,8 @@
 """The bridge to torch's autograd engine: one autograd.Function per compiled graph.
 
-A call runs the compiled forward graph, hands what it kept to the engine, and the compiled backward graph runs when the engine asks.
-The backward graph is compiled at the first backward. What can't be traced, and double backward, run by eager kernels, and an event says so.
+A call runs the compiled forward graph, hands what it kept to the engine, and a compiled backward graph runs when the engine asks. Backward
+is compiled at its first use, for the tangents that there are and the gradients that are wanted (`variants.py`). What can't be traced, and
+double backward, run by eager kernels, and an event says so.
 """
 from __future__ import annotations
 
@@ -14,13 +15,28 @@ import torch
 from .. import events, stages
 from ..capture.result import CapturedGraph
 from ..config import Options
+from ..errors import InternalError, TCompileError
+from ..graph.aten import AtenGraph
+from ..graph.interpret import interpret
 from ..graph.tensor import DataDependentError
 from ..runtime.dispatch import disabled
 from .joint import CannotTrace, JointGraph, NoGradient
+from .modes import tracing_modes
+from .variants import variant
 
-__all__ = ["compile_with_grad", "GradGraph"]
+__all__ = ["compile_with_grad", "wants_gradients", "GradGraph"]
 
 _lock = threading.RLock()
+VARIANT_LIMIT = 8                       # backward graphs per forward graph; past it missing tangents are zeros
+
+
+def wants_gradients(captured: CapturedGraph) -> bool:
+    """Whether anything that the graph computes may require grad, when it is called under the present grad mode."""
+    if not any(i.kind == "tensor" and i.spec is not None and i.spec.requires_grad for i in captured.inputs):
+        return False
+    if torch.is_grad_enabled():
+        return True
+    return any(n.target is torch._C._set_grad_enabled and n.args == (True,) for n in captured.graph_module.graph.nodes)
 
 
 def compile_with_grad(captured: CapturedGraph, opts: Options) -> Callable[..., tuple]:
@@ -28,50 +44,150 @@ def compile_with_grad(captured: CapturedGraph, opts: Options) -> Callable[..., t
     try:
         joint: JointGraph = stages.run("autograd", captured, opts=opts)
     except NoGradient:
-        return stages.compile_captured(captured, opts)
+        with torch.no_grad():
+            return stages.compile_captured(captured, opts)
     except (CannotTrace, DataDependentError, NotImplementedError) as why:
         events.emit("fallback", what=f"gradients of {captured.name}", reason=f"{why}; the graph runs by eager kernels and eager autograd", count=1)
         return captured.graph_module.forward
     return GradGraph(captured, joint, opts)
 
 
+class _Backward:
+    """One compiled backward graph: `graph` takes the tangents that are there; `decided` are predicates on sizes that hold for it alone."""
+
+    def __init__(self, graph: AtenGraph, call: Callable[..., tuple], decided: list[Any]):
+        self.graph, self.call, self.decided = graph, call, decided
+
+
 class GradGraph:
-    """A compiled graph with gradients; see `compile_with_grad`."""
+    """A compiled graph with gradients; see `compile_with_grad`. `backwards` maps (tangents there, gradients wanted) to compiled graphs."""
 
     def __init__(self, captured: CapturedGraph, joint: JointGraph, opts: Options):
         self.captured, self.joint, self.opts = captured, joint, opts
-        p = joint.partition
+        p, plan = joint.partition, joint.outputs
         events.emit("aten", graph_module=p.forward, name=p.forward.name)
-        self.forward = stages.compile_aten(p.forward, opts)
-        self._backward: Callable[..., tuple] | None = None
-        self.inputs_out = {k: o.value for k, o in enumerate(p.forward.plan[:joint.n_outputs]) if o.kind == "input"}
+        with torch.no_grad():
+            self.forward = stages.compile_aten(p.forward, opts)
+        self.backwards: dict[tuple, _Backward] = {}
+        self.n_tangents, self.n_inputs = len(plan.tensors), len(captured.inputs)
+        self.wants = bytes(self.n_tangents)
+        self.hidden_views = [k for k in plan.at if p.forward.plan[k].kind == "view"]
         self.sizes = [_size_reader(name, p.forward) for name in p.symbols]
         floats = {i.name for i in p.backward.inputs if i.kind == "float"}
         self.scalars = [k for k, i in enumerate(captured.inputs) if f"scalar_{i.name}" in floats]
-        tangents = [n for n in p.backward.placeholders][len(p.backward.inputs) - len(joint.tangent_outputs):]
-        self.tangent_strides = [n.meta["val"].stride for n in tangents]
+        self.tangent_metas = [n.meta["val"] for n in p.backward.placeholders[len(p.backward.inputs) - self.n_tangents:]]
+        self.grad_mode = torch.is_grad_enabled()
+        self.at, self.saved_inputs, self.n_outputs = plan.at, p.saved_inputs, joint.n_outputs
+        self.remembered = [i for i, x in enumerate(captured.inputs) if i not in p.saved_inputs]
+        self.function = type("TCompiled", (_Bridge,), {"graph": self})
+        plan.tensors = []                                            # traced tensors are of no more use
         if captured.env is not None and captured.env.hints:
-            self.backward()           # what it decides about sizes must be known before the entry's guards are made
+            self.backward(*self._likely())           # what it decides about sizes must be known before the entry's guards are made
 
     def __call__(self, *inputs: Any) -> tuple:
-        everything: list[Any] = []
-        differentiable = _Bridge.apply(self, everything, *inputs)
-        for i, t in zip(self.joint.tangent_outputs, differentiable):
-            everything[i] = t
-        for k, i in self.inputs_out.items():
-            everything[k] = inputs[i]
-        return tuple(everything)
+        if self.grad_mode:
+            return self._call(inputs)
+        with torch.enable_grad():                    # the graph itself turns gradients on, in a part of it
+            return self._call(inputs)
 
-    def backward(self) -> Callable[..., tuple]:
-        """The compiled backward graph, made at its first use (with symbolic sizes: at once)."""
-        if self._backward is None:
+    def _call(self, inputs: tuple) -> tuple:
+        everything: list[Any] = []
+        diff = self.function.apply(everything, *inputs)
+        plan = self.joint.outputs
+        for i, d in plan.writes:
+            inputs[i].copy_(diff[d])
+        out = []
+        for r in plan.recipes:
+            kind = r[0]
+            if kind == "side":
+                out.append(everything[r[1]])
+            elif kind == "diff":
+                out.append(diff[r[1]])
+            elif kind == "input":
+                out.append(inputs[r[1]])
+            elif kind == "detach":
+                out.append(everything[r[1]].detach())
+            else:
+                base, like = diff[r[1]] if kind == "view" else inputs[r[1]], everything[r[2]]
+                out.append(base.as_strided(like.shape, like.stride(), like.storage_offset()))
+        return tuple(out)
+
+    # ---- backward
+    def _likely(self) -> tuple[tuple[bool, ...], tuple[bool, ...]]:
+        """The tangents that the first backward will probably have: the loss's alone where one result looks like a loss."""
+        scalars = [not m.shape for m in self.tangent_metas]
+        present = tuple(scalars) if sum(scalars) == 1 else (True,) * self.n_tangents
+        return present, self._reachable(present)
+
+    def _reachable(self, present: tuple[bool, ...]) -> tuple[bool, ...]:
+        """Which gradients there are for these tangents: eager gives None for the others."""
+        reached = frozenset().union(*(r for r, here in zip(self.joint.reach, present) if here))
+        return tuple(j in reached for j in range(len(self.joint.grad_inputs)))
+
+    def backward(self, present: tuple[bool, ...], wanted: tuple[bool, ...]) -> _Backward:
+        """The compiled backward graph for these tangents and gradients."""
+        b = self.backwards.get((present, wanted))
+        if b is None:
             with _lock, disabled():
-                if self._backward is None:
-                    p = self.joint.partition
-                    events.emit("aten", graph_module=p.backward, name=p.backward.name)
-                    with torch.no_grad():
-                        self._backward = stages.compile_aten(p.backward, self.opts)
-        return self._backward
+                b = self.backwards.get((present, wanted))
+                if b is None:
+                    b = self.backwards[present, wanted] = self._compile_backward(present, wanted)
+        return b
+
+    def _compile_backward(self, present: tuple[bool, ...], wanted: tuple[bool, ...]) -> _Backward:
+        p, env = self.joint.partition, self.captured.env
+        graph = p.backward if all(present) and all(wanted) else variant(p.backward, self.n_tangents, present, wanted, self.opts)
+        events.emit("aten", graph_module=graph, name=graph.name)
+        known = len(env.guards) if env is not None else 0
+        with torch.no_grad(), tracing_modes():
+            try:
+                call = stages.compile_aten(graph, self.opts)
+            except (TCompileError, NotImplementedError, AssertionError, RuntimeError, TypeError, ValueError, LookupError, AttributeError) as e:
+                if not isinstance(e, NotImplementedError) and not self.opts.get("suppress_errors"):
+                    raise e if isinstance(e, TCompileError) else InternalError(f"compiling {graph.name}: {type(e).__name__}: {e}") from e
+                events.emit("fallback", what=graph.name, reason=f"{type(e).__name__}: {e}; the graph runs by torch's own kernels", count=1)
+                call = _by_eager_kernels(graph)
+        decided = [g[0] for g in env.guards[known:]] if env is not None and self.backwards else []
+        return _Backward(graph, getattr(call, "call", call), decided)
+
+    def run_backward(self, saved: tuple, rest: list, tangents: tuple, needs: tuple[bool, ...]) -> list:
+        """One gradient or None per input of the graph."""
+        grads_of = self.joint.grad_inputs
+        present = tuple([t is not None for t in tangents])
+        reachable = self._reachable(present)
+        wanted = tuple([r and needs[i] for r, i in zip(reachable, grads_of)])
+        out: list[Any] = [None] * self.n_inputs
+        if not any(wanted):
+            return out
+        if (present, wanted) not in self.backwards and len(self.backwards) >= VARIANT_LIMIT:
+            present, wanted = (True,) * self.n_tangents, (True,) * len(grads_of)
+            tangents = tuple([_zeros(like, saved, rest, self) if t is None else t for t, like in zip(tangents, range(self.n_tangents))])
+        b = self.backward(present, wanted)
+        fixed = [_as_traced(t, m.stride) for t, m in zip(tangents, self.tangent_metas) if t is not None]
+        call = b.call
+        if b.decided:
+            sizes = dict(zip(self.joint.partition.symbols, rest))
+            if not all(e.eval(sizes) for e in b.decided):
+                call = _by_eager_kernels(b.graph)
+        for i, g, r in zip(grads_of, call(*saved, *rest, *fixed), reachable):
+            if r:
+                out[i] = g
+        return out
+
+
+def _by_eager_kernels(graph: AtenGraph) -> Callable[..., tuple]:
+    def run(*inputs: Any) -> tuple:
+        with torch.no_grad():
+            return interpret(graph, inputs)
+    return run
+
+
+def _zeros(k: int, saved: tuple, rest: list, graph: GradGraph) -> torch.Tensor:
+    """A tangent that is not there, as zeros: where there are too many variants already."""
+    m = graph.tangent_metas[k]
+    sizes = dict(zip(graph.joint.partition.symbols, rest))
+    shape = [s if isinstance(s, int) else s.eval(sizes) for s in m.shape]
+    return torch.zeros(shape, dtype=m.dtype, device=m.device)
 
 
 def _size_reader(name: str, forward: Any) -> Callable[[tuple], int]:
@@ -92,32 +208,37 @@ def _size_reader(name: str, forward: Any) -> Callable[[tuple], int]:
 
 
 class _Bridge(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, graph: GradGraph, everything: list, *inputs: Any) -> tuple:
-        p, n = graph.joint.partition, graph.joint.n_outputs
+    graph: GradGraph
+
+    @classmethod
+    def forward(cls, ctx: Any, everything: list, *inputs: Any) -> tuple:
+        graph = cls.graph
         results = graph.forward(*inputs)
+        n = graph.n_outputs
         everything.extend(results[:n])
-        ctx.graph = graph
+        for k in graph.hidden_views:
+            everything[k] = everything[k].detach()   # to autograd no view: nobody else can reach the rest of its memory
         ctx.rest = [read(inputs) for read in graph.sizes] + [inputs[k] for k in graph.scalars]
-        ctx.save_for_backward(*(inputs[i] for i in p.saved_inputs), *results[n:])
-        ctx.inputs = [(weakref.ref(t), t._version) if isinstance(t, torch.Tensor) else t for t in inputs]
-        return tuple(results[i] for i in graph.joint.tangent_outputs)
+        ctx.save_for_backward(*[inputs[i] for i in graph.saved_inputs], *results[n:])
+        ctx.remembered = [(weakref.ref(t), t._version) if isinstance(t := inputs[i], torch.Tensor) else t for i in graph.remembered]
+        ctx.set_materialize_grads(False)
+        return tuple([everything[k] for k in graph.at])
 
-    @staticmethod
-    def backward(ctx: Any, *tangents: torch.Tensor) -> tuple:
-        graph = ctx.graph
+    @classmethod
+    def backward(cls, ctx: Any, *tangents: torch.Tensor | None) -> tuple:
+        graph = cls.graph
+        saved = ctx.saved_tensors
         if torch.is_grad_enabled():
-            return (None, None, *_double(ctx, tangents))
-        fixed = [_strided_as(t, s) for t, s in zip(tangents, graph.tangent_strides)]
-        grads = graph.backward()(*ctx.saved_tensors, *ctx.rest, *fixed)
-        out: list[Any] = [None] * len(ctx.inputs)
-        for i, g in zip(graph.joint.grad_inputs, grads):
-            out[i] = g
-        return (None, None, *out)
+            return (None, *_double(graph, ctx, saved, tangents))
+        return (None, *graph.run_backward(saved, ctx.rest, tangents, ctx.needs_input_grad[1:]))
 
 
-def _strided_as(t: torch.Tensor, stride: tuple) -> torch.Tensor:
+def _as_traced(t: torch.Tensor, stride: tuple) -> torch.Tensor:
     """The tangent in the layout that the backward graph was traced for."""
+    if t.is_conj() or t.is_neg():
+        t = t.resolve_conj().resolve_neg()
+    if t.layout is not torch.strided:
+        t = t.to_dense()
     if all(isinstance(s, int) for s in stride):
         if t.stride() == stride:
             return t
@@ -125,26 +246,40 @@ def _strided_as(t: torch.Tensor, stride: tuple) -> torch.Tensor:
     return t.contiguous()
 
 
-def _double(ctx: Any, tangents: tuple) -> list:
+def _double(graph: GradGraph, ctx: Any, saved: tuple, tangents: tuple) -> list:
     """Double backward: the graph once more under eager autograd, so that gradients have gradients."""
-    graph = ctx.graph
-    inputs = []
-    for kept in ctx.inputs:
+    j, plan = graph.joint, graph.joint.outputs
+    inputs: list[Any] = [None] * graph.n_inputs
+    for i, t in zip(graph.saved_inputs, saved):
+        inputs[i] = t
+    for i, kept in zip(graph.remembered, ctx.remembered):
         if isinstance(kept, tuple):
             t = kept[0]()
             if t is None or t._version != kept[1]:
                 raise RuntimeError("tcompile: double backward (create_graph=True) needs the inputs of the compiled call, but one of them is gone or "
                                    "was changed in place since; keep them alive, or run this part eager with tcompile.disable")
-            inputs.append(t)
+            inputs[i] = t
         else:
-            inputs.append(kept)
+            inputs[i] = kept
+    if any(torch.Tag.nondeterministic_seeded in getattr(n.target, "tags", ()) for n in j.aten.graph.nodes):
+        raise RuntimeError("tcompile: double backward (create_graph=True) through a compiled graph with random numbers (dropout): they can't be drawn "
+                           "again; run this part eager with tcompile.disable")
     events.emit("fallback", what=f"double backward of {graph.captured.name}", reason="gradients of gradients run by eager kernels", count=1)
-    j = graph.joint
+    written = {i for i, _ in j.partition.forward.mutation_slots} | {i for i, _ in plan.writes}
     with torch.enable_grad():
-        outs = graph.captured.graph_module(*inputs)
+        run = [t.clone() if i in written else t for i, t in enumerate(inputs)]
+        outs = graph.captured.graph_module(*run)
+        ends, given = [], []
+        for (kind, k), t in zip(plan.origin, tangents):
+            end = run[k] if kind == "write" else outs[k] if kind == "result" else outs[k]._base
+            if end is None:
+                raise RuntimeError("tcompile: double backward through results that share memory; run this part eager with tcompile.disable")
+            if t is not None:
+                ends.append(end)
+                given.append(t)
         wanted = [inputs[i] for i in j.grad_inputs]
-        grads = torch.autograd.grad([outs[i] for i in j.tangent_outputs], wanted, tangents, create_graph=True, allow_unused=True)
-    result: list[Any] = [None] * len(inputs)
+        grads = torch.autograd.grad(ends, wanted, given, create_graph=True, allow_unused=True)
+    result: list[Any] = [None] * graph.n_inputs
     for i, g in zip(j.grad_inputs, grads):
         result[i] = g
     return result

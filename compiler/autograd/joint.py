@@ -1,42 +1,47 @@
-"""The joint graph: forward and its gradients in one functional aten graph."""
+"""The joint graph: forward and its gradients in one functional aten graph.
+
+The captured graph and `torch.autograd.grad` run once on TraceTensors under one recorder, each under the modes that it has in eager:
+forward as the call finds them, backward with gradients on, without autocast, without saved-tensor hooks or anomaly checks of the user's.
+"""
 from __future__ import annotations
 
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Iterator
 
 import torch
 
 from ..capture.result import CapturedGraph, GraphInput
 from ..graph.aten import AtenGraph
-from ..graph.functionalize import Functionalizer
+from ..graph.functionalize import Functionalizer, NewValue
 from ..graph.record import run_nodes
 from ..graph.tensor import TraceTensor, from_meta, recording, tensor_meta
 from ..graph.to_aten import finish
+from .modes import tracing_modes
+from .outputs import CannotTrace, OutputPlan, plan_outputs
 from .partition import Partition, partition
 
 __all__ = ["JointGraph", "CannotTrace", "NoGradient", "joint_graph"]
 
 
-class CannotTrace(Exception):
-    """This graph's gradients are left to eager autograd; the message says why, in words for the report."""
-
-
 class NoGradient(Exception):
-    """Nothing that the graph returns requires grad: it is compiled like any graph (torch.no_grad() inside, detached results)."""
+    """Nothing that the graph returns or writes requires grad: it is compiled like any graph (as under torch.no_grad())."""
 
 
 @dataclass
 class JointGraph:
     """Forward and backward as two AtenGraphs.
 
-    forward      returns the captured graph's `n_outputs` outputs, then the tensors kept for backward
-    backward     takes what forward kept, size symbols, then one tangent per output in `tangent_outputs`; returns one gradient per
-                 input in `grad_inputs`
+    forward      returns the captured graph's results, then what `outputs` adds, then the tensors kept for backward
+    backward     takes what forward kept, size symbols, then one tangent per differentiable output of `outputs`; returns one gradient
+                 per input in `grad_inputs`
+    reach        per differentiable output, the positions in `grad_inputs` that it depends on: the others have no gradient from it
     """
     partition: Partition
     n_outputs: int
-    tangent_outputs: list[int]
+    outputs: OutputPlan
     grad_inputs: list[int]
+    reach: list[frozenset[int]]
     aten: AtenGraph
 
     def __str__(self) -> str:
@@ -45,53 +50,116 @@ class JointGraph:
 
 def joint_graph(captured: CapturedGraph, opts: Any) -> JointGraph:
     """Trace forward and `torch.autograd.grad` at once and part them. Raises CannotTrace where eager autograd has to serve."""
+    try:
+        return _joint_graph(captured, opts, leaves=True)
+    except _LeafWritten:
+        return _joint_graph(captured, opts, leaves=False)
+
+
+class _LeafWritten(Exception):
+    """An input is changed in place under grad mode: in eager it can't be a leaf."""
+
+
+def _joint_graph(captured: CapturedGraph, opts: Any, leaves: bool) -> JointGraph:
     f = Functionalizer(captured.env)
-    with torch.enable_grad(), recording(f):
+    with tracing_modes(), recording(f):
         try:
-            inputs, result = run_nodes(f, captured, keep_grad=True)
+            inputs, result = run_nodes(f, captured, keep_grad=True, wrap_input=None if leaves else _not_a_leaf)
         except RuntimeError as e:
-            if "leaf Variable that requires grad" in str(e):        # inputs are leaves here, whatever they are outside
-                raise CannotTrace("an input that requires grad is changed in place") from None
-            raise
-        grad_inputs = [i for i, t in enumerate(inputs) if isinstance(t, TraceTensor) and t.requires_grad]
-        written = {m.input for m in (a.memory for a in f.aliases.values()) if m.written and m.input is not None}
-        if written & set(grad_inputs):
-            raise CannotTrace("an input that requires grad is changed in place")
-        outputs = [i for i, t in enumerate(result) if isinstance(t, TraceTensor) and t.requires_grad and not _aliases_input(f, t)]
-        if any(isinstance(t, TraceTensor) and t.requires_grad and _aliases_input(f, t) and not _is_input(f, t, inputs) for t in result):
-            raise CannotTrace("an output that requires grad is a view of an input")
-        seen: set[int] = set()
-        for i in outputs:
-            memory = id(f.alias_of(result[i]).memory)
-            if memory in seen:
-                raise CannotTrace("two outputs that require grad share memory")
-            seen.add(memory)
-        if not outputs:
+            if "leaf Variable that requires grad" in str(e) and leaves:
+                raise _LeafWritten from None
+            raise CannotTrace(f"eager autograd says: {_first_line(e)}") from None
+        if any(a.memory.constant and t.requires_grad for t in f.tensors() if (a := f.alias_of(t)).tensor is t):
+            raise CannotTrace("a tensor that requires grad is part of the graph without being an input")
+        plan = plan_outputs(f, inputs, result)
+        if not plan.tensors:
             raise NoGradient
         tangents, specs = [], list(captured.inputs)
-        for k, i in enumerate(outputs):
-            meta = tensor_meta(result[i])
-            t = from_meta(meta.replace(requires_grad=False, storage_offset=0), captured.env)
-            f.add_input(f"tangent_{k}", t, len(specs))
+        for k, t in enumerate(plan.tensors):
+            meta = tensor_meta(t)
+            tangent = from_meta(meta.replace(requires_grad=False, storage_offset=0), captured.env)
+            f.add_input(f"tangent_{k}", tangent, len(specs))
             specs.append(GraphInput(f"tangent_{k}", None, "tensor"))
-            tangents.append(t)
+            tangents.append(tangent)
         f.where = {"stack": [], "module": "backward"}
-        try:
-            grads = torch.autograd.grad([result[i] for i in outputs], [inputs[i] for i in grad_inputs], tangents, allow_unused=True)
-        except RuntimeError as e:
-            if "NYI SymInt equality" in str(e):         # autograd's formula of pow looks at the exponent
-                raise CannotTrace("an exponent is a size or an int that changes") from None
-            raise
-        kept = [(i, g) for i, g in zip(grad_inputs, grads) if g is not None]
-        joint = f.finish((*result, *(g for _, g in kept)), specs, captured.name)
+        sources = [_source(t) for t in inputs]
+        grad_inputs = [i for i, t in enumerate(sources) if t is not None]
+        reach = [_reached(t, [sources[i] for i in grad_inputs]) for t in plan.tensors]
+        with _backward_modes():
+            try:
+                grads = torch.autograd.grad(plan.tensors, [sources[i] for i in grad_inputs], tangents, allow_unused=True)
+            except RuntimeError as e:
+                if "NYI SymInt equality" in str(e):         # autograd's formula of pow looks at the exponent
+                    raise CannotTrace("an exponent is a size or an int that changes") from None
+                raise CannotTrace(f"eager autograd says: {_first_line(e)}") from None
+        kept = [(j, i, g) for j, (i, g) in enumerate(zip(grad_inputs, grads)) if g is not None]
+        if any(g.layout is not torch.strided for _, _, g in kept):
+            raise CannotTrace("a gradient is sparse")
+        extra = [NewValue(plan.write_of[d]) if d in plan.write_of else plan.tensors[d] for d in plan.extra]
+        n_out = len(result) + len(extra)
+        joint = f.finish((*result, *extra, *(g for *_, g in kept)), specs, captured.name)
     joint = finish(joint, opts)
-    n_out = len(result)
-    return JointGraph(partition(joint, len(captured.inputs), n_out), n_out, outputs, [i for i, _ in kept], joint)
+    at = {j: k for k, (j, *_) in enumerate(kept)}
+    written = {i for i, t in enumerate(inputs) if isinstance(t, torch.Tensor) and f.alias_of(t).memory.written}
+    fragile = {i for i, t in enumerate(inputs) if isinstance(t, torch.Tensor) and not isinstance(t, torch.nn.Parameter)}
+    parts = partition(joint, len(captured.inputs), n_out, written, fragile, opts)
+    return JointGraph(parts, n_out, plan, [i for _, i, _ in kept], [frozenset(at[j] for j in r if j in at) for r in reach], joint)
 
 
-def _aliases_input(f: Functionalizer, t: torch.Tensor) -> bool:
-    return f.alias_of(t).memory.input is not None
+def _first_line(e: BaseException) -> str:
+    return str(e).partition("\n")[0]
 
 
-def _is_input(f: Functionalizer, t: torch.Tensor, inputs: list[Any]) -> bool:
-    return any(t is x for x in inputs)
+def _not_a_leaf(f: Functionalizer, t: torch.Tensor) -> torch.Tensor:
+    """The input as eager sees one that was computed: its writes are recorded by autograd. The graph has nothing of the step between."""
+    if not t.requires_grad:
+        return t
+    with recording(None), torch.enable_grad():
+        inner = t.clone()
+    inner._tcompile_leaf = t
+    inner._tcompile_step = inner.grad_fn
+    f.rebind(t, inner)
+    return inner
+
+
+def _source(t: Any) -> torch.Tensor | None:
+    """What to differentiate by for an input, or None where it has no gradient."""
+    if not isinstance(t, TraceTensor):
+        return None
+    leaf = getattr(t, "_tcompile_leaf", None)
+    if leaf is not None:
+        return leaf
+    return t if t.requires_grad and t.is_leaf else None
+
+
+def _reached(output: torch.Tensor, leaves: list[torch.Tensor]) -> frozenset[int]:
+    """Which leaves autograd's graph connects to `output`."""
+    positions = {id(t): i for i, t in enumerate(leaves)}
+    found: set[int] = set()
+    if output.grad_fn is None:
+        return frozenset((positions[id(output)],)) if id(output) in positions else frozenset()
+    seen = {output.grad_fn}
+    todo = [output.grad_fn]
+    while todo:
+        n = todo.pop()
+        v = getattr(n, "variable", None)
+        if v is not None and id(v) in positions:
+            found.add(positions[id(v)])
+        for m, _ in n.next_functions:
+            if m is not None and m not in seen:
+                seen.add(m)
+                todo.append(m)
+    return frozenset(found)
+
+
+@contextmanager
+def _backward_modes() -> Iterator[None]:
+    """Backward's formulas run outside of the autocast region that forward was called in."""
+    with ExitStack() as stack:
+        stack.enter_context(torch.enable_grad())
+        before = [(d, torch.is_autocast_enabled(d)) for d in ("cpu", "cuda")]
+        for d, enabled in before:
+            if enabled:
+                torch.set_autocast_enabled(d, False)
+                stack.callback(torch.set_autocast_enabled, d, True)
+        yield

@@ -16,6 +16,7 @@ import torch.fx
 from ..capture.result import GraphInput
 from ..graph.aten import AtenGraph, GraphOutput
 from ..graph.meta.core import TensorMeta
+from ..graph.meta.views import contiguous_strides
 from ..symbolic.expr import Expr, symbol
 from .mincut import INF, min_node_cut
 
@@ -42,8 +43,14 @@ class Partition:
     recomputed: list[str]
 
 
-def partition(joint: AtenGraph, n_inputs: int, n_outputs: int) -> Partition:
-    """Part `joint`, whose first `n_inputs` placeholders are forward's inputs and the rest tangents."""
+def partition(joint: AtenGraph, n_inputs: int, n_outputs: int, written: set[int] = frozenset(), fragile: set[int] = frozenset(),
+              opts: Any = None) -> Partition:
+    """Part `joint`, whose first `n_inputs` placeholders are forward's inputs and the rest tangents.
+
+    written    inputs that the call changes in place: what they held is gone by backward
+    fragile    inputs that the caller may well change between forward and backward. Where eager's backward reads such an input (and would
+               notice the change), keeping it is free; where only recomputation would read it, a copy is kept
+    """
     places = joint.placeholders
     primals, tangents = places[:n_inputs], places[n_inputs:]
     results = joint.results
@@ -54,13 +61,16 @@ def partition(joint: AtenGraph, n_inputs: int, n_outputs: int) -> Partition:
     needed = _ancestors([results[s] for s in grad_slots])
     readers = (backward_nodes & needed) | {results[s] for s in grad_slots if results[s] not in needs_tangent}
 
-    saved = _cut(joint, primals, readers, needs_tangent, needed)
+    written = {i for i, _ in joint.mutation_slots} | set(written)
+    saved = _cut(joint, primals, readers, needs_tangent, needed, written, fragile)
+    copies = _copies(joint, [n for n in saved if n.op == "placeholder" and primals.index(n) in fragile and not _is_read(n, readers)])
+    saved = [copies.get(n, n) for n in saved]
     recomputed = _recomputed(readers, saved, needs_tangent)
     sizes = sorted({name for n in (*recomputed, *readers, *saved, *tangents) for name in _symbols(n)}
                    | {name for o in joint.plan[n_outputs:] if o.meta is not None for name in _symbols_of(o.meta)})
 
     forward = _forward(joint, n_inputs, n_outputs, forward_slots, [n for n in saved if n.op != "placeholder"])
-    backward = _backward(joint, saved, tangents, sizes, readers, recomputed, n_outputs)
+    backward = _backward(joint, saved, tangents, sizes, readers, recomputed, n_outputs, {c: n for n, c in copies.items()})
     hints = joint.env.hints if joint.env is not None else {}
     index = {n: i for i, n in enumerate(primals)}
     return Partition(forward, backward, [index[n] for n in saved if n.op == "placeholder"], [n.name for n in saved if n.op != "placeholder"],
@@ -119,13 +129,42 @@ def _is_view(t: Any) -> bool:
     return isinstance(t, torch._ops.OpOverload) and any(r.alias_info is not None for r in t._schema.returns)
 
 
-def _cut(joint: AtenGraph, primals: list, readers: set, needs_tangent: set, needed: set) -> list[torch.fx.Node]:
+def _is_read(n: torch.fx.Node, readers: set) -> bool:
+    """Whether backward itself, not only what it recomputes, reads this value or a view of it."""
+    return n in readers or any(u in readers or _is_view(u.target) and _is_read(u, readers) for u in n.users)
+
+
+def _dense(m: TensorMeta) -> bool:
+    """Whether the elements fill their memory, each once."""
+    if m.stride == contiguous_strides(m.shape):
+        return True
+    expected = 1
+    for stride, size in sorted((st, n) for st, n in zip(m.stride, m.shape) if n != 1) if all(type(x) is int for x in (*m.shape, *m.stride)) else ():
+        if stride != expected:
+            return False
+        expected *= size
+    return all(type(x) is int for x in (*m.shape, *m.stride))
+
+
+def _copies(joint: AtenGraph, inputs: list[torch.fx.Node]) -> dict[torch.fx.Node, torch.fx.Node]:
+    """A copy of each of these inputs, made before anything is computed."""
+    out = {}
+    for n in inputs:
+        with joint.graph.inserting_after(joint.placeholders[-1]):
+            c = joint.graph.call_function(torch.ops.aten.clone.default, (n,), {"memory_format": torch.contiguous_format})
+        m = n.meta["val"]
+        stride = m.stride if _dense(m) else contiguous_strides(m.shape)
+        c.meta.update(val=TensorMeta(m.shape, stride, m.dtype, m.device), stack=[], module="")
+        out[n] = c
+    return out
+
+
+def _cut(joint: AtenGraph, primals: list, readers: set, needs_tangent: set, needed: set, written: set, fragile: set) -> list[torch.fx.Node]:
     """The forward values to keep, in graph order."""
     hints = joint.env.hints if joint.env is not None else {}
     forward = [n for n in joint.graph.nodes if n in needed and n not in needs_tangent and n.op in ("call_function", "placeholder", "get_attr")]
     inside = set(forward)
     weights, edges, sources, sinks = {}, [], [], []
-    mutated = {i for i, _ in joint.mutation_slots}
     positions = {n: i for i, n in enumerate(primals)}
     for n in forward:
         if n.op == "get_attr":
@@ -134,7 +173,14 @@ def _cut(joint: AtenGraph, primals: list, readers: set, needs_tangent: set, need
         if n.op == "placeholder":
             if not tensor:
                 continue                                               # sizes and scalars are passed apart
-            weights[n] = INF if positions[n] in mutated else _FREE
+            at = positions[n]
+            if at in written:
+                weights[n] = INF
+            elif at in fragile and not _is_read(n, readers):
+                laid_out = any(u.target is torch.ops.aten.as_strided.default for u in n.users) and not _dense(n.meta["val"])
+                weights[n] = INF if laid_out else _bytes(n, hints) + 64
+            else:
+                weights[n] = _FREE
             sources.append(n)
         else:
             weights[n] = INF if not tensor or _is_view(n.target) else _bytes(n, hints) + 64
@@ -219,14 +265,15 @@ def _moved(o: GraphOutput, position: dict[int, int]) -> GraphOutput:
     return o
 
 
-def _backward(joint: AtenGraph, saved: list, tangents: list, sizes: list[str], readers: set, recomputed: list, n_outputs: int) -> AtenGraph:
+def _backward(joint: AtenGraph, saved: list, tangents: list, sizes: list[str], readers: set, recomputed: list, n_outputs: int,
+              copy_of: dict[torch.fx.Node, torch.fx.Node]) -> AtenGraph:
     g = torch.fx.Graph()
     new: dict[torch.fx.Node, torch.fx.Node] = {}
     inputs: list[GraphInput] = []
     for n in sorted(saved, key=lambda n: n.op != "placeholder"):       # saved inputs first, then what forward returned
         p = g.placeholder(f"saved_{n.name}")
         p.meta["val"] = n.meta["val"]
-        new[n] = p
+        new[n] = new[copy_of.get(n, n)] = p
         inputs.append(GraphInput(p.name, None, "tensor"))
     for name in sizes:
         p = g.placeholder(f"size_{name}")

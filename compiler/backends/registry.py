@@ -68,9 +68,9 @@ def _own(captured: CapturedGraph, opts: Options) -> Callable[..., tuple]:
     """This compiler's pipeline; torch's kernels, and an event that says so, for a graph that it has no way to take."""
     from ..graph.tensor import DataDependentError
     try:
-        _only_cpu(captured)
-        if torch.is_grad_enabled() and any(i.kind == "tensor" and i.spec is not None and i.spec.requires_grad for i in captured.inputs):
-            from ..autograd.bridge import compile_with_grad
+        _check_devices(captured, opts)
+        from ..autograd.bridge import compile_with_grad, wants_gradients
+        if wants_gradients(captured):
             return compile_with_grad(captured, opts)
         from .. import stages
         return stages.compile_captured(captured, opts)
@@ -79,12 +79,23 @@ def _own(captured: CapturedGraph, opts: Options) -> Callable[..., tuple]:
         return captured.graph_module.forward
 
 
-def _only_cpu(captured: CapturedGraph) -> None:
-    """Kernels are made for the CPU. Raises NotImplementedError where a tensor of the graph lives elsewhere."""
+def _check_devices(captured: CapturedGraph, opts: Options) -> None:
+    """Raises NotImplementedError where kernels can't be made for the graph's tensors, with the reason."""
+    devices: dict[torch.device, str] = {}
     for node in captured.graph_module.graph.nodes:
         val = node.meta.get("val")
-        if isinstance(val, torch.Tensor) and val.device.type != "cpu":
-            raise NotImplementedError(f"{node.name} is on {val.device}, and kernels are made for the CPU")
+        if isinstance(val, torch.Tensor):
+            devices.setdefault(val.device, node.name)
+    for device, name in devices.items():
+        if device.type not in ("cpu", "cuda"):
+            raise NotImplementedError(f"{name} is on {device}, and kernels are made for the CPU and for CUDA")
+    if any(d.type == "cuda" for d in devices):
+        from ..runtime.gpu.compile import prestart
+        from ..runtime.gpu.device import why_not
+        why = why_not()
+        if why is not None:
+            raise NotImplementedError(f"no kernels for the GPU: {why}")
+        prestart(1 + len(captured.graph_module.graph.nodes) // 30, opts)
 
 
 def _call_backend(fn: Backend, captured: CapturedGraph, options: dict[str, Any]) -> Callable[..., tuple]:

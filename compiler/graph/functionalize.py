@@ -20,7 +20,7 @@ from .meta.core import fold, same, state
 from .opinfo import OpInfo, op_info
 from .tensor import TraceTensor, from_meta, tensor_meta
 
-__all__ = ["Functionalizer"]
+__all__ = ["Functionalizer", "NewValue"]
 
 aten = torch.ops.aten
 
@@ -35,6 +35,14 @@ class _Memory:
         self.input = input
         self.constant = constant
         self.written = False
+
+
+class NewValue:
+    """Among the values given to `Functionalizer.finish`: what an input holds after its in-place writes, as a tensor of its own. The caller
+    copies it to the input, so the graph itself does not write that input."""
+
+    def __init__(self, input: int):
+        self.input = input
 
 
 class _Alias:
@@ -116,6 +124,16 @@ class Functionalizer:
                 raise RuntimeError("a traced tensor reached the graph that no recorded operator made")
             a = self.constant(t)
         return a
+
+    def rebind(self, t: torch.Tensor, to: torch.Tensor) -> None:
+        """Let `to` stand where `t` stood: as the tensor of that memory."""
+        a = self.aliases[id(t)]
+        a.tensor = to
+        self._bind(to, a)
+
+    def tensors(self) -> list[torch.Tensor]:
+        """Every tensor that the graph knows."""
+        return [t for t in self._keep if isinstance(t, torch.Tensor)]
 
     def node_of(self, t: torch.Tensor) -> torch.fx.Node:
         return self._value(self.alias_of(t))
@@ -355,6 +373,7 @@ class Functionalizer:
         """Close the graph: `values` are what the captured graph returns."""
         results: list[torch.fx.Node] = []
         slots: dict[int, int] = {}
+        handed_out = {v.input for v in values if isinstance(v, NewValue)}
 
         def slot(a: _Alias) -> int:
             """The result that holds the memory whose root is `a`, in the layout that eager gives it."""
@@ -372,9 +391,10 @@ class Functionalizer:
                 break
         for a in {id(a.memory): a.memory for a in self.aliases.values()}.values():
             if a.input is not None and a.written:
-                mutations.append((a.input, len(results)))
                 no_overlap.append(a.input)
-                results.append(self._value(a.root))
+                if a.input not in handed_out:
+                    mutations.append((a.input, len(results)))
+                    results.append(self._value(a.root))
         self.where = {}
         self.graph.create_node("output", "output", (tuple(results),), {}, name="output")
         return AtenGraph(self.graph, inputs, outputs, sorted(mutations), self.env, self.constants, sorted(no_overlap), name)
@@ -391,6 +411,9 @@ class Functionalizer:
         return self.call(aten.clone.default, (node,), {}, meta.replace(storage_offset=0, requires_grad=False))
 
     def _output(self, v: Any, slot: Any) -> GraphOutput:
+        if isinstance(v, NewValue):
+            root = next(a.memory.root for a in self.aliases.values() if a.memory.input == v.input)
+            return GraphOutput("buffer", slot(root), root.meta.replace(storage_offset=0, requires_grad=True))
         if isinstance(v, torch.Tensor):
             a = self.alias_of(v)
             meta = tensor_meta(v)

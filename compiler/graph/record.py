@@ -26,10 +26,12 @@ def record(captured: CapturedGraph) -> AtenGraph:
     return f.finish(result, captured.inputs, captured.name)
 
 
-def run_nodes(f: Functionalizer, captured: CapturedGraph, keep_grad: bool) -> tuple[list, tuple]:
+def run_nodes(f: Functionalizer, captured: CapturedGraph, keep_grad: bool,
+              wrap_input: Callable[[Functionalizer, TraceTensor], TraceTensor] | None = None) -> tuple[list, tuple]:
     """Run a captured graph node by node on TraceTensors, `f` listening: its inputs and what it returns.
 
-    keep_grad: inputs keep requires_grad, so that gradients asked for afterwards are recorded too."""
+    keep_grad: inputs keep requires_grad, so that gradients asked for afterwards are recorded too. wrap_input: what the graph gets for an
+    input tensor."""
     gm = captured.graph_module
     values: dict[torch.fx.Node, Any] = {}
     inputs: list[Any] = []
@@ -38,7 +40,9 @@ def run_nodes(f: Functionalizer, captured: CapturedGraph, keep_grad: bool) -> tu
         for node in gm.graph.nodes:
             if node.op == "placeholder":
                 i = len(inputs)
-                values[node] = _input(f, node, i, captured.inputs[i], captured, keep_grad)
+                x = values[node] = _input(f, node, i, captured.inputs[i], captured, keep_grad)
+                if wrap_input is not None and isinstance(x, TraceTensor):
+                    values[node] = wrap_input(f, x)
                 inputs.append(values[node])
             elif node.op == "output":
                 result = map_arg(node.args[0], values.__getitem__)

@@ -10,7 +10,7 @@ from .passes import run_passes
 from .passes.sizes import unify_sizes
 from .record import record
 
-__all__ = ["to_aten", "finish"]
+__all__ = ["to_aten", "finish", "disabled_passes"]
 
 
 def to_aten(captured: CapturedGraph, opts: Any = None) -> AtenGraph:
@@ -20,7 +20,7 @@ def to_aten(captured: CapturedGraph, opts: Any = None) -> AtenGraph:
 
 def finish(a: AtenGraph, opts: Any = None) -> AtenGraph:
     """The part behind recording: passes and decomposition."""
-    disabled = _disabled(opts)
+    disabled = disabled_passes(opts)
     unify_sizes(a)
     a = run_passes(a, "recorded", disabled)
     a = decompose(a)
@@ -28,7 +28,8 @@ def finish(a: AtenGraph, opts: Any = None) -> AtenGraph:
     return run_passes(a, "decomposed", disabled)
 
 
-def _disabled(opts: Any) -> frozenset[str]:
+def disabled_passes(opts: Any) -> frozenset[str]:
+    """The passes that the option of this name switches off."""
     if opts is None:
         return frozenset()
     names = opts.get("disabled_passes", "") or ""

@@ -1,0 +1,175 @@
+"""What the bridge's autograd.Function returns, and how the captured graph's results are made of that.
+
+Eager autograd knows views and in-place writes; an autograd.Function knows neither. So the Function returns tensors that share memory with
+nothing else the caller can reach (the *differentiable outputs*), and after it, with gradients recorded as in eager,
+
+    an input written under grad mode     gets its new value by `input.copy_(value)`
+    a result that is a view of an input  is a view of the real input
+    results that overlap                 are views of one differentiable output
+    a result without gradient            is detached from the memory that it shares
+"""
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from ..graph.functionalize import Functionalizer
+from ..graph.tensor import TraceTensor
+
+__all__ = ["CannotTrace", "OutputPlan", "plan_outputs"]
+
+
+class CannotTrace(Exception):
+    """This graph's gradients are left to eager autograd; the message says why, in words for the report."""
+
+
+@dataclass
+class OutputPlan:
+    """
+    tensors    the differentiable outputs as traced
+    at         their positions among forward's outputs (results, then extras)
+    extra      indices into `tensors` that are not among the results: bases of overlapping results, new values of written inputs
+    recipes    per result: ("side", k) forward's output k as it is; ("detach", k); ("diff", d); ("view", d, k) a view of differentiable
+               output d with the geometry of forward's output k; ("input", i); ("input_view", i, k)
+    writes     [(input, d)]: input.copy_(differentiable output d) under grad mode, before the views are taken
+    origin     per differentiable output, where the same tensor is after an eager run: ("result", k) | ("base", k) | ("write", input)
+    """
+    tensors: list[torch.Tensor] = field(default_factory=list)
+    at: list[int] = field(default_factory=list)
+    extra: list[int] = field(default_factory=list)
+    recipes: list[tuple] = field(default_factory=list)
+    writes: list[tuple[int, int]] = field(default_factory=list)
+    origin: list[tuple[str, int]] = field(default_factory=list)
+
+    @property
+    def write_of(self) -> dict[int, int]:
+        """differentiable output -> the input whose new value it is."""
+        return {d: i for i, d in self.writes}
+
+    @property
+    def plain(self) -> bool:
+        """Whether nothing is left to do after the Function but to put results in order."""
+        return not self.writes and all(r[0] in ("side", "diff", "input") for r in self.recipes)
+
+
+def plan_outputs(f: Functionalizer, inputs: list[Any], results: tuple) -> OutputPlan:
+    """Sort the results of a traced graph. Raises CannotTrace where autograd's state can't be expressed so."""
+    plan = OutputPlan()
+    written = [i for i, t in enumerate(inputs) if isinstance(t, TraceTensor) and f.alias_of(t).memory.written and _recorded(t)]
+    groups: dict[int, list[int]] = {}                        # memory -> results that are made of it and require grad, each object once
+    first: dict[int, int] = {}                               # id of a result -> where it comes first
+    for k, t in enumerate(results):
+        if isinstance(t, torch.Tensor):
+            first.setdefault(id(t), k)
+            if t.grad_fn is not None and first[id(t)] == k and f.alias_of(t).memory.input is None:
+                groups.setdefault(id(f.alias_of(t).memory), []).append(k)
+    diff: dict[int, int] = {}                                # id of a traced tensor -> differentiable output
+    view_of: dict[int, int] = {}                             # result -> the differentiable output that it is a view of
+    for ks in groups.values():
+        if len(ks) == 1 or _disjoint(f, [results[k] for k in ks]):
+            for k in ks:
+                diff[id(results[k])] = len(plan.tensors)
+                plan.tensors.append(results[k])
+                plan.at.append(k)
+                plan.origin.append(("result", k))
+            continue
+        root = f.alias_of(results[ks[0]]).memory.root.tensor
+        if not isinstance(root, torch.Tensor) or not root.requires_grad:
+            raise CannotTrace("results that require grad share memory whose base does not")
+        if any(results[k].dtype != root.dtype for k in ks):
+            raise CannotTrace("results that share memory have different dtypes")
+        diff[id(root)] = len(plan.tensors)
+        view_of |= {k: len(plan.tensors) for k in ks if results[k] is not root}
+        plan.tensors.append(root)
+        if id(root) in first:
+            plan.at.append(first[id(root)])
+            plan.origin.append(("result", first[id(root)]))
+        else:
+            plan.at.append(-1)
+            plan.extra.append(len(plan.tensors) - 1)
+            plan.origin.append(("base", ks[0]))
+    for i in written:
+        d = len(plan.tensors)
+        plan.tensors.append(inputs[i])
+        plan.at.append(-1)
+        plan.extra.append(d)
+        plan.origin.append(("write", i))
+        plan.writes.append((i, d))
+    for n, d in enumerate(plan.extra):
+        plan.at[d] = len(results) + n
+    shared = {id(f.alias_of(t).memory) for t in plan.tensors}
+    plan.recipes = [_recipe(f, inputs, k, t, first, diff, view_of, shared) for k, t in enumerate(results)]
+    return plan
+
+
+def _recorded(t: torch.Tensor) -> bool:
+    """Whether the writes to an input are part of autograd's graph: it computes now what it did not before."""
+    step = getattr(t, "_tcompile_step", None)
+    return t.grad_fn is not None and t.grad_fn is not step
+
+
+def _recipe(f: Functionalizer, inputs: list, k: int, t: Any, first: dict, diff: dict, view_of: dict, shared: set) -> tuple:
+    if not isinstance(t, torch.Tensor):
+        return ("side", k)
+    memory = f.alias_of(t).memory
+    if memory.input is not None:
+        source = inputs[memory.input]
+        if source is t:
+            return ("input", memory.input)
+        if t.requires_grad and t.grad_fn is None:
+            return ("side", k)                               # a view made under no_grad: to eager a leaf that requires grad
+        if t.requires_grad:
+            if t.dtype != source.dtype:
+                raise CannotTrace("a result that requires grad is an input's memory in another dtype")
+            return ("input_view", memory.input, k)
+        return ("detach", k) if source.requires_grad else ("side", k)
+    k = first[id(t)]
+    if id(t) in diff:
+        return ("diff", diff[id(t)])
+    if k in view_of:
+        return ("view", view_of[k], k)
+    return ("detach", k) if id(memory) in shared and not t.requires_grad else ("side", k)
+
+
+def _disjoint(f: Functionalizer, tensors: list[torch.Tensor]) -> bool:
+    """Whether no two of these views of one memory have an element in common, by the view operators that made them."""
+    paths = []
+    for t in tensors:
+        path, a = [], f.alias_of(t)
+        while a.parent is not None:
+            path.append(a)
+            a = a.parent
+        paths.append(path[::-1])
+    return all(_part(p, q) for n, p in enumerate(paths) for q in paths[:n])
+
+
+def _part(p: list, q: list) -> bool:
+    for a, b in zip(p, q):
+        if a is b:
+            continue
+        name = a.op._schema.name
+        if name != b.op._schema.name:
+            return False
+        if a.index is not None:                              # split, chunk, unbind: by the same arguments, another part
+            if str(a.args) == str(b.args) and str(a.kwargs) == str(b.kwargs) and a.index != b.index:
+                return True
+        elif name == "aten::select" and a.args[0] == b.args[0] and all(type(x) is int and x >= 0 for x in (a.args[1], b.args[1])):
+            if a.args[1] != b.args[1]:
+                return True
+        elif name == "aten::slice" and (bounds := [_bounds(x) for x in (a, b)]) and None not in bounds:
+            (d, lo, hi), (e, low, high) = bounds
+            if d == e and (hi <= low or high <= lo):
+                return True
+        if str((a.args, a.kwargs, a.index)) != str((b.args, b.kwargs, b.index)):
+            return False                                     # not the same step either
+    return False
+
+
+def _bounds(a: Any) -> tuple[int, int, int] | None:
+    """(dimension, from, to) of a slice whose bounds are plain numbers."""
+    d, lo, hi = [*a.args, *(None,) * 3][:3]
+    if not all(x is None or type(x) is int for x in (d, lo, hi)) or (lo or 0) < 0 or hi is not None and hi < 0:
+        return None
+    return d or 0, lo or 0, 1 << 62 if hi is None else hi

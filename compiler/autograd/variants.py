@@ -1,0 +1,165 @@
+"""Backward graphs for what one call of backward has and wants.
+
+A result that the loss does not use has no tangent, and torch.autograd.grad(loss, x) wants one gradient only: eager computes neither what
+would be multiplied by zero nor what nobody asked for. A *variant* of the backward graph does the same: a missing tangent is an absent
+value that goes through the graph by the rules below, as undefined tensors go through autograd, and gradients not wanted are dropped.
+"""
+from __future__ import annotations
+
+import operator
+from typing import Any, Sequence
+
+import torch
+import torch.fx
+
+from ..graph.aten import AtenGraph, GraphOutput
+from ..graph.meta import views
+from ..graph.meta.core import TensorMeta
+from ..graph.passes import run_passes
+from ..graph.to_aten import disabled_passes
+
+__all__ = ["variant"]
+
+aten = torch.ops.aten
+
+# Linear in their tangent operand: absent in, absent out.
+_LINEAR = frozenset("""mul neg _to_copy clone view expand permute transpose t squeeze unsqueeze select slice diagonal as_strided alias detach
+    sum mean mm bmm view_as_real view_as_complex real imag conj _conj _unsafe_view reshape flip roll constant_pad_nd convolution_backward
+    native_layer_norm_backward native_batch_norm_backward native_group_norm_backward embedding_dense_backward gelu_backward threshold_backward
+    sigmoid_backward tanh_backward silu_backward _softmax_backward_data _log_softmax_backward_data nll_loss_backward mkldnn_linear cumsum
+    max_pool2d_with_indices_backward avg_pool2d_backward _adaptive_avg_pool2d_backward upsample_nearest2d_backward upsample_bilinear2d_backward
+    _scaled_dot_product_flash_attention_for_cpu_backward select_backward slice_backward gather index index_select native_dropout_backward
+    masked_fill as_strided_copy cat stack add sub where""".split())
+# Linear in what they write, where they write to zeros.
+_SCATTERS = frozenset(("slice_scatter", "select_scatter", "as_strided_scatter", "diagonal_scatter", "scatter", "scatter_add", "index_put",
+                       "index_add", "_unsafe_index_put"))
+# The first operand is the tangent, the others are values.
+_FIRST = frozenset(("div", "gather", "index", "index_select", "masked_fill"))
+
+
+def variant(a: AtenGraph, n_tangents: int, present: Sequence[bool], wanted: Sequence[bool], opts: Any = None) -> AtenGraph:
+    """`a`, a backward graph whose last `n_tangents` inputs are tangents, for calls with only those tangents `present` and gradients `wanted`
+    (one flag per output). It takes the same inputs without the missing tangents; outputs that are not wanted are None."""
+    g = torch.fx.Graph()
+    new: dict[torch.fx.Node, Any] = {}
+    tangents = a.placeholders[len(a.placeholders) - n_tangents:]
+    missing = {t for t, here in zip(tangents, present) if not here}
+    dependent = set(tangents)                                        # values that depend on tangents
+    absent: set[torch.fx.Node] = set(missing)
+    zeros: dict[torch.fx.Node, torch.fx.Node] = {}
+
+    def value(n: torch.fx.Node) -> torch.fx.Node:
+        """The node in the new graph; zeros where the value is absent but an operator wants one."""
+        if n not in absent:
+            return new[n]
+        if n not in zeros:
+            m = n.meta["val"]
+            z = zeros[n] = g.call_function(aten.full.default, (list(m.shape), 0), {"dtype": m.dtype, "device": m.device})
+            z.meta.update(n.meta)
+            z.meta["val"] = TensorMeta(m.shape, views.contiguous_strides(m.shape), m.dtype, m.device)
+        return zeros[n]
+
+    places = {p: i for i, p in enumerate(a.placeholders)}
+    kept_places: dict[int, int] = {}
+    for n in a.graph.nodes:
+        if n.op == "placeholder":
+            if n not in missing:
+                kept_places[places[n]] = len(kept_places)
+                new[n] = g.node_copy(n)
+        elif n.op == "get_attr":
+            new[n] = g.node_copy(n)
+        elif n.op == "call_function":
+            operands = [x for x in n.all_input_nodes if x in dependent]
+            if operands:
+                dependent.add(n)
+            gone = [x for x in operands if x in absent]
+            if gone:
+                done = _absent(n, operands, absent)
+                if done is True:
+                    absent.add(n)
+                    continue
+                if done is not None:
+                    new[n] = _as(g, new[done], n)
+                    continue
+            new[n] = g.node_copy(n, value)
+    results = a.results
+    outs: list[torch.fx.Node] = []
+    slots: dict[int, int] = {}
+    plan: list[GraphOutput] = []
+    for o, want in zip(a.plan, wanted):
+        s = o.value if o.kind == "buffer" else o.value[1] if o.kind == "view" and o.value[0] == "node" else None
+        if not want:
+            plan.append(GraphOutput("const", None))
+        elif s is not None:
+            if s not in slots:
+                slots[s] = len(outs)
+                outs.append(_own(g, value(results[s]), results[s]))
+            plan.append(GraphOutput("buffer", slots[s], o.meta) if o.kind == "buffer" else GraphOutput("view", ("node", slots[s]), o.meta))
+        elif o.kind == "input":
+            plan.append(GraphOutput("input", kept_places[o.value], o.meta))
+        elif o.kind == "view":
+            plan.append(GraphOutput("view", ("input", kept_places[o.value[1]]), o.meta))
+        else:
+            plan.append(o)
+    g.output(tuple(outs))
+    constants = {n.target: a.constants[n.target] for n in g.nodes if n.op == "get_attr"}
+    inputs = [x for i, x in enumerate(a.inputs) if i in kept_places]
+    return run_passes(AtenGraph(g, inputs, plan, [], a.env, constants, [], a.name), "decomposed", disabled_passes(opts))
+
+
+def _name(n: torch.fx.Node) -> str:
+    return n.target._schema.name.partition("::")[2] if isinstance(n.target, torch._ops.OpOverload) else ""
+
+
+def _absent(n: torch.fx.Node, operands: list, absent: set) -> Any:
+    """For an operator with absent operands: True where its result is absent, the node that its result equals, or None where zeros serve."""
+    if n.target is operator.getitem:
+        return True
+    name = _name(n)
+    if name in ("add", "sub") and len(operands) == 2 and len(n.all_input_nodes) == 2 and n.args[0] not in absent and n.kwargs.get("alpha", 1) == 1:
+        return n.args[0]
+    if name == "add" and len(operands) == 2 and n.args[1] not in absent and n.kwargs.get("alpha", 1) == 1:
+        return n.args[1]
+    if any(x not in absent for x in operands):
+        return None
+    if name in ("add", "sub") and not all(isinstance(x, torch.fx.Node) and x in absent for x in n.args[:2]):
+        return None                                     # a tangent plus a number or a value: not linear
+    if name == "where" and not all(isinstance(x, torch.fx.Node) and (x in absent or _is_zero(x)) for x in n.args[1:]):
+        return None
+    if name == "masked_fill" and n.args[2] != 0 or name == "constant_pad_nd" and len(n.args) > 2 and n.args[2] != 0:
+        return None
+    if name == "cat" or name == "stack":
+        return True if all(x in absent for x in n.args[0]) else None
+    if name in _SCATTERS:
+        return True if isinstance(n.args[0], torch.fx.Node) and _is_zero(n.args[0]) and n.args[0] not in operands else None
+    if name in _FIRST:
+        return True if operands == [n.args[0]] else None
+    return True if name in _LINEAR else None
+
+
+def _is_zero(x: torch.fx.Node) -> bool:
+    return _name(x) in ("full", "scalar_tensor") and x.args[-1] == 0 or _name(x) in ("zeros", "zeros_like", "new_zeros")
+
+
+def _as(g: torch.fx.Graph, x: torch.fx.Node, like: torch.fx.Node) -> torch.fx.Node:
+    """`x` with the dtype and shape of the value `like`."""
+    m, to = x.meta["val"], like.meta["val"]
+    if m.dtype != to.dtype:
+        m = TensorMeta(m.shape, m.stride, to.dtype, m.device)
+        x = g.call_function(aten._to_copy.default, (x,), {"dtype": to.dtype})
+        x.meta.update(like.meta)
+        x.meta["val"] = m
+    if m.shape != to.shape:
+        x = g.call_function(aten.expand.default, (x, list(to.shape)))
+        x.meta.update(like.meta)
+        x.meta["val"] = views.expand(m, to.shape)
+    return x
+
+
+def _own(g: torch.fx.Graph, x: torch.fx.Node, like: torch.fx.Node) -> torch.fx.Node:
+    """A result in memory of its own, laid out as planned."""
+    if x.target is like.target and x.meta["val"].stride == like.meta["val"].stride:
+        return x
+    c = g.call_function(aten.clone.default, (x,))
+    c.meta.update(like.meta)
+    return c
