@@ -35,7 +35,7 @@ from .guards.state import read_field
 from .report.calls import EntryCall, GraphCall
 from .report.labels import label
 from .runtime import hook
-from .frames import never, wanted
+from .frames import never, takes_every_frame, wanted
 from .runtime.dispatch import RUN_ORIGINAL, CodeCache, Dispatcher, Entry, code_cache
 
 __all__ = ["Engine", "call_original"]
@@ -157,7 +157,8 @@ class Engine:
                 if isinstance(a, torch.Tensor) and (dims := dynamic_dims(a)):
                     state.dynamic_dims.setdefault(local(i, state.code.co_varnames[i]), set()).update(dims)
         capture = CaptureOptions(dynamic=self.opts.dynamic, dynamic_dims=state.dynamic_dims, dynamic_ints=state.dynamic_ints,
-                                 fullgraph=self.opts.fullgraph, dispatch=self.resume)
+                                 fullgraph=self.opts.fullgraph, dispatch=self.resume,
+                                 every_frame=takes_every_frame())
         result: CaptureResult = stages.run("capture", state.code, func, args, opts=self.opts, stage_opts=capture)
         for b in result.breaks:
             events.emit("break", brk=b)
@@ -209,7 +210,7 @@ class Engine:
     # ---- frames that the hook sees
     def on_frame(self, code: types.CodeType, func: types.FunctionType, args: tuple) -> Any:
         """The hook asks for a frame that no entry serves."""
-        if never(code):
+        if never(code, func):
             hook.skip_code(code)
             return RUN_ORIGINAL
         if not wanted(code, args):

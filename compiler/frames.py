@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import os
 import types
-from typing import Any
+from contextlib import contextmanager
+from typing import Any, Iterator
 
 import torch
 import torch.nn as nn
 
-__all__ = ["wanted", "never"]
+__all__ = ["wanted", "never", "every_frame", "takes_every_frame"]
 
 _TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
 _MODULES = os.path.join(_TORCH, "nn", "modules") + os.sep
@@ -21,15 +22,38 @@ _OWN = ("<tcompile", "<eval_with_key>")      # entries, host plans and captured 
 _LOOK = 16           # elements of a container that are looked at
 
 
-def never(code: types.CodeType) -> bool:
-    """Code that is not worth asking about again: the compiler's own output, and torch's Python but for modules."""
+_forced = 0
+
+
+@contextmanager
+def every_frame() -> Iterator[None]:
+    """For tests of capture: frames without any tensor are captured too, and their entries used."""
+    global _forced
+    _forced += 1
+    try:
+        yield
+    finally:
+        _forced -= 1
+
+
+def takes_every_frame() -> bool:
+    return _forced > 0
+
+
+def never(code: types.CodeType, func: types.FunctionType) -> bool:
+    """Code that is not worth asking about again: the compiler's own output, methods made for its own classes (a dataclass's __init__ has
+    no file), and torch's Python but for modules."""
     file = code.co_filename
-    return file.startswith(_OWN) or file.startswith(_TORCH) and not file.startswith(_MODULES)
+    if file.startswith(_OWN) or str(func.__globals__.get("__name__")).startswith("tcompile."):
+        return True
+    return file.startswith(_TORCH) and not file.startswith(_MODULES)
 
 
 def wanted(code: types.CodeType, args: tuple) -> bool:
     """Whether a frame of `code` with these arguments should be captured."""
     file = code.co_filename
+    if _forced:
+        return not file.startswith(_TORCH)
     if file.startswith(_TORCH):
         return file.startswith(_MODULES) and code.co_name == "forward" and bool(args) and isinstance(args[0], nn.Module)
     return any(_tensor_work(a) for a in args)

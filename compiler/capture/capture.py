@@ -1,6 +1,8 @@
 """capture_frame: one frame to guards, a graph, and the text of an entry."""
 from __future__ import annotations
 
+import builtins
+import keyword
 import time
 import types
 import weakref
@@ -49,6 +51,7 @@ class CaptureOptions:
     fullgraph      the first break is not resumed: the result's `breaks` says it (the caller raises)
     dispatch       dispatch(resume_function, *args): runs the rest of a frame after a break
     graph_name     class name of the GraphModule
+    every_frame    frames without tensor work are captured too (tests of capture)
     """
     dynamic: bool | None = None
     dynamic_dims: Mapping[Source, Any] = field(default_factory=dict)
@@ -57,6 +60,7 @@ class CaptureOptions:
     dispatch: Callable = call_directly
     graph_name: str = "graph"
     max_breaks: int = 64
+    every_frame: bool = False
 
 
 def capture_frame(code: types.CodeType, func: Any, args: tuple, *, globals: dict | None = None, opts: CaptureOptions | None = None) -> CaptureResult:
@@ -175,11 +179,13 @@ class _Attempt:
     def _params(self) -> list[str]:
         code = self.code
         n = code.co_argcount + code.co_kwonlyargcount + bool(code.co_flags & 4) + bool(code.co_flags & 8)
-        return [v if v.isidentifier() else f"_arg{i}" for i, v in enumerate(code.co_varnames[:n])]
+        # the entry's text also uses builtins and names of its own
+        return [v if v.isidentifier() and not hasattr(builtins, v) and not v.startswith("__") and not keyword.iskeyword(v) else f"_arg{i}"
+                for i, v in enumerate(code.co_varnames[:n])]
 
     def _returned(self, value: Any) -> CaptureResult:
         machine = self.machine
-        if not machine.graph.calls:
+        if not machine.graph.calls and not self.opts.every_frame:
             raise SkipFrame("there is no tensor work in it", quiet=True)
         writer = EntryWriter(machine, self._params())
         try:
@@ -208,7 +214,7 @@ class _Attempt:
 
     def _worth_breaking(self) -> bool:
         """A frame that broke before any tensor work is still worth its rest, if it has tensors, modules or torch itself in reach."""
-        if self.machine.world.tensors or not self.frame.bytecode.is_function:
+        if self.machine.world.tensors or not self.frame.bytecode.is_function or self.opts.every_frame:
             return True
         near: list[Any] = []
         for a in self.args:

@@ -4,6 +4,7 @@ from __future__ import annotations
 import collections
 import enum
 import functools
+import keyword
 import math
 import operator
 import types
@@ -27,6 +28,19 @@ _SYMBOLIC = (torch.SymInt, torch.SymBool, torch.SymFloat)
 _REDUCED = (type(iter([])), type(iter(())), type(iter(range(0))), type(iter({})), type(iter("")), zip, enumerate, reversed,
             type(reversed([])), type(iter({}.items())), type(iter({}.values())), type(iter(set())))
 
+_NATIVE_CONTENT = frozenset((object, types.SimpleNamespace, collections.OrderedDict, collections.defaultdict, dict, list, set, int, str, float,
+                             bytes, frozenset))
+
+
+def _plain_name(name: str) -> bool:
+    """Whether `x.name` and `f(name=x)` can be written."""
+    return name.isidentifier() and not keyword.iskeyword(name)
+
+
+def _own_setattr(t: type) -> bool:
+    """Whether the class sets attributes by a Python function of its own."""
+    setter = t.__setattr__
+    return isinstance(setter, types.FunctionType) and setter is not torch.nn.Module.__setattr__
 
 class EntryWriter:
     """Collects the lines of one entry. Values are made again from what the entry has: sources, constants, graph outputs."""
@@ -95,7 +109,7 @@ class EntryWriter:
                 for table in ("_parameters", "_buffers", "_modules"):        # past Module.__getattr__, which is slow
                     if key in owner.__dict__.get(table, ()) and key not in owner.__dict__:
                         return f"{base}.{table}[{key!r}]"
-            return f"{base}.{key}" if key.isidentifier() else f"getattr({base}, {key!r})"
+            return f"{base}.{key}" if _plain_name(key) else f"getattr({base}, {key!r})"
         if kind in ("item", "dict"):
             if isinstance(key, (str, int, bool, bytes, type(None))) and not isinstance(key, enum.Enum):
                 return f"{base}[{key!r}]"
@@ -314,7 +328,7 @@ class EntryWriter:
         name = self.assign(v, f"{cls}.__new__({cls}, {self.sequence(v.args)})")
         self.line(f"{name}.args = {self.value(v.args)}")
         for key, x in v.__dict__.items():
-            self.line(f"{name}.{key} = {self.value(x)}")
+            self.line(f"{name}.{key} = {self.value(x)}" if _plain_name(key) else f"setattr({name}, {key!r}, {self.value(x)})")
         if v.__cause__ is not None:
             self.line(f"{name}.__cause__ = {self.value(v.__cause__)}")
         return name
@@ -373,10 +387,19 @@ class EntryWriter:
         kind = e.kind
         if kind == "setattr":
             target = self.value(e.target)
-            self.line(f"{target}.{e.name} = {self.value(e.value)}" if e.name.isidentifier() else
-                      f"setattr({target}, {e.name!r}, {self.value(e.value)})")
+            if _own_setattr(type(e.target)):            # it ran already, while captured: what it did at last is to be done
+                base = self.constant(torch.nn.Module) if isinstance(e.target, torch.nn.Module) else "object"
+                self.line(f"{base}.__setattr__({target}, {e.name!r}, {self.value(e.value)})")
+            elif _plain_name(e.name):
+                self.line(f"{target}.{e.name} = {self.value(e.value)}")
+            else:
+                self.line(f"setattr({target}, {e.name!r}, {self.value(e.value)})")
         elif kind == "delattr":
-            self.line(f"del {self.value(e.target)}.{e.name}")
+            target = self.value(e.target)
+            if isinstance(type(e.target).__delattr__, types.FunctionType) and not isinstance(e.target, torch.nn.Module):
+                self.line(f"object.__delattr__({target}, {e.name!r})")
+            else:
+                self.line(f"del {target}.{e.name}" if _plain_name(e.name) else f"delattr({target}, {e.name!r})")
         elif kind in ("global", "delglobal"):
             space = "__fn.__globals__" if e.target.root else self.constant(e.target.namespace, "globals")
             if kind == "global":
@@ -409,7 +432,9 @@ class EntryWriter:
         return base.__name__ if base.__module__ == "builtins" else self.constant(base)
 
     def _arguments(self, e: Effect) -> str:
-        return ", ".join([self.value(a) for a in e.args] + [f"{k}={self.value(v)}" for k, v in e.kwargs.items()])
+        named = [f"{k}={self.value(v)}" for k, v in e.kwargs.items() if _plain_name(k)]
+        odd = ", ".join(f"{k!r}: {self.value(v)}" for k, v in e.kwargs.items() if not _plain_name(k))
+        return ", ".join([self.value(a) for a in e.args] + named + ([f"**{{{odd}}}"] if odd else []))
 
     # --- the whole
     def text(self, graph_inputs: Sequence[Source | None], has_graph: bool, name: str = "graph_0") -> str:
