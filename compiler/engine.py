@@ -21,6 +21,7 @@ from typing import Any, Callable
 import torch
 
 from . import events, stages
+from .autograd.modes import without_saved_tensor_hooks
 from .backends import compile_graph
 from .capture.capture import CaptureOptions
 from .capture.result import CaptureResult, SkipFrame
@@ -101,7 +102,8 @@ class Engine:
         with _lock:
             entry = cache.lookup(func, args)          # another thread may have been quicker
             if entry is None:
-                entry = self._compile(cache, state, func, args)
+                with without_saved_tensor_hooks():
+                    entry = self._compile(cache, state, func, args)
         return RUN_ORIGINAL if entry is None else entry
 
     def resume(self, function: types.FunctionType, *args: Any) -> Any:

@@ -1,0 +1,80 @@
+"""Code generation for a schedule whose kernels run on a GPU."""
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import torch
+
+from ... import events
+from ...fusion.schedule import Launch, Schedule
+from ...lowering.ir import Kernel
+from ..generated import Generated, GeneratedKernel
+from ..host import host_plan
+from .layout import GpuTarget
+from .printer import TritonSource, print_kernel
+
+__all__ = ["cuda_index", "generate_triton"]
+
+_printed: dict[tuple, TritonSource] = {}         # kernels of earlier graphs in this process
+_PRINTED_LIMIT = 2048
+
+
+def cuda_index(schedule: Schedule) -> int | None:
+    """The device of the schedule's kernels; None: the CPU. Raises NotImplementedError where they are on several."""
+    devices: dict[torch.device, str] = {}
+    for step in schedule.steps:
+        if isinstance(step, Launch):
+            for b in (*step.inputs, *step.outputs):
+                devices.setdefault(torch.device(b.device) if b.device is not None else torch.device("cpu"), b.name)
+    if not devices:
+        for b in schedule.inputs:
+            device = getattr(b, "device", None)
+            if device is not None:
+                devices.setdefault(torch.device(device), b.name)
+        cuda = [d for d in devices if d.type == "cuda"]
+        return (cuda[0].index or 0) if cuda else None
+    if len(devices) > 1:
+        where = ", ".join(f"{name} on {d}" for d, name in devices.items())
+        raise NotImplementedError(f"one kernel would need tensors of several devices ({where})")
+    device = next(iter(devices))
+    return None if device.type == "cpu" else device.index or 0
+
+
+def generate_triton(schedule: Schedule, opts: Any, index: int | None, target: GpuTarget | None = None) -> Generated:
+    """Source text for every distinct kernel and the host plan. `index`: the CUDA device (None, with a target: text alone, as tests
+    want it). Raises InternalError where a kernel holds what Triton has no form for."""
+    from ..generate import _identifier, _unique, kernel_cost
+    if target is None:
+        from ...runtime.gpu.device import target_of
+        target = target_of(index or 0)
+    kernels: list[GeneratedKernel] = []
+    position: dict[str, int] = {}
+    kernel_of: dict[int, int] = {}
+    taken: set[str] = set()
+    for step in schedule.steps:
+        if not isinstance(step, Launch):
+            continue
+        key = step.kernel.key()
+        at = position.get(key)
+        if at is None:
+            at = position[key] = len(kernels)
+            name = _unique(_identifier(step.kernel.name), taken)
+            n_bytes, flops = kernel_cost(step.kernel)
+            source = _print(step.kernel, key, name, target)
+            kernels.append(GeneratedKernel(name, step.kernel, source, n_bytes, flops))
+            events.emit("kernel", name=name, kernel=step.kernel, source=source.text, language="triton", bytes=n_bytes, flops=flops,
+                        origins=list(step.kernel.origins), choices=dict(source.choices))
+        kernel_of[id(step)] = at
+    names = {i: kernels[p].name for i, p in kernel_of.items()}
+    return Generated(schedule, kernels, kernel_of, host_plan(schedule, names, index), target, cuda=index)
+
+
+def _print(kernel: Kernel, key: str, name: str, target: GpuTarget) -> TritonSource:
+    k = (key, repr(kernel.lines), repr(kernel.origins), tuple(sorted(kernel.hints.items())), name, target)
+    source = _printed.get(k)
+    if source is None:
+        if len(_printed) >= _PRINTED_LIMIT:
+            _printed.clear()
+        source = _printed[k] = print_kernel(kernel, target, name=re.sub(r"\W", "_", name))
+    return source

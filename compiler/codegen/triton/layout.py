@@ -1,0 +1,272 @@
+"""Which loops of a kernel become which tiles, and of what size.
+
+    "pointwise"   no reduction: the outer axes, flattened, in tiles of XBLOCK
+    "tiled"       no reduction, but some operand lies in memory in another order than the result: tiles of YBLOCK x XBLOCK, each
+                  read along its own fast axis (the exchange goes through shared memory)
+    "persistent"  a whole row of the reduced axes at once: everything is read once and stays in registers between the stages
+    "looped"      the reduced axes in pieces of RBLOCK; a stage is one loop over them
+    "split"       too few rows to fill the device: each stage is a launch of its own, whose programs take SPLIT pieces of a row and
+                  leave partial results that the next launch folds
+
+Sizes are rules of thumb measured on an H200; max-autotune searches around them (`variants`).
+"""
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Iterable
+
+from ...lowering.ir import Axis, Kernel, Stage, Value, indirect_values, walk
+from ...symbolic.expr import ONE, ZERO, Expr, as_expr
+from .dtypes import ttype
+
+__all__ = ["GpuTarget", "Choices", "Layout", "plan_layout", "numel", "is_wide", "spans"]
+
+INT32 = 2 ** 31
+MOST_PERSISTENT = 32768            # elements of a row that registers hold
+SMALL_PERSISTENT = 4096            # ... where there is but one pass to save
+MOST_SPLIT = 512
+
+
+@dataclass(frozen=True)
+class GpuTarget:
+    """What code is generated for: Triton's backend name and architecture, and the number of multiprocessors."""
+    backend: str = "cuda"          # "cuda" | "hip"
+    arch: Any = 90                 # compute capability as an int, or AMD's name
+    warp: int = 32
+    processors: int = 132
+
+    @property
+    def text(self) -> str:
+        return f"{self.backend}:{self.arch}"
+
+
+@dataclass(frozen=True)
+class Choices:
+    """What a search may vary; None leaves it to the rules."""
+    kind: str | None = None
+    xblock: int | None = None
+    yblock: int | None = None
+    rblock: int | None = None
+    warps: int | None = None
+    stages: int | None = None
+    split: int | None = None
+
+    def plain(self) -> dict[str, Any]:
+        return {k: v for k, v in self.__dict__.items() if v is not None}
+
+
+@dataclass
+class Layout:
+    """`x`, `y`: outer axes of each flattened tile dimension, slowest first."""
+    kind: str
+    x: tuple[Axis, ...]
+    y: tuple[Axis, ...] = ()
+    xblock: int = 1
+    yblock: int = 1
+    rblock: int = 1
+    warps: int = 4
+    stages: int = 1
+    split: int = 1
+    wide: bool = False
+
+    def plain(self) -> dict[str, Any]:
+        out = {"shape": self.kind, "xblock": self.xblock, "warps": self.warps}
+        if self.kind == "tiled":
+            out["yblock"] = self.yblock
+        if self.kind in ("persistent", "looped", "split"):
+            out["rblock"] = self.rblock
+        if self.kind == "split":
+            out["split"] = self.split
+        if self.stages > 1:
+            out["stages"] = self.stages
+        if self.wide:
+            out["index"] = "int64"
+        return out
+
+
+def numel(axes: Iterable[Axis]) -> Expr:
+    n = ONE
+    for a in axes:
+        n = n * as_expr(a.size)
+    return n
+
+
+def stage_values(stage: Stage) -> list[Value]:
+    known = indirect_values()
+    roots = [a.value for a in stage.accs] + [s.value for s in stage.stores]
+    for s in stage.stores:
+        roots += [known[n] for n in sorted(s.index.symbol_names()) if n in known]
+    return walk(roots)
+
+
+def at_hints(e: Any, hints: dict[str, int]) -> int:
+    e = as_expr(e)
+    return int(e.eval({n: hints.get(n, 64) for n in e.symbol_names()}))
+
+
+def spans(kernel: Kernel) -> list[Expr]:
+    """What must stay below 2^31 for 32-bit indices: elements of each buffer to the last that is reached, and of the loops."""
+    out = [numel(kernel.outer)] + [numel(s.axes) for s in kernel.stages]
+    for b in (*kernel.inputs, *kernel.outputs):
+        n = ONE
+        for size, stride in zip(b.shape, b.stride):
+            n = n + (as_expr(size) - 1) * as_expr(stride)
+        out.append(n)
+    return [e for e in dict.fromkeys(out) if not (e.is_const and e.value < INT32 // 2)]
+
+
+def is_wide(kernel: Kernel) -> bool:
+    """Whether indices need 64 bits at the size hints."""
+    return any(at_hints(e, kernel.hints) >= INT32 - (1 << 20) for e in spans(kernel))
+
+
+def _pow2(n: int) -> int:
+    return 1 << max(0, int(n) - 1).bit_length()
+
+
+def _floor_pow2(n: int) -> int:
+    return 1 << (max(1, int(n)).bit_length() - 1)
+
+
+def _accesses(kernel: Kernel) -> list[tuple[Expr, int]]:
+    """(index, bytes of an element) of every load and store of global memory at plain indices."""
+    out = []
+    for st in kernel.stages:
+        out += [(s.index, ttype(s.buffer.dtype).size) for s in st.stores]
+        out += [(v.attr[1], ttype(v.dtype).size) for v in stage_values(st) if v.op == "load"]
+    return out
+
+
+def _fast_axis(e: Expr, axes: Iterable[Axis]) -> Axis | None:
+    """The axis along which neighbouring elements are read."""
+    for a in axes:
+        if e.coeff(a.symbol.name) is ONE:
+            return a
+    return None
+
+
+def plan_layout(kernel: Kernel, target: GpuTarget, choices: Choices = Choices(), wide: bool | None = None) -> Layout:
+    """Decide the tiles. The kernel's local buffers are gone already (printer.without_locals)."""
+    reduced = next((s.axes for s in kernel.stages if s.axes), ())
+    lay = _reduction(kernel, target, choices, reduced) if reduced else _pointwise(kernel, target, choices)
+    lay.wide = is_wide(kernel) if wide is None else wide
+    for name in ("xblock", "yblock", "rblock", "warps", "stages", "split"):
+        value = getattr(choices, name)
+        if value is not None:
+            setattr(lay, name, value)
+    return lay
+
+
+# ---- without a reduction
+def _pointwise(kernel: Kernel, target: GpuTarget, choices: Choices) -> Layout:
+    n = at_hints(numel(kernel.outer), kernel.hints)
+    tiled = _tile_axes(kernel) if choices.kind in (None, "tiled") else None
+    if tiled is not None:
+        y, x = tiled
+        return Layout("tiled", x, y, xblock=64, yblock=64, warps=8)
+    xblock, warps = 1024, 4
+    while xblock > 128 and -(-n // xblock) < 4 * target.processors:
+        xblock //= 2
+    if xblock < 512:
+        warps = 2 if xblock == 256 else 1 if xblock <= 64 else 2
+    return Layout("pointwise", kernel.outer, xblock=min(xblock, max(32, _pow2(n))), warps=warps)
+
+
+def _tile_axes(kernel: Kernel) -> tuple[tuple[Axis, ...], tuple[Axis, ...]] | None:
+    """(y, x) axes where something is read along another axis than what is written."""
+    if len(kernel.outer) < 2:
+        return None
+    stores = [s.index for st in kernel.stages for s in st.stores]
+    fast = {id(a): a for e in stores if (a := _fast_axis(e, kernel.outer)) is not None}
+    if len(fast) != 1:
+        return None
+    x = next(iter(fast.values()))
+    weight: dict[int, int] = {}
+    for e, size in _accesses(kernel):
+        a = _fast_axis(e, kernel.outer)
+        if a is not None and a is not x and e.coeff(x.symbol.name) is not ZERO:
+            weight[id(a)] = weight.get(id(a), 0) + size
+    if not weight:
+        return None
+    best = max(weight, key=lambda k: weight[k])
+    y = next(a for a in kernel.outer if id(a) == best)
+    if at_hints(x.size, kernel.hints) < 16 or at_hints(y.size, kernel.hints) < 16:
+        return None
+    others = tuple(a for a in kernel.outer if a is not x and a is not y)
+    return (*others, y), (x,)
+
+
+# ---- with one
+def _reduction(kernel: Kernel, target: GpuTarget, choices: Choices, reduced: tuple[Axis, ...]) -> Layout:
+    hints = kernel.hints
+    x, r = at_hints(numel(kernel.outer), hints), at_hints(numel(reduced), hints)
+    static = numel(reduced).is_const
+    passes = sum(1 for s in kernel.stages if s.axes)
+    x_fast = _along_x(kernel, reduced)
+    rows = _pow2(r)
+    few = _few_rows(x, r, x_fast, target)
+    kind = choices.kind
+    if kind is None:
+        if few:
+            kind = "split"
+        elif static and rows <= (64 if x_fast else MOST_PERSISTENT if passes > 1 else SMALL_PERSISTENT) \
+                and rows * _live_rows(kernel) <= MOST_PERSISTENT * 4:
+            kind = "persistent"
+        else:
+            kind = "looped"
+    lay = Layout(kind, kernel.outer)
+    if kind == "persistent":
+        lay.rblock = rows
+        want = 2048 if not x_fast else 4096
+        xblock = _floor_pow2(max(1, want // rows))
+        if x_fast:
+            xblock = max(xblock, 32)
+        while xblock > 1 and -(-x // xblock) < 4 * target.processors and not (x_fast and xblock <= 32):
+            xblock //= 2
+        lay.xblock = min(xblock, _pow2(x))
+        lay.warps = min(32, max(1, _floor_pow2(lay.xblock * rows // (32 * 16))))
+        if rows >= 1024:
+            lay.warps = max(lay.warps, 4)
+    elif x_fast:
+        lay.xblock = min(64, _pow2(x))
+        lay.rblock = min(64, rows)
+        lay.warps = 8
+        while kind == "looped" and lay.xblock > 16 and -(-x // lay.xblock) < 2 * target.processors:
+            lay.xblock //= 2
+    else:
+        lay.rblock = min(4096 if r >= 16384 else 2048, rows)
+        lay.xblock = 1 if lay.rblock >= 1024 else min(_pow2(x), 1024 // lay.rblock)
+        lay.warps = min(16, max(2, lay.xblock * lay.rblock // (32 * 8)))
+    if kind == "split":
+        blocks = -(-x // lay.xblock)
+        pieces = max(1, -(-r // lay.rblock))
+        lay.split = max(1, min(MOST_SPLIT, _floor_pow2(max(1, 4 * target.processors // blocks)), _pow2(-(-pieces // 2))))
+    return lay
+
+
+def _few_rows(x: int, r: int, x_fast: bool, target: GpuTarget) -> bool:
+    """Whether whole rows would leave most of the device idle while there is work to share."""
+    blocks = -(-x // 64) if x_fast else x
+    return blocks < target.processors and x * r >= 1 << 15 and r >= (512 if x_fast else 4096)
+
+
+def _live_rows(kernel: Kernel) -> int:
+    """Rows of values that a persistent kernel holds at the same time: at least what several stages read."""
+    names = {a.symbol.name for s in kernel.stages for a in s.axes}
+    seen: dict[int, int] = {}
+    for st in kernel.stages:
+        for v in stage_values(st):
+            if v.op == "load" and v.attr[1].symbol_names() & names:
+                seen[v.id] = seen.get(v.id, 0) + 1
+    return max(1, sum(1 for n in seen.values() if n > 1))
+
+
+def _along_x(kernel: Kernel, reduced: tuple[Axis, ...]) -> bool:
+    """Whether memory runs along the outer axes (a sum over leading dimensions)."""
+    names = {a.symbol.name for a in reduced}
+    score = 0
+    for e, size in _accesses(kernel):
+        if not e.symbol_names() & names:
+            continue
+        score += size * ((_fast_axis(e, reduced) is not None) - (_fast_axis(e, kernel.outer) is not None))
+    return score < 0

@@ -1,0 +1,292 @@
+"""What each primitive of the loop IR is in Triton.
+
+Functions are the accurate ones that eager uses on CUDA (libdevice, round-to-nearest division and square root), not Triton's fast
+approximations: kernels that move memory have the time for it.
+"""
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Callable
+
+from ...errors import InternalError
+from .dtypes import TType, highest, literal, lowest, typed
+
+__all__ = ["Operand", "BOOL", "expression", "conversion", "materialised", "reduce_identity", "reduce_update", "HELPERS"]
+
+Need = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Operand:
+    """Text of a value, its type, the tile dimensions it varies over ("x", "y", "r"), and whether it is a bare literal."""
+    text: str
+    t: TType
+    dims: frozenset[str] = frozenset()
+    is_literal: bool = False
+
+
+BOOL = TType("i1", "tl.int1", "tl.int1", 1, "bool")
+
+# Printed into the source where they are used.
+HELPERS = {
+    "_max": "@triton.jit\ndef _max(a, b):  # NaN wins, as in eager\n    return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)\n",
+    "_min": "@triton.jit\ndef _min(a, b):  # NaN wins, as in eager\n    return tl.minimum(a, b, propagate_nan=tl.PropagateNan.ALL)\n",
+    "_max64": "@triton.jit\ndef _max64(a, b):  # NaN wins, as in eager\n    return tl.where((a > b) | (a != a), a, b)\n",
+    "_min64": "@triton.jit\ndef _min64(a, b):  # NaN wins, as in eager\n    return tl.where((a < b) | (a != a), a, b)\n",
+    "_mul": "@triton.jit\ndef _mul(a, b):\n    return a * b\n",
+    "_argmax": "@triton.jit\ndef _argmax(a, i, b, j):  # the first of equal values; NaN is the largest\n"
+               "    equal = (a == b) | ((a != a) & (b != b))\n    left = (a > b) | ((a != a) & (b == b)) | (equal & (i < j))\n"
+               "    return tl.where(left, a, b), tl.where(left, i, j)\n",
+    "_argmin": "@triton.jit\ndef _argmin(a, i, b, j):  # the first of equal values; NaN is the smallest\n"
+               "    equal = (a == b) | ((a != a) & (b != b))\n    left = (a < b) | ((a != a) & (b == b)) | (equal & (i < j))\n"
+               "    return tl.where(left, a, b), tl.where(left, i, j)\n",
+    "_int_floordiv": "@triton.jit\ndef _int_floordiv(a, b):  # as Python's //\n    q = a // b\n"
+                     "    return tl.where((a % b != 0) & ((a < 0) != (b < 0)), q - 1, q)\n",
+    "_int_remainder": "@triton.jit\ndef _int_remainder(a, b):  # the sign of the divisor, as Python's %\n    r = a % b\n"
+                      "    return tl.where((r != 0) & ((r < 0) != (b < 0)), r + b, r)\n",
+    "_float_remainder": "@triton.jit\ndef _float_remainder(a, b):  # the sign of the divisor, as Python's %\n    r = libdevice.fmod(a, b)\n"
+                        "    return tl.where((r != 0) & ((r < 0) != (b < 0)), r + b, r)\n",
+    "_float_floordiv": "@triton.jit\ndef _float_floordiv(a, b):  # as Python's //\n    r = libdevice.fmod(a, b)\n    q = (a - r) / b\n"
+                       "    q = tl.where((r != 0) & ((b < 0) != (r < 0)), q - 1, q)\n    w = libdevice.floor(q)\n"
+                       "    w = tl.where(q - w > 0.5, w + 1, w)\n    w = tl.where(q == 0, libdevice.copysign(q * 0, a / b), w)\n"
+                       "    return tl.where(b == 0, a / b, w)\n",
+    "_int_pow": "@triton.jit\ndef _int_pow(a, b):\n    negative = b < 0\n    odd = (b & 1) != 0\n    n = tl.where(negative, b * 0, b)\n"
+                "    x = a\n    r = a * 0 + 1\n    for _ in range(63):\n        r = tl.where((n & 1) != 0, r * x, r)\n        n = n >> 1\n        x = x * x\n"
+                "    small = tl.where(a == 1, a, tl.where(a == -1, tl.where(odd, a, -a), a * 0))\n    return tl.where(negative, small, r)\n",
+}
+
+_INFIX = {"add": "+", "sub": "-", "mul": "*", "bitwise_and": "&", "bitwise_or": "|", "bitwise_xor": "^"}
+_COMPARE = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
+_ON_BOOL = {"add": "bitwise_or", "mul": "bitwise_and", "maximum": "bitwise_or", "minimum": "bitwise_and", "sub": "bitwise_xor",
+            "fmax": "bitwise_or", "fmin": "bitwise_and", "square": "identity", "relu": "identity", "abs": "identity", "sign": "identity"}
+_IDENTITY_ON_INT = frozenset(("floor", "ceil", "round", "trunc"))
+_LIBDEVICE = {n: n for n in ("exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tan", "asin", "acos", "atan", "sinh",
+                             "cosh", "tanh", "asinh", "acosh", "atanh", "erf", "erfc", "lgamma", "floor", "ceil", "trunc", "fmod", "atan2",
+                             "hypot", "copysign", "nextafter")} | {"round": "nearbyint"}
+
+
+def materialised(x: Operand) -> str:
+    """The operand as a tensor or scalar of exactly its type, for functions that take no bare numbers."""
+    return typed(x.text, x.t) if x.is_literal else x.text
+
+
+def _as_bool(x: Operand) -> str:
+    return x.text if x.t.kind == "bool" else f"({x.text} != 0)"
+
+
+def _float_div(a: Operand, b: Operand) -> str:
+    if a.t.held == "tl.float32":
+        return f"tl.div_rn({materialised(a)}, {materialised(b)})"
+    return f"{a.text} / {b.text}"
+
+
+def expression(op: str, t: TType, args: list[Operand], need: Need) -> str:
+    """The text of `op` on operands; `t` is the result's type; `need(name)` is called for each of HELPERS that it calls."""
+    a = args[0]
+    if all(x.is_literal for x in args):                  # arithmetic is left to the device: no folding of literals
+        args = [Operand(materialised(x), x.t, x.dims) for x in args]
+        a = args[0]
+    if op in ("where", "masked"):
+        return f"tl.where({_as_bool(a)}, {materialised(args[1])}, {materialised(args[2])})"
+    if op in ("logical_and", "logical_or", "logical_xor"):
+        sign = {"logical_and": "&", "logical_or": "|", "logical_xor": "^"}[op]
+        return f"{_as_bool(a)} {sign} {_as_bool(args[1])}"
+    if op == "logical_not":
+        return f"{a.text} == 0"
+    if a.t.kind == "bool" and op in _ON_BOOL:
+        op = _ON_BOOL[op]
+    if op == "identity" or (op in _IDENTITY_ON_INT and not a.t.is_float):
+        return a.text
+    if op in _COMPARE:
+        return f"{a.text} {_COMPARE[op]} {args[1].text}"
+    if op in _INFIX:
+        return _narrowed(f"{a.text} {_INFIX[op]} {args[1].text}", t)
+    if op == "isnan":
+        return f"{a.text} != {a.text}" if a.t.is_float else _never(a)
+    if op == "isinf":
+        return f"tl.abs({a.text}) == float(\"inf\")" if a.t.is_float else _never(a)
+    if op == "signbit":
+        return f"libdevice.signbit({a.text}) != 0" if a.t.is_float else f"{a.text} < 0" if a.t.kind == "int" else _never(a)
+    if op == "neg":
+        return _narrowed(f"-{a.text}", t)
+    if op == "bitwise_not":
+        return f"{a.text} == 0" if a.t.kind == "bool" else _narrowed(f"~{a.text}", t)
+    if op == "square":
+        return _narrowed(f"{a.text} * {a.text}", t)
+    if op == "relu":
+        return f"tl.where({a.text} < 0, {typed(literal(0, t), t)}, {a.text})"
+    return _function(op, t, args, need)
+
+
+def _never(a: Operand) -> str:
+    return f"({a.text} != {a.text})"
+
+
+def _narrowed(text: str, t: TType) -> str:
+    """Triton promotes no further than the operands' common type; literals may widen small integers."""
+    return f"({text}).to({t.held})" if not t.is_float and t.kind != "bool" and t.size < 4 else text
+
+
+def _function(op: str, t: TType, args: list[Operand], need: Need) -> str:
+    a = args[0]
+    m = [materialised(x) for x in args]
+    if not t.is_float and not (op in ("fmod",) and a.t.is_float):
+        return _int_function(op, t, args, m, need)
+    single = t.held == "tl.float32"
+    if op in _LIBDEVICE:
+        return f"libdevice.{_LIBDEVICE[op]}({', '.join(m)})"
+    if op == "abs":
+        return f"tl.abs({m[0]})"
+    if op == "sqrt":
+        return f"tl.sqrt_rn({m[0]})" if single else f"tl.sqrt({m[0]})"
+    if op == "rsqrt":
+        return f"libdevice.rsqrt({m[0]})"
+    if op == "reciprocal":
+        return _float_div(Operand("1.0", t, is_literal=True), a)
+    if op == "div":
+        return _float_div(*args)
+    if op == "sigmoid":
+        e = Operand(f"(1.0 + libdevice.exp(-{m[0]}))", t)
+        return _float_div(Operand("1.0", t, is_literal=True), e)
+    if op == "sign":
+        return f"({m[0]} > 0).to({t.held}) - ({m[0]} < 0).to({t.held})"
+    if op == "frac":
+        return f"{m[0]} - libdevice.trunc({m[0]})"
+    if op == "fma":
+        return f"tl.fma({', '.join(m)})"
+    if op in ("maximum", "minimum"):
+        if single:
+            return f"tl.{op}({m[0]}, {m[1]}, propagate_nan=tl.PropagateNan.ALL)"
+        name = "_max64" if op == "maximum" else "_min64"
+        need(name)
+        return f"{name}({m[0]}, {m[1]})"
+    if op in ("fmax", "fmin"):
+        sign = ">" if op == "fmax" else "<"
+        return f"tl.where(({m[0]} {sign} {m[1]}) | ({m[1]} != {m[1]}), {m[0]}, {m[1]})"
+    if op == "div_trunc":
+        return f"libdevice.trunc({_float_div(*args)})"
+    if op == "div_floor":
+        need("_float_floordiv")
+        return f"_float_floordiv({', '.join(m)})"
+    if op == "remainder":
+        need("_float_remainder")
+        return f"_float_remainder({', '.join(m)})"
+    if op == "pow":
+        return _power(a, args[1], t, m)
+    raise InternalError(f"Triton code generation: primitive {op!r} is not defined on {t.held}")
+
+
+def _power(a: Operand, b: Operand, t: TType, m: list[str]) -> str:
+    """Powers that eager computes without pow()."""
+    x = m[0]
+    known = {"2.0": f"{x} * {x}", "3.0": f"{x} * {x} * {x}", "1.0": x}
+    if b.is_literal and b.text in known:
+        return known[b.text]
+    one = Operand("1.0", t, is_literal=True)
+    if b.is_literal and b.text == "-1.0":
+        return _float_div(one, a)
+    if b.is_literal and b.text == "-2.0":
+        return _float_div(one, Operand(f"({x} * {x})", t))
+    if b.is_literal and b.text in ("0.5", "-0.5"):
+        return _function("sqrt" if b.text == "0.5" else "rsqrt", t, [a], lambda n: None)
+    return f"libdevice.pow({m[0]}, {m[1]})"
+
+
+def _int_function(op: str, t: TType, args: list[Operand], m: list[str], need: Need) -> str:
+    x = m[0]
+    if op in ("maximum", "fmax"):
+        return f"tl.maximum({m[0]}, {m[1]})"
+    if op in ("minimum", "fmin"):
+        return f"tl.minimum({m[0]}, {m[1]})"
+    if op == "abs":
+        return f"tl.where({x} < 0, -{x}, {x}).to({t.held})" if t.kind == "int" else x
+    if op == "sign":
+        return f"({x} > 0).to({t.held}) - ({x} < 0).to({t.held})"
+    if op in ("div", "div_trunc"):
+        return f"{x} // {m[1]}"
+    if op == "fmod":
+        return f"{x} % {m[1]}"
+    if op == "div_floor":
+        need("_int_floordiv")
+        return f"_int_floordiv({m[0]}, {m[1]})" if t.kind == "int" else f"{x} // {m[1]}"
+    if op == "remainder":
+        need("_int_remainder")
+        return f"_int_remainder({m[0]}, {m[1]})" if t.kind == "int" else f"{x} % {m[1]}"
+    if op == "pow":
+        need("_int_pow")
+        return f"_int_pow({m[0]}, {m[1]}).to({t.held})"
+    bits = 8 * t.size
+    if op == "bitwise_left_shift":
+        return f"tl.where(({m[1]} < 0) | ({m[1]} >= {bits}), ({x} * 0).to({t.held}), ({x} << {m[1]}).to({t.held}))"
+    if op == "bitwise_right_shift":
+        return f"({x} >> tl.where(({m[1]} < 0) | ({m[1]} >= {bits}), ({m[1]} * 0 + {bits - 1}).to({t.held}), {m[1]})).to({t.held})"
+    raise InternalError(f"Triton code generation: primitive {op!r} is not defined on {t.held}")
+
+
+def conversion(x: Operand, to: TType) -> str:
+    """`x` as another dtype, with eager's semantics: floats truncate towards zero, anything but 0 is True."""
+    text = materialised(x)
+    if to.kind == "bool":
+        return _as_bool(Operand(text, x.t))
+    if x.t == to:
+        return text
+    if x.t.is_float and to.is_float:
+        if to.low_precision:
+            text = f"{text}.to(tl.float32)" if x.t.held != "tl.float32" else text
+            return f"{text}.to({to.stored}).to(tl.float32)"
+        return text if x.t.held == to.held else f"{text}.to({to.held})"
+    if x.t.is_float and to.size < 4 and not to.is_float:   # through a wider integer, so that large values wrap as eager's
+        return f"{text}.to(tl.int64).to({to.held})"
+    if to.low_precision:
+        return f"{text}.to(tl.float32).to({to.stored}).to(tl.float32)"
+    return f"{text}.to({to.held})"
+
+
+# ---- reductions
+def reduce_identity(op: str, t: TType) -> str:
+    if op in ("sum", "xor_sum"):
+        return literal(0, t)
+    if op == "any":
+        return "False"
+    if op == "all":
+        return "True"
+    if op == "prod":
+        return literal(1, t)
+    if op in ("max", "argmax"):
+        return lowest(t)
+    if op in ("min", "argmin"):
+        return highest(t)
+    raise InternalError(f"Triton code generation: unknown reduction {op!r}")
+
+
+_REDUCE_PRIM = {"sum": "add", "prod": "mul", "max": "maximum", "min": "minimum", "any": "logical_or", "all": "logical_and", "xor_sum": "bitwise_xor"}
+
+
+def reduce_update(op: str, t: TType, old: Operand, x: Operand, need: Need) -> str:
+    """The accumulator with one more value."""
+    return expression(_REDUCE_PRIM[op], t, [old, x], need)
+
+
+def reduce_tile(op: str, t: TType, text: str, axis: int, need: Need) -> str:
+    """A tile folded along `axis`."""
+    if op == "sum":
+        out = f"tl.sum({text}, {axis})"
+        return out if t.is_float or t.size >= 4 else f"{out}.to({t.held})"
+    if op == "any":
+        return f"tl.max({text}.to(tl.int32), {axis}) != 0"
+    if op == "all":
+        return f"tl.min({text}.to(tl.int32), {axis}) != 0"
+    if op == "xor_sum":
+        return f"tl.xor_sum({text}, {axis})"
+    if op in ("max", "min"):
+        if t.is_float:
+            name = f"_{op}" + ("64" if t.held == "tl.float64" else "")
+            need(name)
+            return f"tl.reduce({text}, {axis}, {name})"
+        if t.kind == "bool":
+            return f"tl.{op}({text}.to(tl.int32), {axis}) != 0"
+        return f"tl.{op}({text}, {axis}).to({t.held})"
+    if op == "prod":
+        need("_mul")
+        return f"tl.reduce({text}, {axis}, _mul)"
+    raise InternalError(f"Triton code generation: unknown reduction {op!r}")

@@ -1,0 +1,410 @@
+"""A kernel as Triton text: `print_kernel(kernel, target, choices) -> TritonSource`.
+
+The file holds one @triton.jit function, or one per stage for a split kernel. A function takes the kernel's buffers, then scratch
+for partial results, sizes and scalars, and runs on a one-dimensional grid.
+"""
+from __future__ import annotations
+
+import linecache
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+
+from ...lowering.ir import Acc, Axis, Buffer, Kernel, Stage, Store, Value, indirect_values, walk
+from ...lowering.rewrite import Rewriter
+from ...symbolic.expr import Expr, as_expr, ceildiv, integer
+from . import indices, prims
+from .dtypes import literal, ttype
+from .layout import Choices, GpuTarget, Layout, numel, plan_layout, spans
+from .prims import Operand, materialised, reduce_identity, reduce_tile, reduce_update
+from .values import NONE, Names, Values, stored
+
+__all__ = ["TritonSource", "Function", "Scratch", "print_kernel", "without_locals"]
+
+HELPERS = {**prims.HELPERS, **indices.HELPERS}
+
+
+@dataclass(frozen=True)
+class Scratch:
+    """Memory for partial results, one element per row and piece."""
+    name: str
+    dtype: torch.dtype
+    numel: Expr
+
+
+@dataclass
+class Function:
+    """One launch. `arguments`: (name, Triton type) in order; `grid`: number of programs over the kernel's sizes;
+    `constants`: values of the constexpr arguments."""
+    name: str
+    arguments: list[tuple[str, str]]
+    constants: dict[str, int]
+    grid: Expr
+    warps: int
+    stages: int
+
+
+@dataclass
+class TritonSource:
+    """One kernel's file. `asserts`: whether it checks indices on the device; `limits`: expressions that must stay below 2^31 for
+    its 32-bit indices (empty where that is certain, or indices have 64 bits); `fuse_multiply_add` as eager does not."""
+    name: str
+    text: str
+    functions: list[Function]
+    scratch: list[Scratch] = field(default_factory=list)
+    choices: dict[str, Any] = field(default_factory=dict)
+    asserts: bool = False
+    limits: list[Expr] = field(default_factory=list)
+
+    @property
+    def phases(self) -> list[str]:
+        return [f.name for f in self.functions]
+
+
+def without_locals(kernel: Kernel) -> Kernel:
+    """The kernel with what it keeps in local buffers as plain values: registers hold them, or they are computed again."""
+    if not kernel.locals:
+        return kernel
+    value_of: dict[Buffer, Value] = {}
+    rewrite = Rewriter(on_load=lambda b, e: value_of.get(b))
+    stages = []
+    for st in kernel.stages:
+        accs = [Acc(a.name, a.op, a.dtype, rewrite(a.value)) for a in st.accs]
+        stores = []
+        for s in st.stores:
+            value = rewrite(s.value)
+            if s.buffer.scope == "local":
+                value_of[s.buffer] = value
+                rewrite = Rewriter(on_load=lambda b, e: value_of.get(b))
+            else:
+                stores.append(Store(s.buffer, s.index, value, s.mode))
+        if accs or stores:
+            stages.append(Stage(st.axes, accs, stores))
+    return replace(kernel, stages=stages, locals=[])
+
+
+def print_kernel(kernel: Kernel, target: GpuTarget, choices: Choices = Choices(), name: str | None = None,
+                 wide: bool | None = None) -> TritonSource:
+    """Print one kernel. Raises InternalError for what the loop IR allows but Triton has no form for (complex numbers).
+    wide: 64-bit indices; None: where the sizes at the hints need them."""
+    k = without_locals(kernel)
+    return _Printer(k, target, plan_layout(k, target, choices, wide), name or kernel.name).run()
+
+
+class _Printer:
+    def __init__(self, kernel: Kernel, target: GpuTarget, layout: Layout, name: str):
+        self.k, self.target, self.lay, self.name = kernel, target, layout, name
+        self.itype = "tl.int64" if layout.wide else "tl.int32"
+        self.helpers: dict[str, None] = {}
+        self.reduces = layout.kind in ("persistent", "looped", "split")
+        self.reduced = next((s.axes for s in kernel.stages if s.axes), ())
+        self.accs: dict[str, Operand] = {}
+        self.scratch: list[Scratch] = []
+        self.asserts = False
+
+    def need(self, name: str) -> None:
+        self.helpers[name] = None
+
+    # ---- the file
+    def run(self) -> TritonSource:
+        functions = self._split() if self.lay.kind == "split" else [self._whole()]
+        text = "".join(t for _, t in functions)
+        prelude = "".join(HELPERS[h] + "\n\n" for h in self.helpers)
+        imports = "import triton\nimport triton.language as tl\n" \
+            + ("from triton.language.extra import libdevice\n" if "libdevice." in text + prelude else "")
+        file = f"{self._header()}\n{imports}\n\n{prelude}{text}".rstrip() + "\n"
+        limits = [] if self.lay.wide else [e for e in spans(self.k) if not e.is_const]
+        return TritonSource(self.name, file, [f for f, _ in functions], self.scratch, self.lay.plain(), "tl.device_assert(" in file, limits)
+
+    def _header(self) -> str:
+        k = self.k
+        out = [f"# {self.name}: {', '.join(dict.fromkeys(k.origins)) or 'generated kernel'}"]
+        for file, line in list(dict.fromkeys(tuple(x[:2]) for x in k.lines if len(x) >= 2))[:12]:
+            code = linecache.getline(str(file), line).strip()
+            out.append(f"# {str(file).rsplit('/', 1)[-1]}:{line}" + (f": {code[:100]}" if code else ""))
+        for b, role in [*((b, "reads ") for b in k.inputs), *((b, "writes") for b in k.outputs)]:
+            out.append(f"#   {role} {b}")
+        return "\n".join(out)
+
+    def _function(self, name: str, body: list[str], grid: Expr, constants: dict[str, int], scratch: list[Scratch] = []) -> tuple[Function, str]:
+        size = "i64" if self.lay.wide else "i32"
+        arguments = [(b.name, "*" + ttype(b.dtype).pointer) for b in (*self.k.inputs, *self.k.outputs)]
+        arguments += [(s.name, "*" + ttype(s.dtype).pointer) for s in scratch]
+        arguments += [(str(e), size) for e in self.k.sizes]
+        arguments += [(p, ttype(d).pointer if not ttype(d).low_precision else "fp32") for p, d in self.k.params]
+        head = ", ".join([n for n, _ in arguments] + [f"{n}: tl.constexpr" for n in constants])
+        text = "\n".join(["@triton.jit", f"def {name}({head}):", *(f"    {line}" for line in body), "", "", ""])
+        return Function(name, arguments, constants, grid, self.lay.warps, self.lay.stages), text
+
+    def _t(self, e: Any) -> str:
+        return indices.index_text(as_expr(e), self.need)
+
+    # ---- tiles
+    def _shape(self, dims: frozenset[str]) -> str:
+        if not self.reduces and self.lay.kind == "pointwise":
+            return "[XBLOCK]" if dims else "[]"
+        rows, columns = ("x", "r") if self.reduces else ("y", "x")
+        return f"[{rows.upper() + 'BLOCK' if rows in dims else '1'}, {columns.upper() + 'BLOCK' if columns in dims else '1'}]"
+
+    def _axes(self, axes: tuple[Axis, ...], dim: str) -> list[str]:
+        """The axes of one tile dimension from its flat index."""
+        out, rest = [], f"{dim}index"
+        inner: Expr = integer(1)
+        for k, a in enumerate(reversed(axes)):
+            text = rest if inner is integer(1) else f"{rest} // ({self._t(inner)})"
+            if k < len(axes) - 1:
+                text = f"({text}) % ({self._t(a.size)})" if inner is not integer(1) else f"{text} % ({self._t(a.size)})"
+            out.append(f"{a.symbol} = {text}")
+            inner = inner * as_expr(a.size)
+        return out
+
+    def _dim(self, dim: str, axes: tuple[Axis, ...], block: int, start: str, position: str, masks: dict[str, str]) -> list[str]:
+        """The flat index of a tile dimension, its axes and its mask."""
+        n = numel(axes)
+        lines = [f"{dim}numel = {self._t(n)}"]
+        lines.append(f"{dim}index = {start} + tl.arange(0, {dim.upper()}BLOCK){position}")
+        if axes and not (n.is_const and n.value % block == 0):
+            lines.append(f"{dim}mask = {dim}index < {dim}numel")
+            masks[dim] = f"{dim}mask"
+        elif not axes and block > 1:
+            lines.append(f"{dim}mask = {dim}index < 1")
+            masks[dim] = f"{dim}mask"
+        return lines + self._axes(axes, dim)
+
+    def _pid(self, text: str) -> str:
+        return f"{text}.to(tl.int64)" if self.lay.wide else text
+
+    def _axis_dims(self, stage: Stage) -> dict[str, str]:
+        out = {a.symbol.name: "x" for a in self.lay.x} | {a.symbol.name: "y" for a in self.lay.y}
+        return out | {a.symbol.name: "r" for a in stage.axes}
+
+    # ---- pointwise, tiled, persistent and looped kernels
+    def _whole(self) -> tuple[Function, str]:
+        lay = self.lay
+        masks: dict[str, str] = {}
+        pid = self._pid("tl.program_id(0)")
+        xblocks = ceildiv(numel(lay.x), integer(lay.xblock))
+        if lay.kind == "tiled":
+            body = [f"pid = {pid}", f"xblocks = {self._t(xblocks)}"]
+            body += self._dim("x", lay.x, lay.xblock, "(pid % xblocks) * XBLOCK", "[None, :]", masks)
+            body += self._dim("y", lay.y, lay.yblock, "(pid // xblocks) * YBLOCK", "[:, None]", masks)
+            grid = xblocks * ceildiv(numel(lay.y), integer(lay.yblock))
+            constants = {"XBLOCK": lay.xblock, "YBLOCK": lay.yblock}
+        else:
+            body = self._dim("x", lay.x, lay.xblock, f"{pid} * XBLOCK", "[:, None]" if self.reduces else "", masks)
+            grid, constants = xblocks, {"XBLOCK": lay.xblock}
+        if lay.kind == "persistent":
+            body += self._dim("r", self.reduced, lay.rblock, "0", "[None, :]", masks)
+            constants["RBLOCK"] = lay.rblock
+        elif lay.kind == "looped":
+            body += [f"rnumel = {self._t(numel(self.reduced))}", "rbase = tl.arange(0, RBLOCK)[None, :]"]
+            constants["RBLOCK"] = lay.rblock
+        names = Names()
+        for number, stage in enumerate(self.k.stages):
+            if lay.kind == "looped" and stage.axes:
+                body += self._loop(number, stage, names, masks, "0", "rnumel")
+            else:
+                body += self._straight(stage, names, masks)
+        return self._function(self.name, body, grid, constants)
+
+    def _values(self, stage: Stage, names: Names, masks: dict[str, str], number: int = -1) -> Values:
+        return Values(names, self._axis_dims(stage), masks, self._shape, self._acc, self.need, self.itype,
+                      (lambda b, d: self._policy(number, b, d)) if number >= 0 else (lambda b, d: ""))
+
+    def _acc(self, name: str) -> Operand:
+        return self.accs[name]
+
+    def _policy(self, number: int, buffer: Buffer, dims: frozenset[str]) -> str:
+        """What several passes read stays in the cache until the last of them."""
+        if "r" not in dims:
+            return ""
+        readers = [n for n, st in enumerate(self.k.stages) if st.axes and buffer in _buffers_read(st)]
+        if len(readers) < 2:
+            return ""
+        return "evict_first" if number == readers[-1] else "evict_last"
+
+    def _roots(self, stage: Stage) -> list[Value]:
+        known = indirect_values()
+        roots = [a.value for a in stage.accs]
+        for s in stage.stores:
+            roots += [known[n] for n in sorted(s.index.symbol_names()) if n in known]
+            roots.append(stored(s.value))
+        return roots
+
+    def _tile(self, x: Operand, identity: str | None, masks: dict[str, str], dims: frozenset[str]) -> str:
+        """A value over all of `dims`; where lanes are masked off along r, `identity`."""
+        shape = self._shape(dims)
+        if x.is_literal:
+            text = f"tl.full({shape}, {x.text}, {x.t.held})"
+        elif not dims <= x.dims:
+            text = f"tl.broadcast_to({x.text}, {shape})"
+        else:
+            text = x.text
+        if identity is not None and "r" in masks:
+            text = f"tl.where({masks['r']}, {text}, {_typed(identity, x)})"
+        return text
+
+    def _straight(self, stage: Stage, names: Names, masks: dict[str, str]) -> list[str]:
+        """A stage without a loop: the statements of its tile."""
+        v = self._values(stage, names, masks)
+        v.inside = v.outside
+        v.emit(self._roots(stage))
+        tile = frozenset(v.axis_dims.values()) | ({"x"} if self.reduces else NONE)
+        if not stage.axes:
+            tile -= {"r"}
+        for a in stage.accs:
+            x = v.operand(a.value)
+            if not stage.axes:                       # a reduction over one element
+                text = "tl.full([], 0, tl.int64)" if a.op.startswith("arg") else prims.conversion(x, ttype(a.dtype))
+                v.outside.append(f"{a.name} = {text}")
+                self.accs[a.name] = Operand(a.name, ttype(a.dtype), x.dims)
+                continue
+            self._fold(a, self._tile(x, reduce_identity(a.op, x.t), masks, frozenset("xr")), "tl.broadcast_to(rindex, [XBLOCK, RBLOCK])",
+                       x, v.outside)
+        for s in stage.stores:
+            v.store(s.buffer, s.index, s.value, s.mode, tile)
+        return v.outside
+
+    def _fold(self, a: Acc, text: str, at: str, x: Operand, out: list[str], stem: str | None = None) -> None:
+        """`acc = reduction of a tile along r`, kept as a column."""
+        name = stem or a.name
+        if a.op.startswith("arg"):
+            self.need("_" + a.op)
+            out.append(f"{name}_value, {name} = tl.reduce(({text}, {at}), 1, _{a.op})")
+            out.append(f"{name} = {name}[:, None].to(tl.int64)")
+            self.accs[a.name] = Operand(name, ttype(torch.int64), frozenset("x"))
+            return
+        t = ttype(a.dtype)
+        if x.t != t and not (x.t.held == t.held):
+            text = f"({text}).to({t.held})" if t.kind != "bool" else f"(({text}) != 0)"
+        folded = reduce_tile(a.op, t, text, 1, self.need)
+        out.append(f"{name} = ({folded})[:, None]")
+        self.accs[a.name] = Operand(name, t, frozenset("x"))
+
+    def _loop(self, number: int, stage: Stage, names: Names, masks: dict[str, str], start: str, end: str) -> list[str]:
+        """A stage as a loop over the reduced axes."""
+        n = numel(stage.axes)
+        inner = dict(masks)
+        head = ["rindex = roffset + rbase"]
+        if not (n.is_const and n.value % self.lay.rblock == 0):
+            head.append("rmask = rindex < rnumel")
+            inner["r"] = "rmask"
+        head += self._axes(stage.axes, "r")
+        v = self._values(stage, names, inner, number)
+        v.emit(self._roots(stage))
+        declare: list[str] = []
+        finish: list[str] = []
+        full = frozenset("xr")
+        for a in stage.accs:
+            x = v.operand(a.value)
+            t = ttype(a.dtype)
+            running = "_" + a.name
+            tile = self._tile(x, None, {}, full)
+            if a.op.startswith("arg"):
+                identity = reduce_identity(a.op, x.t)
+                declare += [f"{running} = tl.full([XBLOCK, RBLOCK], {identity}, {x.t.held})",
+                            f"{running}_at = tl.full([XBLOCK, RBLOCK], {2 ** 31 - 1 if not self.lay.wide else 2 ** 62}, {self.itype})"]
+                sign = ">" if a.op == "argmax" else "<"
+                better = f"(({tile}) {sign} {running}) | (({tile}) != ({tile})) & ({running} == {running})" if x.t.is_float else f"({tile}) {sign} {running}"
+                # the very first element counts even where it equals the identity
+                better = f"({better}) | ({running}_at == {2 ** 31 - 1 if not self.lay.wide else 2 ** 62})"
+                if "r" in inner:
+                    better = f"rmask & ({better})"
+                v.inside += [f"{running}_better = {better}", f"{running} = tl.where({running}_better, {tile}, {running})",
+                             f"{running}_at = tl.where({running}_better, rindex, {running}_at)"]
+                self._fold(a, running, f"{running}_at", x, finish)
+                continue
+            if x.t != t and x.t.held != t.held:
+                tile = f"({tile}).to({t.held})" if t.kind != "bool" else f"(({tile}) != 0)"
+            declare.append(f"{running} = tl.full([XBLOCK, RBLOCK], {reduce_identity(a.op, t)}, {t.held})")
+            new = reduce_update(a.op, t, Operand(running, t, full), Operand(f"({tile})" if not tile.isidentifier() else tile, t, full), self.need)
+            if "r" in inner:
+                new = f"tl.where(rmask, {new}, {running})"
+            v.inside.append(f"{running} = {new}")
+            self._fold(a, running, "", Operand(running, t, full), finish)
+        tile_dims = frozenset("xr")
+        for s in stage.stores:
+            v.store(s.buffer, s.index, s.value, s.mode, tile_dims)
+        names.forget("r")
+        return [*v.outside, *declare, f"for roffset in range({start}, {end}, RBLOCK):", *(f"    {line}" for line in [*head, *v.inside]), *finish]
+
+    # ---- split kernels
+    def _split(self) -> list[tuple[Function, str]]:
+        lay = self.lay
+        out = []
+        rows = numel(lay.x)
+        made: dict[str, tuple[Acc, list[Scratch], Operand]] = {}
+        xblocks = ceildiv(rows, integer(lay.xblock))
+        for number, stage in enumerate(self.k.stages):
+            self.accs = {}
+            masks: dict[str, str] = {}
+            names = Names()
+            pid = self._pid("tl.program_id(0)")
+            body = [f"pid = {pid}"]
+            if stage.axes:
+                body.append("piece = pid % SPLIT")
+            body += self._dim("x", lay.x, lay.xblock, f"(pid // SPLIT) * XBLOCK" if stage.axes else "pid * XBLOCK", "[:, None]", masks)
+            for v in walk(self._roots(stage)):
+                if v.op == "acc" and v.attr not in self.accs:
+                    body += self._gather_partial(*made[v.attr], masks)
+            if not stage.axes:
+                body += self._straight(stage, names, masks)
+                out.append(self._function(f"{self.name}_{number}", body, xblocks, {"XBLOCK": lay.xblock, "SPLIT": lay.split}, self.scratch))
+                continue
+            body += [f"rnumel = {self._t(numel(stage.axes))}", "rbase = tl.arange(0, RBLOCK)[None, :]",
+                     "per = tl.cdiv(tl.cdiv(rnumel, RBLOCK), SPLIT) * RBLOCK", "rbegin = piece * per",
+                     "rend = tl.minimum(rbegin + per, rnumel)"]
+            body += self._loop(number, stage, names, masks, "rbegin", "rend")
+            for a in stage.accs:
+                parts = [Scratch(f"part{len(self.scratch)}", a.dtype, rows * lay.split)]
+                x = self.accs[a.name]
+                lines = [(parts[0].name, x.text)]
+                if a.op.startswith("arg"):
+                    value = Scratch(f"part{len(self.scratch) + 1}", a.value.dtype, rows * lay.split)
+                    parts.append(value)
+                    lines.append((value.name, f"{x.text}_value[:, None]"))
+                self.scratch += parts
+                mask = f", {masks['x']}" if "x" in masks else ""
+                body += [f"tl.store({name} + (xindex * SPLIT + piece), {text}{mask})" for name, text in lines]
+                made[a.name] = (a, parts, x)
+            out.append(self._function(f"{self.name}_{number}", body, xblocks * lay.split,
+                                      {"XBLOCK": lay.xblock, "RBLOCK": lay.rblock, "SPLIT": lay.split}, list(self.scratch)))
+        # every function takes all of the scratch, so that one list of arguments serves
+        names_of = [(s.name, "*" + ttype(s.dtype).pointer) for s in self.scratch]
+        fixed = []
+        n = len(self.k.inputs) + len(self.k.outputs)
+        for f, text in out:
+            rest = [a for a in f.arguments[n:] if not a[0].startswith("part")]
+            f.arguments = f.arguments[:n] + names_of + rest
+            first, _, tail = text.partition("\n")[2].partition("\n")
+            head = ", ".join([a for a, _ in f.arguments] + [f"{c}: tl.constexpr" for c in f.constants])
+            fixed.append((f, f"@triton.jit\ndef {f.name}({head}):\n{tail}"))
+        return fixed
+
+    def _gather_partial(self, a: Acc, parts: list[Scratch], x: Operand, masks: dict[str, str]) -> list[str]:
+        """What the launch before left of an accumulator, folded."""
+        mask = f", {masks['x']}, other=0" if "x" in masks else ""
+        where = "(xindex * SPLIT + tl.arange(0, SPLIT)[None, :])"
+        t = ttype(a.dtype)
+        out: list[str] = []
+        if a.op.startswith("arg"):
+            value = ttype(parts[1].dtype)
+            widen = ".to(tl.float32)" if value.low_precision else ".to(tl.int1)" if value.kind == "bool" else ""
+            out.append(f"{a.name}_parts = tl.load({parts[1].name} + {where}{mask}){widen}")
+            out.append(f"{a.name}_at = tl.load({parts[0].name} + {where}{mask})")
+            self._fold(a, f"{a.name}_parts", f"{a.name}_at", Operand("", value), out)
+            return out
+        widen = ".to(tl.float32)" if t.low_precision else ".to(tl.int1)" if t.kind == "bool" else ""
+        out.append(f"{a.name}_parts = tl.load({parts[0].name} + {where}{mask}){widen}")
+        self._fold(a, f"{a.name}_parts", "", Operand("", t), out)
+        return out
+
+
+def _buffers_read(stage: Stage) -> set[Buffer]:
+    return {v.attr[0] for v in walk([a.value for a in stage.accs] + [s.value for s in stage.stores]) if v.op == "load"}
+
+
+def _typed(identity: str, x: Operand) -> str:
+    """The identity as a literal of the value's type where Triton would guess another."""
+    return identity if x.t.held in ("tl.float32", "tl.int1") else f"tl.full([], {identity}, {x.t.held})"

@@ -1,0 +1,234 @@
+"""Statements for values: each printed once, as early as what it needs is there.
+
+A value's `dims` are the tile dimensions that it varies over; what does not vary over "r" stands outside of a loop over the reduced
+axes. A load below `masked(cond, a, b)` must happen only where cond holds: such values are keyed by their *guard*, the tuple of
+conditions around them.
+"""
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Callable, Iterable
+
+import torch
+
+from ...lowering.ir import Buffer, Value, indirect_values, walk
+from ...symbolic.expr import Expr, symbol
+from .dtypes import literal, ttype
+from .indices import index_text
+from .prims import Operand, conversion, expression
+
+__all__ = ["Names", "Values", "stored", "Guard"]
+
+Guard = tuple            # of Values, outermost condition first
+_CARE = frozenset(("load", "check_index"))
+NONE: frozenset[str] = frozenset()
+
+
+def stored(value: Value) -> Value:
+    """What has to be computed for a store of `value`: the store itself rounds to a low precision type."""
+    if value.op == "cast" and ttype(value.dtype).low_precision and value.args[0].dtype == torch.float32:
+        return value.args[0]
+    return value
+
+
+@dataclass
+class Names:
+    """Values that are in scope, and counts for new names."""
+    known: dict[tuple, Operand] = field(default_factory=dict)
+    counts: dict[str, int] = field(default_factory=dict)
+
+    def fresh(self, stem: str) -> str:
+        n = self.counts.get(stem, 0)
+        self.counts[stem] = n + 1
+        return f"{stem}_{n}"
+
+    def forget(self, dim: str) -> None:
+        """Names of a loop's body end with the loop."""
+        for k in [k for k, x in self.known.items() if dim in x.dims and not x.is_literal]:
+            del self.known[k]
+
+
+class Values:
+    """Prints the values that roots need.
+
+    axis_dims: axis symbol -> tile dimension; masks: dimension -> name of its mask (dimensions without one are always full);
+    shape: dims -> text of a tile's shape; acc: accumulator name -> Operand; policy: buffer -> eviction policy of its loads or "".
+    """
+
+    def __init__(self, names: Names, axis_dims: dict[str, str], masks: dict[str, str], shape: Callable[[frozenset], str],
+                 acc: Callable[[str], Operand], need: Callable[[str], None], index_type: str,
+                 policy: Callable[[Buffer, frozenset], str] = lambda b, d: ""):
+        self.names, self.axis_dims, self.masks, self.shape, self.acc = names, axis_dims, masks, shape, acc
+        self.need, self.index_type, self.policy = need, index_type, policy
+        self.outside: list[str] = []             # statements that stand outside of the loop over "r"
+        self.inside: list[str] = []
+        self._careful: dict[int, bool] = {}
+
+    # ---- order
+    def emit(self, roots: Iterable[Value]) -> None:
+        for v, guard in self._order(list(roots)):
+            key = self.key(v, guard)
+            if key not in self.names.known:
+                self.names.known[key] = self._statement(v, guard)
+
+    def operand(self, v: Value, guard: Guard = ()) -> Operand:
+        return self.names.known[self.key(v, self.guard_of(v, guard))]
+
+    def key(self, v: Value, guard: Guard) -> tuple:
+        return (v.id, tuple(g.id for g in guard))
+
+    def _order(self, roots: list[Value]) -> list[tuple[Value, Guard]]:
+        for v in walk(roots):
+            if v.id not in self._careful:
+                self._careful[v.id] = v.op in _CARE or any(self._careful[a.id] for a in v.args)
+        seen: set[tuple] = set()
+        out: list[tuple[Value, Guard]] = []
+        stack: list[tuple[Value, Guard, bool]] = [(r, (), False) for r in reversed(roots)]
+        while stack:
+            v, guard, done = stack.pop()
+            guard = self.guard_of(v, guard)
+            key = self.key(v, guard)
+            if done:
+                out.append((v, guard))
+                continue
+            if key in seen or key in self.names.known:
+                continue
+            seen.add(key)
+            stack.append((v, guard, True))
+            stack.extend((a, g, False) for a, g in reversed(self._operands(v, guard)))
+        return out
+
+    def _operands(self, v: Value, guard: Guard) -> list[tuple[Value, Guard]]:
+        if v.op == "masked":
+            cond, a, b = v.args
+            return [(cond, guard), (a, (*guard, cond)), (b, guard)]
+        needs = [(a, guard) for a in v.args]
+        if guard and v.op in _CARE:
+            needs += [(g, guard[:k]) for k, g in enumerate(guard)]
+        return needs
+
+    def guard_of(self, v: Value, guard: Guard) -> Guard:
+        """Guards matter only to what reads memory or checks an index."""
+        return guard if guard and self._careful.get(v.id, True) else ()
+
+    # ---- texts
+    def _let(self, stem: str, text: str, v: Value, dims: frozenset[str]) -> Operand:
+        name = self.names.fresh(stem)
+        (self.inside if "r" in dims else self.outside).append(f"{name} = {text}")
+        return Operand(name, ttype(v.dtype), dims)
+
+    def _statement(self, v: Value, guard: Guard) -> Operand:
+        t = ttype(v.dtype)
+        if v.op == "const":
+            text = literal(v.attr, t)
+            return Operand(f"({text})" if text.startswith("-") else text, t, is_literal=True)
+        if v.op == "param":
+            return Operand(v.attr, t)
+        if v.op == "acc":
+            return self.acc(v.attr)
+        if v.op == "load":
+            return self._load(v, guard)
+        if v.op == "index":
+            return self._index(v)
+        args = [self.operand(a, g) for a, g in self._operands(v, guard)[:len(v.args)]]
+        dims = frozenset().union(*(a.dims for a in args))
+        if v.op == "cast":
+            if args[0].t == t or (args[0].t.held == t.held and not t.low_precision and args[0].t.kind == t.kind and not args[0].is_literal):
+                return Operand(args[0].text, t, args[0].dims, args[0].is_literal)
+            return self._let("as_" + t.stored.removeprefix("tl."), conversion(args[0], t), v, dims)
+        if v.op == "check_index":
+            return self._check(v, args, guard, dims)
+        text = expression(v.op, t, args, self.need)
+        if t.low_precision and v.op not in ("where", "masked", "maximum", "minimum", "relu", "neg", "abs"):
+            text = f"({text}).to({t.stored}).to(tl.float32)"      # an operator of a low precision type rounds its result
+        return self._let(v.op, text, v, dims)
+
+    def dims_of(self, e: Expr) -> frozenset[str]:
+        known = indirect_values()
+        out: set[str] = set()
+        for n in e.symbol_names():
+            if n in self.axis_dims:
+                out.add(self.axis_dims[n])
+            elif n in known:
+                out |= self._indirect(known[n]).dims
+        return frozenset(out)
+
+    def _indirect(self, v: Value) -> Operand:
+        for key, x in self.names.known.items():
+            if key[0] == v.id:
+                return x
+        raise KeyError(v)
+
+    def index(self, e: Expr) -> str:
+        known = indirect_values()
+        m = {n: symbol(self._indirect(known[n]).text) for n in e.symbol_names() if n in known}
+        return index_text(e.subs(m) if m else e, self.need)
+
+    def spread(self, text: str, have: frozenset[str], want: frozenset[str]) -> str:
+        """An index as a tile over at least the dimensions `want`."""
+        if want <= have:
+            return text
+        return f"{text} + tl.zeros({self.shape(have | want)}, {self.index_type})"
+
+    def mask(self, dims: frozenset[str], guard: Guard = ()) -> tuple[str, frozenset[str]]:
+        """(text of a mask or "", dimensions that it varies over)."""
+        parts = [self.masks[d] for d in sorted(dims, reverse=True) if d in self.masks]
+        over = frozenset(d for d in dims if d in self.masks)
+        for k, g in enumerate(guard):
+            x = self.operand(g, guard[:k])
+            parts.append(x.text)
+            over |= x.dims
+        return " & ".join(parts), over
+
+    def _load(self, v: Value, guard: Guard) -> Operand:
+        buffer, e = v.attr
+        have = self.dims_of(e)
+        mask, over = self.mask(have, guard)
+        dims = have | over
+        at = self.spread(self.index(e), have, dims)
+        policy = self.policy(buffer, dims)
+        text = f"tl.load({buffer.name} + ({at})" + (f", {mask}" if mask else "") + (", other=0" if mask and guard else "") \
+            + (f", eviction_policy={policy!r}" if policy else "") + ")"
+        t = ttype(v.dtype)
+        if t.low_precision:
+            text += ".to(tl.float32)"
+        elif t.kind == "bool":
+            text += ".to(tl.int1)"
+        return self._let(buffer.name + "_at", text, v, dims)
+
+    def _index(self, v: Value) -> Operand:
+        e, t = v.attr, ttype(v.dtype)
+        if e.is_const:
+            return Operand(literal(e.value, t), t, is_literal=True)
+        dims = self.dims_of(e)
+        return self._let("index", f"({self.index(e)}).to({t.held})", v, dims)
+
+    def _check(self, v: Value, args: list[Operand], guard: Guard, dims: frozenset[str]) -> Operand:
+        i, n = args
+        mask, over = self.mask(dims, guard)
+        good = f"(0 <= {i.text}) & ({i.text} < {n.text})"
+        wide = dims | over
+        target = self.inside if "r" in wide else self.outside
+        # what is masked off may hold anything
+        inverted = f"{good} | ~({mask})" if mask else good
+        message = v.attr.partition(": ")[2] or v.attr
+        target.append(f"tl.device_assert({inverted}, {message!r})")
+        return self._let("checked", i.text if not i.is_literal else f"tl.full([], {i.text}, {i.t.held})", v, dims)
+
+    # ---- stores
+    def store(self, buffer: Buffer, e: Expr, value: Value, mode: str, tile: frozenset[str]) -> None:
+        """A store of `value`, over `tile` where elements are added up."""
+        t = ttype(buffer.dtype)
+        x = self.operand(stored(value))
+        have = self.dims_of(e)
+        want = have | x.dims | (tile if mode == "add" else NONE)
+        at = self.spread(self.index(e), have, want)
+        text = x.text
+        if x.is_literal:
+            text = f"tl.full({self.shape(want)}, {text}, {t.held})" if want else f"tl.full([], {text}, {t.held})"
+        mask, _ = self.mask(want)
+        call = "tl.store" if mode == "set" else "tl.atomic_or" if t.kind == "bool" else "tl.atomic_add"
+        if mode == "add" and t.low_precision:
+            text = f"{text}.to({t.stored})"
+        line = f"{call}({buffer.name} + ({at}), {text}" + (f", {mask}" if mask else "") + ")"
+        (self.inside if "r" in want else self.outside).append(line)

@@ -1,0 +1,5 @@
+"""Running generated Triton kernels: from source text to launches.
+
+worker.py is the process that compiles; compile.py keeps workers and the disk cache; device.py says what this machine has;
+kernels.py makes callables of binaries; build.py is the runtime stage for a graph on a GPU; graphs.py replays plans as CUDA graphs.
+"""

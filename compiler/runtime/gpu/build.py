@@ -1,0 +1,50 @@
+"""The runtime stage for a graph on a GPU."""
+from __future__ import annotations
+
+from typing import Any, Callable
+
+import torch
+
+from ... import events
+from ...codegen.generated import Generated
+from ...errors import ToolchainError
+from ...native import native
+from ..build import CompiledGraph, _announce
+from ..program import DTYPE_CODES
+from .kernels import load_kernels
+
+__all__ = ["build_gpu"]
+
+
+def build_gpu(generated: Generated, opts: Any, eager: Callable[..., tuple] | None = None) -> CompiledGraph:
+    """Compile the kernels that the disk cache lacks, load them on the device and put the plan together.
+
+    `eager` runs the same graph by torch's own kernels; it serves where triton or the driver is missing, and an event says so.
+    """
+    index = generated.cuda or 0
+    try:
+        kernels = load_kernels(generated.kernels, generated.target, index, opts) if generated.kernels else []
+    except ToolchainError as e:
+        if eager is None or "is not installed" not in str(e):
+            raise
+        events.emit("fallback", what="no triton", reason=str(e), count=1)
+        return CompiledGraph(generated, eager, "eager", {})
+    by_name = {k.name: c for k, c in zip(generated.kernels, kernels)}
+    _announce(generated)
+    return CompiledGraph(generated, _python_plan(generated, by_name, index), "python", by_name)
+
+
+def _python_plan(generated: Generated, kernels: dict[str, Callable], index: int) -> Callable[..., tuple]:
+    """The host plan's text as a function."""
+    namespace = {**generated.host.names, **kernels, "empty_strided": _fast_empty(index)}
+    exec(compile(generated.host.source, "<tcompile host plan>", "exec"), namespace)
+    return namespace["run"]
+
+
+def _fast_empty(index: int) -> Callable[..., torch.Tensor]:
+    """torch.empty_strided on one device, at less overhead."""
+    make, codes = native.cuda_empty_strided, DTYPE_CODES
+
+    def empty_strided(shape: tuple, stride: tuple, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+        return make(shape, stride, codes[dtype], index)
+    return empty_strided

@@ -1,0 +1,270 @@
+"""Triton source to device binaries: worker processes, and the disk cache.
+
+A binary's file is one line of JSON (entry names, shared memory, threads, sizes) and the functions' code. Its key is the content:
+source, constants, types, alignment, options, target and the version of triton; so a warm start imports no triton at all.
+"""
+from __future__ import annotations
+
+import atexit
+import functools
+import importlib.util
+import json
+import os
+import queue
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Sequence
+
+from ... import events
+from ...codegen.triton.layout import GpuTarget
+from ...codegen.triton.printer import TritonSource
+from ...errors import ToolchainError
+from ..cache import KernelCache, content_key, open_cache, temporary_cache
+
+__all__ = ["Binary", "Part", "Job", "compile_all", "prestart", "triton_version", "stop_workers"]
+
+KEPT_IDLE = 4                  # workers that stay for later kernels
+
+
+@dataclass(frozen=True)
+class Part:
+    """One function of a binary. `entry`: its symbol; `shared`: bytes of dynamic shared memory; `threads` per program."""
+    name: str
+    entry: str
+    shared: int
+    threads: int
+    code: bytes
+
+
+@dataclass(frozen=True)
+class Binary:
+    parts: tuple[Part, ...]
+
+
+@dataclass(frozen=True)
+class Job:
+    """One kernel to compile. `aligned`: whether all its pointers are multiples of 16 bytes. `contract`: whether a * b + c may
+    become one instruction."""
+    source: TritonSource
+    target: GpuTarget
+    aligned: bool = True
+    contract: bool = True
+
+    def request(self) -> dict[str, Any]:
+        functions = []
+        for f in self.source.functions:
+            signature = {**dict(f.arguments), **dict.fromkeys(f.constants, "constexpr")}
+            pointers = [i for i, (n, t) in enumerate(f.arguments) if t.startswith("*") and (self.aligned or n.startswith("part"))]
+            options: dict[str, Any] = {"num_warps": f.warps, "num_stages": f.stages, "enable_fp_fusion": self.contract}
+            if self.target.backend == "cuda":
+                options["enable_reflect_ftz"] = False         # eager keeps denormals
+            if self.source.asserts:
+                options |= {"debug": True, "sanitize_overflow": False}
+            functions.append({"name": f.name, "signature": signature, "constants": f.constants, "aligned": pointers, "options": options})
+        t = self.target
+        return {"text": self.source.text, "target": [t.backend, t.arch, t.warp], "functions": functions}
+
+
+@functools.cache
+def triton_version() -> str | None:
+    """The installed triton, without importing it; None where there is none."""
+    if importlib.util.find_spec("triton") is None:
+        return None
+    for name in ("triton", "pytorch-triton", "triton-nightly"):
+        try:
+            return metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return "unknown"
+
+
+# ---- workers
+class _Worker:
+    def __init__(self) -> None:
+        script = Path(__file__).with_name("worker.py")
+        self.process = subprocess.Popen([sys.executable, "-s", str(script)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                        stderr=subprocess.PIPE, text=True, start_new_session=True)
+        self.errors: list[str] = []
+        threading.Thread(target=self._drain, daemon=True).start()
+
+    def _drain(self) -> None:
+        for line in self.process.stderr or ():
+            self.errors.append(line)
+            del self.errors[:-50]
+
+    def ask(self, request: dict[str, Any]) -> dict[str, Any]:
+        try:
+            self.process.stdin.write(json.dumps(request) + "\n")        # type: ignore[union-attr]
+            self.process.stdin.flush()                                  # type: ignore[union-attr]
+            answer = self.process.stdout.readline()                     # type: ignore[union-attr]
+        except (BrokenPipeError, ValueError, OSError):
+            answer = ""
+        if not answer:
+            self.process.wait(5)
+            raise ToolchainError(f"the process that compiles Triton code ended with {self.process.returncode}: {''.join(self.errors)[-3000:]}")
+        return json.loads(answer)
+
+    def stop(self) -> None:
+        try:
+            os.killpg(self.process.pid, signal.SIGKILL)
+        except (ProcessLookupError, PermissionError):
+            pass                                    # it has ended already
+        self.process.wait()
+
+
+_lock = threading.RLock()
+_idle: list[_Worker] = []
+_owner = os.getpid()
+
+
+def _take() -> _Worker:
+    with _lock:
+        _only_own()
+        while _idle:
+            w = _idle.pop()
+            if w.process.poll() is None:
+                return w
+    return _Worker()
+
+
+def _give(w: _Worker) -> None:
+    with _lock:
+        if w.process.poll() is None and len(_idle) < KEPT_IDLE:
+            _idle.append(w)
+            return
+    w.stop()
+
+
+def _only_own() -> None:
+    """After a fork the workers belong to the parent."""
+    global _owner
+    if _owner != os.getpid():
+        _idle.clear()
+        _owner = os.getpid()
+
+
+def prestart(n: int, opts: Any) -> None:
+    """Have `n` workers import triton meanwhile."""
+    if triton_version() is None:
+        return
+    with _lock:
+        _only_own()
+        for _ in range(min(n, KEPT_IDLE, _most(opts)) - len(_idle)):
+            _idle.append(_Worker())
+
+
+def stop_workers() -> None:
+    with _lock:
+        _only_own()
+        while _idle:
+            _idle.pop().stop()
+
+
+atexit.register(stop_workers)
+
+
+def _most(opts: Any) -> int:
+    return int(opts.get("compile_workers")) or max(1, min(16, os.cpu_count() or 1))
+
+
+# ---- from jobs to binaries
+_loaded: dict[str, Binary] = {}
+
+
+def compile_all(jobs: Sequence[Job], opts: Any) -> list[Binary]:
+    """The binaries of all jobs, in order; what the disk cache lacks is compiled in parallel. Raises ToolchainError."""
+    version = triton_version()
+    if version is None:
+        raise ToolchainError("triton is not installed: pip install triton")
+    cache = open_cache(opts)
+    requests = [j.request() for j in jobs]
+    keys = [content_key(json.dumps(r, sort_keys=True), (), f"triton {version}") for r in requests]
+    missing: dict[str, int] = {}
+    for i, key in enumerate(keys):
+        if key in _loaded or key in missing:
+            continue
+        path = cache.get(key)
+        binary = _read(path) if path is not None else None
+        name = jobs[i].source.name
+        if binary is not None:
+            _loaded[key] = binary
+            events.emit("cache", key=key, hit=True, reason="", what=name)
+        else:
+            missing[key] = i
+            events.emit("cache", key=key, hit=False, reason="no kernel of this content", what=name)
+    if missing:
+        try:
+            _compile(missing, requests, cache, opts)
+        except OSError as e:
+            try:
+                _compile(missing, requests, temporary_cache(opts, f"cache folder {cache.root} can't be written: {e}"), opts)
+            except OSError as again:
+                raise ToolchainError(f"compiled kernels can't be written: {again}") from e
+    return [_loaded[k] for k in keys]
+
+
+def _compile(missing: dict[str, int], requests: list[dict[str, Any]], cache: KernelCache, opts: Any) -> None:
+    work = cache.workspace()
+    busy: queue.SimpleQueue[_Worker] = queue.SimpleQueue()
+    taken: list[_Worker] = []
+    n = min(len(missing), _most(opts))
+    clean = False
+    try:
+        for _ in range(n):
+            w = _take()
+            taken.append(w)
+            busy.put(w)
+
+        def one(item: tuple[str, int]) -> None:
+            key, i = item
+            w = busy.get()
+            try:
+                out = work / f"{key}.bin"
+                answer = w.ask({**requests[i], "out": str(out)})
+                if "error" in answer:
+                    raise ToolchainError(f"triton rejects a generated kernel: {answer['error']}\n{requests[i]['text']}")
+                packed = work / f"{key}.so"
+                packed.write_bytes(json.dumps(answer["functions"]).encode() + b"\n" + out.read_bytes())
+                binary = _read(packed)
+                if binary is None:
+                    raise ToolchainError("the process that compiles Triton code wrote an incomplete binary")
+                cache.put(key, packed, requests[i]["text"])
+                _loaded[key] = binary
+            finally:
+                busy.put(w)
+
+        if n == 1:
+            for item in missing.items():
+                one(item)
+        else:
+            with ThreadPoolExecutor(n) as pool:
+                list(pool.map(one, missing.items()))
+        clean = True
+    finally:
+        for w in taken:
+            if clean:
+                _give(w)
+            else:
+                w.stop()                             # it may be in the middle of a job
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def _read(path: Path) -> Binary | None:
+    data = path.read_bytes()
+    head, _, code = data.partition(b"\n")
+    try:
+        described = json.loads(head)
+        parts, at = [], 0
+        for f in described:
+            parts.append(Part(f["name"], f["entry"], f["shared"], f["threads"], code[at:at + f["bytes"]]))
+            at += f["bytes"]
+    except (ValueError, KeyError, TypeError):
+        return None
+    return Binary(tuple(parts)) if at == len(code) else None

@@ -1,0 +1,47 @@
+"""What the GPU of a graph is, and whether its kernels can be launched here."""
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import torch
+
+from ...codegen.triton.layout import GpuTarget
+from ...native import native
+from ..kernels import native_ready
+from ..program import DTYPE_CODES
+
+__all__ = ["why_not", "target_of", "allocate"]
+
+_dtypes = {code: dtype for dtype, code in DTYPE_CODES.items()}
+
+
+@functools.cache
+def target_of(index: int) -> GpuTarget:
+    """The target of one CUDA device."""
+    p = torch.cuda.get_device_properties(index)
+    return GpuTarget("cuda", 10 * p.major + p.minor, 32, p.multi_processor_count)
+
+
+def allocate(shape: tuple, stride: tuple, code: int, index: int) -> torch.Tensor:
+    """torch's own allocation: it frees what it can, and raises with its own words."""
+    return torch.empty_strided(shape, stride, dtype=_dtypes[code], device=torch.device("cuda", index))
+
+
+@functools.cache
+def why_not() -> str | None:
+    """Why generated kernels can't run on this machine's GPU; None where they can."""
+    from .compile import triton_version
+    if torch.version.hip is not None:
+        return "kernels are launched through NVIDIA's driver, and this torch is for AMD"
+    if triton_version() is None:
+        return "triton is not installed (pip install triton)"
+    if native is None or not hasattr(native, "cuda_setup"):
+        return "the C extension is missing or older than these sources: its launcher runs kernels on the GPU"
+    if not native_ready():
+        return "the C launcher does not know this torch"
+    torch.cuda.init()
+    if torch.cuda.get_device_capability()[0] < 7:
+        return f"{torch.cuda.get_device_name()} is older than what triton compiles for"
+    said: Any = native.cuda_setup(allocate)
+    return said

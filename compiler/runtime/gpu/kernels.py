@@ -1,0 +1,102 @@
+"""Device binaries as callables: `kernel(*tensors, *sizes, *scalars)` enqueues one kernel on the current stream."""
+from __future__ import annotations
+
+from typing import Any, Callable, Sequence
+
+import torch
+
+from ...codegen.generated import GeneratedKernel
+from ...codegen.triton.layout import Choices, GpuTarget
+from ...codegen.triton.printer import TritonSource, print_kernel
+from ...native import native
+from ...symbolic.expr import Expr, as_expr
+from .compile import Binary, Job, compile_all
+
+__all__ = ["load_kernels", "make_kernel", "grid_function"]
+
+_handles: dict[tuple[int, int], tuple] = {}      # (id of a binary, device) -> its functions; binaries live as long as the process
+_keep: list[Binary] = []
+
+
+def load_kernels(kernels: Sequence[GeneratedKernel], target: GpuTarget, index: int, opts: Any) -> list[Callable]:
+    """A callable on device `index` for each kernel. Raises ToolchainError."""
+    contract = not opts.get("emulate_precision", False)
+    binaries = compile_all([Job(k.source, target, contract=contract) for k in kernels], opts)
+    return [make_kernel(k, b, target, index, opts) for k, b in zip(kernels, binaries)]
+
+
+def _functions(binary: Binary, index: int) -> tuple:
+    key = (id(binary), index)
+    found = _handles.get(key)
+    if found is None:
+        with torch.cuda.device(index):
+            torch.cuda.current_stream(index)
+            found = tuple(native.cuda_load(p.code, ((p.entry, p.shared),))[0] for p in binary.parts)
+        _handles[key] = found
+        _keep.append(binary)
+    return found
+
+
+def make_kernel(k: GeneratedKernel, binary: Binary, target: GpuTarget, index: int, opts: Any, source: TritonSource | None = None,
+                aligned: bool = True) -> Callable:
+    """The callable of one kernel. Variants for pointers that are not aligned, and for sizes that 32-bit indices can't hold, are
+    compiled when a call first needs them."""
+    source = source or k.source
+    handles = _functions(binary, index)
+    k.source.choices.setdefault("registers", [h[1] for h in handles])
+    if any(h[2] for h in handles):
+        k.source.choices.setdefault("local_bytes", [h[2] for h in handles])
+    sizes = [str(e) for e in k.kernel.sizes]
+    fixed = not sizes
+    grids = [f.grid for f in source.functions]
+    offsets, total = _scratch(source)
+    parts = tuple((h[0], p.threads, p.shared, int(g.value) if fixed else 0) for h, p, g in zip(handles, binary.parts, grids))
+    kinds = "".join("l" if t == "i64" else "i" for n, t in source.functions[0].arguments if n in sizes)
+    kinds += "".join({"fp32": "f", "fp64": "d", "i64": "l"}.get(t, "i") for n, t in source.functions[0].arguments if n in dict(k.kernel.params))
+    n_buffers = len(k.kernel.inputs) + len(k.kernel.outputs)
+    grid = None if fixed else grid_function(sizes, [*grids, *offsets, total], source.limits)
+    flat = tuple(int(e.value) for e in (*offsets, total)) if fixed else (0,) * (len(offsets) + 1)
+    unaligned = _later(lambda: _unaligned(k, source, target, index, opts)) if aligned else None
+    wide = _later(lambda: _wide(k, target, index, opts)) if source.limits else None
+    with torch.cuda.device(index):
+        return native.CudaKernel(k.name, index, parts, n_buffers, len(sizes), kinds, flat, grid, unaligned, wide)
+
+
+def _scratch(source: TritonSource) -> tuple[list[Expr], Expr]:
+    """Offsets in bytes of each partial result, and the bytes of all."""
+    offsets, at = [], as_expr(0)
+    for s in source.scratch:
+        offsets.append(at)
+        at = at + (s.numel * s.dtype.itemsize + 15) // 16 * 16
+    return offsets, at
+
+
+def grid_function(sizes: Sequence[str], values: Sequence[Expr], limits: Sequence[Expr]) -> Callable[..., tuple | None]:
+    """`(*sizes) -> values`, or None where a limit is past what 32 bits hold."""
+    small = " and ".join(f"({e.py()}) < {2 ** 31 - 2 ** 20}" for e in limits)
+    text = f"lambda {', '.join(sizes)}: ({', '.join(e.py() for e in values)},)" + (f" if {small} else None" if small else "")
+    return eval(text, {"min": min, "max": max})
+
+
+def _later(make: Callable[[], Callable]) -> Callable:
+    """A callable made at its first call."""
+    made: list[Callable] = []
+
+    def run(*args: Any) -> None:
+        if not made:
+            made.append(make())
+        made[0](*args)
+    return run
+
+
+def _unaligned(k: GeneratedKernel, source: TritonSource, target: GpuTarget, index: int, opts: Any) -> Callable:
+    """The kernel for pointers of any alignment."""
+    binary = compile_all([Job(source, target, False, not opts.get("emulate_precision", False))], opts)[0]
+    return make_kernel(k, binary, target, index, opts, source, aligned=False)
+
+
+def _wide(k: GeneratedKernel, target: GpuTarget, index: int, opts: Any) -> Callable:
+    """The kernel with 64-bit indices."""
+    source = print_kernel(k.kernel, target, Choices(), name=k.source.name, wide=True)
+    binary = compile_all([Job(source, target, contract=not opts.get("emulate_precision", False))], opts)[0]
+    return make_kernel(k, binary, target, index, opts, source)

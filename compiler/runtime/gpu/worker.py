@@ -1,0 +1,62 @@
+"""A process that compiles Triton source: `python worker.py`, one JSON job per line in, one JSON answer per line out.
+
+It is run as a script and imports triton alone (0.1 s), neither torch nor tcompile. A job:
+    {"text", "target": [backend, arch, warp], "out": path, "functions": [{"name", "signature": {argument: type}, "constants": {...},
+     "aligned": [positions of 16-byte aligned pointers], "options": {...}}]}
+An answer: {"functions": [{"name", "entry", "shared", "threads", "bytes"}]} with the binaries, one after the other, in `out`; or {"error": text}.
+"""
+from __future__ import annotations
+
+import json
+import linecache
+import os
+import sys
+import traceback
+from typing import Any
+
+
+def compile_job(job: dict[str, Any]) -> dict[str, Any]:
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+    text = job["text"]
+    file = f"<triton {abs(hash(text)):x}>"
+    linecache.cache[file] = (len(text), None, text.splitlines(True), file)
+    namespace: dict[str, Any] = {"__name__": file}
+    exec(compile(text, file, "exec"), namespace)
+    backend, arch, warp = job["target"]
+    done, binaries = [], []
+    for f in job["functions"]:
+        attrs = {(i,): [["tt.divisibility", 16]] for i in f["aligned"]}
+        source = ASTSource(namespace[f["name"]], f["signature"], f["constants"], attrs)
+        compiled = triton.compile(source, target=GPUTarget(backend, arch, warp), options=f["options"])
+        binary = compiled.asm.get("cubin") or compiled.asm["hsaco"]
+        meta = compiled.metadata
+        if getattr(meta, "global_scratch_size", 0):
+            raise RuntimeError(f"{f['name']} needs {meta.global_scratch_size} bytes of global scratch, which the launcher does not give")
+        binaries.append(binary)
+        done.append({"name": f["name"], "entry": meta.name, "shared": meta.shared, "threads": meta.num_warps * warp, "bytes": len(binary)})
+    if job.get("out"):
+        partial = f"{job['out']}.{os.getpid()}.tmp"
+        with open(partial, "wb") as h:
+            for b in binaries:
+                h.write(b)
+        os.replace(partial, job["out"])
+    return {"functions": done}
+
+
+def main() -> None:
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)                                   # what libraries print must not mix with the answers
+    import triton  # noqa: F401  while nobody waits
+    for line in sys.stdin:
+        try:
+            answer = compile_job(json.loads(line))
+        except Exception as e:
+            answer = {"error": "".join(traceback.format_exception_only(type(e), e)).strip()[-6000:]}
+        answers.write(json.dumps(answer) + "\n")
+        answers.flush()
+
+
+if __name__ == "__main__":
+    main()
