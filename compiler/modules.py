@@ -14,6 +14,7 @@ import torch.nn as nn
 from torch.nn.modules import module as _nn
 
 from .engine import Engine
+from .runtime.stock_hook import hidden
 
 __all__ = ["wrap_module", "original_module", "call_module"]
 
@@ -51,6 +52,7 @@ class CompiledCalls:
 def _class_for(base: type) -> type:
     c = _classes.get(base)
     if c is None:
+        @hidden
         def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
             return calls_of(self)(*args, **kwargs)
 
@@ -68,7 +70,8 @@ def _class_for(base: type) -> type:
             return f"tcompile.compile({original_module(self)!r})"
 
         namespace = {"__module__": base.__module__, "__doc__": base.__doc__, "__call__": __call__, "__reduce_ex__": __reduce_ex__,
-                     "__deepcopy__": __deepcopy__, "__del__": __del__, "__repr__": __repr__}
+                     "__deepcopy__": __deepcopy__, "__del__": __del__, "__repr__": __repr__,
+                     "__tcompile_original__": staticmethod(original_module)}
         c = _classes[base] = type(f"Compiled{base.__name__}", (base,), namespace)
     return c
 

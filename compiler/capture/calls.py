@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..guards import source as S
+from ..runtime.dispatch import Dispatcher
 from . import attributes, builtin_calls, classes, modules, operators, tensor_calls
 from .generators import InlineGenerator, PythonIterator
 from .inline_policy import CONSTANT_BY_NAME, is_disabled, is_leaf_function, is_trusted_module, known_constant_functions
 from .signals import Break, Raised
+from .torch_marks import marked_call
 from .world import ATOMS, BOUND_NATIVE, MISSING, TraceTensor, native_owner
 
 if TYPE_CHECKING:
@@ -65,6 +67,8 @@ def call(m: Machine, fn: Any, args: list, kwargs: dict) -> Any:
         return _call_cached(m, fn, args, kwargs)
     if t is weakref.ReferenceType:
         return _call_weakref(m, fn)
+    if t is Dispatcher:                                  # a function compiled by this compiler: captured with the rest
+        return call(m, m.getattr(fn, "__wrapped__"), args, kwargs)
     if t is InlineGenerator:
         raise Raised(TypeError("'generator' object is not callable"))
     if t.__name__ == "builtin_function_or_method" or t in (types.ClassMethodDescriptorType,):
@@ -140,6 +144,8 @@ def _call_function(m: Machine, fn: types.FunctionType, args: list, kwargs: dict)
     replaced = builtin_calls.PYTHON_FUNCTIONS.get((module, fn.__qualname__))
     if replaced is not None:
         return replaced(m, *args, **kwargs)
+    if fn.__dict__ and (result := marked_call(m, fn, args, kwargs)) is not NotImplemented:
+        return result
     if is_disabled(fn):
         raise Break("disabled", f"{fn.__qualname__} is marked to stay uncompiled")
     trusted = is_trusted_module(module)

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import builtins
+import functools
 import keyword
 import time
 import types
@@ -16,12 +17,13 @@ from ..guards.guard import Guard
 from ..guards.source import Source
 from ..guards.state import DEFAULT_FIELDS, read_state
 from ..guards.tensors import memory_range
-from . import builtin_functions, handlers_control, handlers_data, library_functions  # noqa: F401  (they fill the tables)
+from . import builtin_functions, handlers_control, handlers_data, library_functions, torch_marks  # noqa: F401  (they fill the tables)
 from .breaks import make_graph_break
 from .bytecode.regions import outline_loop
 from .bytecode.resume import ResumeSpec, live_locals, make_break, make_resume, stack_kinds
 from .bytecode.splice import CannotResume
 from .entry_source import EntryWriter
+from .failing import give_back, inputs_to_keep, keep, run_natively
 from .frame import Frame
 from .generators import InlineGenerator, PythonIterator
 from .loops import CannotOutline, Loop, LoopDriver, enclosing_loop, same_loop
@@ -50,6 +52,8 @@ class CaptureOptions:
     dynamic_ints   Sources of ints that are symbols
     fullgraph      the first break is not resumed: the result's `breaks` says it (the caller raises)
     dispatch       dispatch(resume_function, *args): runs the rest of a frame after a break
+    failed         failed(error, func, args, handlers=): the graph raised `error`; runs the frame as it is
+    in_order       the backend does the graph's calls in their order; else it changes inputs after all calls that may fail (raising.py)
     graph_name     class name of the GraphModule
     every_frame    frames without tensor work are captured too (tests of capture)
     """
@@ -58,6 +62,8 @@ class CaptureOptions:
     dynamic_ints: Any = frozenset()
     fullgraph: bool = False
     dispatch: Callable = call_directly
+    failed: Callable = run_natively
+    in_order: bool = True
     graph_name: str = "graph"
     max_breaks: int = 64
     every_frame: bool = False
@@ -342,7 +348,9 @@ class _Attempt:
         machine = self.machine
         graph: CapturedGraph | None = machine.graph.finish(writer.outputs, self.opts.graph_name)
         sources = [i.source for i in graph.inputs] if graph is not None else []
-        text = writer.text(sources, graph is not None)
+        handlers = any(c.co_exceptiontable for c in (self.code, *machine.inlined))
+        writer.namespace.update(__keep=keep, __give_back=give_back, __failed=functools.partial(self.opts.failed, handlers=handlers))
+        text = writer.text(sources, graph is not None, inputs_to_keep(graph) if graph is not None and self.opts.in_order else ([], False))
         return CaptureResult(
             code=self.code, guards=self._guards(graph), source=text, namespace=writer.namespace, graph=graph, breaks=breaks,
             inlined=list(machine.inlined), effects=[e.words() for e in machine.effects], needs_hook=needs_hook)
