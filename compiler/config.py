@@ -47,6 +47,8 @@ OPTIONS: dict[str, Option] = {o.name: o for o in (
     _o("cxx", str, "", "C++ compiler; empty: $CXX, then g++, then clang++", "TCOMPILE_CXX"),
     _o("threads", int, 0, "threads of a CPU kernel; 0: torch.get_num_threads()", "TCOMPILE_THREADS"),
     _o("simd", ("auto", "avx512", "avx2", "none"), "auto", "vector instructions of CPU kernels", "TCOMPILE_SIMD"),
+    _o("cpu_products", ("auto", "generated", "library"), "auto", "float32 matrix products on the CPU: generated code or torch's library; "
+       "auto: what is faster on this processor", "TCOMPILE_CPU_PRODUCTS"),
     _o("compile_workers", int, 0, "processes that compile kernels; 0: one per core", "TCOMPILE_COMPILE_WORKERS", False),
     _o("disable_fusion", bool, False, "one kernel per operator", "TCOMPILE_DISABLE_FUSION"),
     _o("max_fusion_size", int, 4096, "most operators in one kernel", None),

@@ -1,32 +1,18 @@
 """The machine that code is generated for."""
 from __future__ import annotations
 
-import functools
 import os
 import platform
 import shutil
-from pathlib import Path
 from typing import Any
 
+from ..machine import cpu_features
 from .cpp.support import Target
 
 __all__ = ["cpu_features", "host_target"]
 
 _AVX512 = frozenset(("avx512f", "avx512dq", "avx512bw", "avx512vl"))
 _AVX2 = frozenset(("avx2", "fma", "f16c"))
-
-
-@functools.cache
-def cpu_features() -> frozenset[str]:
-    """Flags of /proc/cpuinfo; empty where there is none."""
-    try:
-        text = Path("/proc/cpuinfo").read_text()
-    except OSError:
-        return frozenset()
-    for line in text.splitlines():
-        if line.startswith(("flags", "Features")):
-            return frozenset(line.partition(":")[2].split())
-    return frozenset()
 
 
 def host_target(opts: Any = None) -> Target:

@@ -53,6 +53,11 @@ class Group:
     _maps: dict[Any, dict[str, Expr] | None] = field(default_factory=dict)
 
     @property
+    def product(self) -> bool:
+        """Whether the kernel is a matrix product with what follows it."""
+        return bool(self.nests) and self.nests[0].product
+
+    @property
     def has_reduction(self) -> bool:
         return any(f.reduced for f in self.factors)
 
@@ -140,7 +145,7 @@ class _Grouping:
         self.start(nest, loads)
 
     def candidates(self, nest: LoopNest, loads: list, producers: set[Group], floor: int) -> list[Group]:
-        if not self.fuse:
+        if not self.fuse or nest.product:
             return []
         out = []
         if floor >= 0:
@@ -188,8 +193,10 @@ class _Grouping:
             raise Refusal(f"the kernel would write more than {self.limits.buffers} buffers")
         if _passes(g, nest, loads) > self.limits.passes:
             raise Refusal(f"the kernel would pass over its rows more than {self.limits.passes} times")
-        if not self.limits.epilogue and any(self.made_in[b].extern is not None for b in g.reads | reads if b in self.made_in):
+        if not self.limits.epilogue and (g.product or any(self.made_in[b].extern is not None for b in g.reads | reads if b in self.made_in)):
             raise Refusal("epilogue_fusion is off")
+        if g.product and (nest.reduce_op is not None or not reads & g.writes.keys()):
+            raise Refusal("a matrix product is fused with what is computed from its elements alone")
         last: Refusal | None = None
         for level, factors in self.spaces(g, nest):
             try:
@@ -225,12 +232,12 @@ class _Grouping:
             if r is not None:
                 yield "full", g.factors if r == g.factors else r
             return
-        r = refine(own, g.factors, match_flags=False)
+        r = refine(own, g.factors, match_flags=False) if not g.product else None
         if r is not None:
             yield "full", g.factors if r == g.factors else r
         outer = [f for f in g.factors if not f.reduced]
         r = refine(own, outer, match_flags=False)
-        if r is not None:
+        if r is not None and not (g.product and r[-1] != outer[-1]):      # (the columns of a product stay one axis)
             yield "outer", g.factors if r == outer else _with_outer(g.factors, r)
 
     def check_reads(self, g: Group, nest: LoopNest, loads: list, level: str, factors: list[Factor]) -> None:

@@ -46,6 +46,8 @@ def find_uses(steps: Sequence[LoweredStep], needed: Sequence[Buffer]) -> dict[Bu
             for v in walk([s.value]):
                 if v.op == "load":
                     of(v.attr[0]).loads.append((s, v.attr[1]))
+                    if s.product:
+                        of(v.attr[0]).needed = True      # it would be computed again for every element of the result
         else:
             for b in buffers_read(s):
                 of(b).needed = True

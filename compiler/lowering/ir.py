@@ -335,6 +335,7 @@ class LoopNest:
     mode: str = "set"
     origins: tuple[str, ...] = ()
     lines: tuple = ()
+    product: bool = False            # a matrix product: nothing is computed inside it, later operators join as its epilogue
 
 
 def walk(roots: Iterable[Value]) -> list[Value]:

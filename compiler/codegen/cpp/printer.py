@@ -18,14 +18,14 @@ from ...symbolic.expr import ZERO, Expr, as_expr, ceildiv, integer, symbol
 from .dtypes import ctype, storage_size
 from .layout import Choices, Layout, StageLoops, chunk_count, merge_axes, numel, plan_layout
 from .prims import Operand, expression, reduce_identity, reduce_update, splat
-from .support import Support, Target, vector_type
+from .product import Product, ProductPrinter, find_product
+from .support import SIGNATURE, Support, Target, vector_type
 from .values import LEVEL_ITEM, LEVEL_LOOP, LEVEL_TOP, LEVEL_VECTOR, Location, Scope, StageValues, stored
 
 __all__ = ["KernelSource", "print_kernel"]
 
 STACK_BYTES = 64 * 1024              # of local buffers; larger ones are allocated once per call and thread
 FLUSH = 8192                         # elements that one accumulator adds before it is added to a total (accuracy of long sums)
-SIGNATURE = "(void *const *buffer, const i64 *size, const Scalar *param, char *scratch, i64 begin, i64 end)"
 
 
 @dataclass
@@ -42,7 +42,27 @@ class KernelSource:
 
 def print_kernel(kernel: Kernel, target: Target, choices: Choices = Choices(), name: str | None = None) -> KernelSource:
     """Print one kernel. Raises InternalError for what the loop IR allows but C++ has no form for (complex numbers)."""
-    return _Printer(merge_axes(kernel), target, choices, name or kernel.name).run()
+    merged = merge_axes(kernel)
+    product = find_product(merged, target)
+    if product is not None:
+        return _print_product(merged, product, target, name or kernel.name)
+    return _Printer(merged, target, choices, name or kernel.name).run()
+
+
+def _print_product(kernel: Kernel, product: Product, target: Target, name: str) -> KernelSource:
+    text, phases, choices = ProductPrinter(kernel, product, target, name, header(kernel, name)).source()
+    return KernelSource(name, text, phases, f"{name}_plan", list(kernel.checks), choices)
+
+
+def header(k: Kernel, name: str) -> str:
+    """Comments at the head of a kernel's file: the operators, the user's lines, the buffers."""
+    out = [f"// {name}: {', '.join(dict.fromkeys(k.origins)) or 'generated kernel'}"]
+    seen = dict.fromkeys(f"{line[0].rsplit('/', 1)[-1]}:{line[1]}" for line in k.lines if len(line) >= 2)
+    if seen:
+        out.append(f"// from {', '.join(list(seen)[:8])}{' ...' if len(seen) > 8 else ''}")
+    for b, role in [*((b, "reads ") for b in k.inputs), *((b, "writes") for b in k.outputs)]:
+        out.append(f"//   {role} {b}")
+    return "\n".join(out)
 
 
 class _Printer:
@@ -61,21 +81,11 @@ class _Printer:
         phases = self._split_phases() if lay.split else [self._whole()]
         functions = [text for _, text, _, _ in phases]
         plan = self._plan_function([(items, ps) for _, _, items, ps in phases])
-        text = "\n".join([self._header(), self.s.text(), *functions, plan])
+        text = "\n".join([header(self.k, self.name), self.s.text(), *functions, plan])
         v = lay.vector.symbol.name if lay.vector is not None else ", ".join(sorted({s.vector.symbol.name for s in lay.stages if s.vector is not None}))
         return KernelSource(self.name, text, [p[0] for p in phases], f"{self.name}_plan", list(self.k.checks),
                             {"shape": "split" if lay.split else lay.mode, "vector": v, "lanes": lay.lanes, "block": lay.block,
                              "unroll": [s.unroll for s in lay.stages], "serial": lay.serial})
-
-    def _header(self) -> str:
-        k = self.k
-        out = [f"// {self.name}: {', '.join(dict.fromkeys(k.origins)) or 'generated kernel'}"]
-        seen = dict.fromkeys(f"{line[0].rsplit('/', 1)[-1]}:{line[1]}" for line in k.lines if len(line) >= 2)
-        if seen:
-            out.append(f"// from {', '.join(list(seen)[:8])}{' ...' if len(seen) > 8 else ''}")
-        for b, role in [*((b, "reads ") for b in k.inputs), *((b, "writes") for b in k.outputs)]:
-            out.append(f"//   {role} {b}")
-        return "\n".join(out)
 
     def _plan_function(self, phases: list[tuple[Expr, Expr]]) -> str:
         scratch = self.scratch_bytes if self.layout.split else 0

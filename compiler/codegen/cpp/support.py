@@ -10,7 +10,9 @@ from dataclasses import dataclass, field
 from ...symbolic.expr import C_HELPERS
 from .dtypes import CType
 
-__all__ = ["Target", "Support"]
+__all__ = ["Target", "Support", "SIGNATURE"]
+
+SIGNATURE = "(void *const *buffer, const i64 *size, const Scalar *param, char *scratch, i64 begin, i64 end)"   # of generated functions
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,332 @@
+"""Matrix products as C++: a loop nest `for b, m, n: f(sum over k of A[b, m, k] * B[b, k, n])` in blocks that stay in registers and cache.
+
+`find_product` recognises such a kernel by its structure; `print_product` prints it in two phases:
+
+    pack      the rows of A in panels of MR rows, k outermost, so that a tile reads them in order. Items are panels.
+    NAME      an item packs NR columns of B and multiplies them with a block of panels, tile by tile: MR x NR sums in registers.
+              What follows the product in the kernel (a bias, an activation, a residual) is computed on the tile while it is hot.
+
+Sums over k are kept in registers for RUN steps and then added to the tile in memory, which also keeps the error of long sums down.
+"""
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ...lowering.ir import Axis, Buffer, Kernel, Store, Value, indirect_values, walk
+from ...symbolic.expr import ONE, ZERO, Expr, as_expr, ceildiv, integer, minimum
+from .dtypes import ctype
+from .layout import numel
+from .support import SIGNATURE, Support, Target
+from .values import LEVEL_ITEM, LEVEL_LOOP, LEVEL_TOP, LEVEL_VECTOR, Location, Scope, StageValues, stored
+from .vecmath import need_instruction
+
+__all__ = ["Product", "find_product", "ProductPrinter"]
+
+RUN = 128                     # steps of k between additions to the tile in memory
+BLOCK_BYTES = 384 * 1024      # of packed rows that an item goes through: they stay in the second-level cache
+LEAST_BLOCK = 96              # rows
+LEAST_WORK = 4096             # multiplications below which plain loops do as well
+
+
+@dataclass
+class Product:
+    """`a`, `b`: the loads; `rows` run over a alone (one axis or several), `columns` over b alone; `batch` over both."""
+    a: Value
+    b: Value
+    acc: str
+    k: Axis
+    rows: tuple[Axis, ...]
+    columns: Axis
+    batch: tuple[Axis, ...]
+    stores: list[Store]
+
+
+def find_product(kernel: Kernel, target: Target) -> Product | None:
+    """What makes this kernel (its axes merged) a product, or None. Only float32, on machines with fused multiply-add."""
+    if not target.fma or target.width < 32 or kernel.checks or kernel.locals or len(kernel.stages) < 2:
+        return None
+    first, rest = kernel.stages[0], kernel.stages[1:]
+    if len(first.axes) != 1 or len(first.accs) != 1 or first.stores or any(s.axes or s.accs for s in rest):
+        return None
+    acc, k = first.accs[0], first.axes[0]
+    v = acc.value
+    if acc.op != "sum" or acc.dtype != torch.float32 or v.op != "mul" or v.dtype != torch.float32:
+        return None
+    if any(x.op != "load" or x.args or x.attr[0].scope != "global" for x in v.args):
+        return None
+    stores = [s for st in rest for s in st.stores]
+    if not stores or any(s.mode != "set" for s in stores):
+        return None
+    a, b = v.args
+    if any(x.attr[1].coeff(k.symbol.name) in (None, ZERO) for x in (a, b)):
+        return None
+    of: dict[str, list[Axis]] = {"a": [], "b": [], "ab": []}
+    for axis in kernel.outer:
+        ca, cb = a.attr[1].coeff(axis.symbol.name), b.attr[1].coeff(axis.symbol.name)
+        if ca is None or cb is None or (ca is ZERO and cb is ZERO):
+            return None
+        of["b" if ca is ZERO else "a" if cb is ZERO else "ab"].append(axis)
+    if len(of["b"]) != 1 or (of["a"] and _unit(stores, of["a"][-1]) and len(of["a"]) == 1 and not _unit(stores, of["b"][0])):
+        a, b, of["a"], of["b"] = b, a, of["b"], of["a"]
+    if len(of["b"]) != 1 or not of["a"]:
+        return None
+    sizes = [_hint(x.size, kernel.hints) for x in (*kernel.outer, k)]
+    work = 1
+    for n in sizes:
+        work *= n
+    if work < LEAST_WORK:
+        return None
+    return Product(a, b, acc.name, k, tuple(of["a"]), of["b"][0], tuple(of["ab"]), stores)
+
+
+def _unit(stores: list[Store], axis: Axis) -> bool:
+    return all(s.index.coeff(axis.symbol.name) is ONE for s in stores)
+
+
+def _hint(size: Any, hints: dict[str, int]) -> int:
+    e = as_expr(size)
+    return e.value if e.is_const else int(e.eval({n: hints.get(n, 64) for n in e.symbol_names()}))
+
+
+def tile_shape(lanes: int, rows: int, columns: int) -> tuple[int, int]:
+    """(rows, vectors of columns) of a tile: as many sums as the registers hold, and few rows that are only padding."""
+    registers = 32 if lanes == 16 else 16
+    vectors = 1 if columns <= lanes else 2
+    most = min((registers - 1 - vectors) // vectors, 14)
+    least = max(4, most // 2)
+    best = min(range(least, most + 1), key=lambda m: (-(-rows // m) * (m + 1.5), -m))
+    return best, vectors
+
+
+class ProductPrinter:
+    """Prints one product kernel; `source()` gives (text, symbols of the phases, choices)."""
+
+    def __init__(self, kernel: Kernel, product: Product, target: Target, name: str, header: str):
+        self.k, self.p, self.name, self.header = kernel, product, name, header
+        self.lanes = target.width // 4
+        rows = 1
+        for a in product.rows:
+            rows *= _hint(a.size, kernel.hints)
+        self.mr, self.vectors = tile_shape(self.lanes, rows, _hint(product.columns.size, kernel.hints))
+        self.nr = self.vectors * self.lanes
+        self.s = Support(target, self.lanes)
+        self.scope = Scope(self.s)
+        self.m, self.n, self.depth = numel(product.rows), as_expr(product.columns.size), as_expr(product.k.size)
+        self.panels = ceildiv(self.m, self.mr)
+        per = max(LEAST_BLOCK, BLOCK_BYTES // (4 * max(1, _hint(self.depth, kernel.hints))))
+        self.per_block = max(1, -(-per // self.mr))                # panels of one item
+        self.blocks = ceildiv(self.panels, self.per_block)
+        self.column_panels = ceildiv(self.n, self.nr)
+        self.batches = numel(product.batch)
+
+    def source(self) -> tuple[str, list[str], dict[str, Any]]:
+        body = [self._pack(), self._multiply(), self._plan()]
+        self._helpers()
+        text = "\n".join([self.header, self.s.text(), "using tc::MR; using tc::NR;", "", *body])
+        choices = {"shape": "product", "vector": self.p.columns.symbol.name, "lanes": self.lanes, "block": self.per_block * self.mr,
+                   "unroll": [self.mr, self.vectors], "serial": False}
+        return text, [f"{self.name}_pack", self.name], choices
+
+    # ---- texts
+    def _c(self, e: Any) -> str:
+        return self.scope.index_text(as_expr(e))
+
+    def _helpers(self) -> None:
+        self.s.vector("f32")
+        self.s.need("access")
+        need_instruction(self.s, "fma", "f32")
+        self.s.need("product.sizes", f"enum {{ MR = {self.mr}, NV = {self.vectors}, NR = NV * L }};     // a tile: MR rows, NR columns")
+        self.s.need("product.transpose", _transpose(self.lanes))
+        self.s.need("product.pack", _PACK)
+        self.s.need("product.tile", _TILE.replace("RUN", str(RUN)))
+
+    def _head(self, symbol_name: str) -> list[str]:
+        out = [f'extern "C" int {symbol_name}{SIGNATURE} {{']
+        for n, b in enumerate((*self.k.inputs, *self.k.outputs)):
+            t = storage(b)
+            const = "const " if n < len(self.k.inputs) and b not in self.k.outputs else ""
+            out.append(f"    {const}{t} *{b.name} = ({const}{t} *)buffer[{n}];")
+        out += [f"    const i64 {e} = size[{n}];" for n, e in enumerate(self.k.sizes)]
+        for n, (p, dtype) in enumerate(self.k.params):
+            ct = ctype(dtype)
+            out.append(f"    const {ct.scalar} {p} = ({ct.scalar})param[{n}].{'f' if ct.is_float else 'i'};")
+        out += [f"    const i64 rows = {self._c(self.m)}, columns = {self._c(self.n)}, depth = {self._c(self.depth)};",
+                f"    const i64 panels = {self._c(self.panels)};",
+                "    const i64 panel_size = (depth * MR + 2 * L - 1) / L * L;       // packing may write up to L elements more than it should",
+                "    float *const packed = (float *)(((u64)scratch + 63) & ~63ull);"]
+        return out
+
+    def _decode(self, name: str, axes: tuple[Axis, ...], ind: str) -> list[str]:
+        """The axes' symbols from their flat position, the last fastest."""
+        if not axes:
+            return []
+        if len(axes) == 1:
+            return [f"{ind}const i64 {axes[0].symbol} = {name};"]
+        out = [f"{ind}i64 {name}_rest = {name};"]
+        for a in reversed(axes[1:]):
+            out.append(f"{ind}const i64 {a.symbol} = {name}_rest % ({self._c(a.size)}); {name}_rest /= ({self._c(a.size)});")
+        return [*out, f"{ind}const i64 {axes[0].symbol} = {name}_rest;"]
+
+    def _at(self, v: Value, zero: tuple[Axis, ...]) -> tuple[str, str]:
+        """(address of a load where the axes `zero` and k are 0, its step along k)."""
+        buffer, e = v.attr
+        step = e.coeff(self.p.k.symbol.name)
+        base = e.subs({a.symbol.name: ZERO for a in (*zero, self.p.k)})
+        return f"{buffer.name} + ({self._c(base)})", self._c(step)
+
+    def _pack(self) -> str:
+        p = self.p
+        address, step = self._at(p.a, ())
+        unit = len(p.rows) == 1 and p.a.attr[1].coeff(p.rows[0].symbol.name) is ONE
+        decode = self._decode("row", p.rows, "            ")
+        lines = [*self._head(f"{self.name}_pack"), "    for (i64 item = begin; item < end; ++item) {",
+                 "        const i64 panel = item % panels, batch = item / panels, first = panel * MR;",
+                 *self._decode("batch", p.batch, "        "),
+                 "        const int used = rows - first < MR ? (int)(rows - first) : MR;",
+                 "        const float *row_at[MR];",
+                 "        for (int i = 0; i < used; i++) {", "            const i64 row = first + i;", *decode,
+                 f"            row_at[i] = {address};", "        }",
+                 "        float *to = packed + item * panel_size;",
+                 f"        tc::{'pack_across' if unit else 'pack'}<MR>(row_at, {step}, used, depth, to);", "    }", "    return 0;", "}", ""]
+        return "\n".join(lines)
+
+    def _multiply(self) -> str:
+        p = self.p
+        address, step = self._at(p.b, (p.columns,))
+        stride = p.b.attr[1].coeff(p.columns.symbol.name)
+        unit = stride is ONE
+        levels = {a.symbol.name: LEVEL_ITEM for a in p.batch} | {a.symbol.name: LEVEL_LOOP for a in p.rows}
+        levels[p.columns.symbol.name] = LEVEL_VECTOR
+        v = p.columns.symbol.name
+        values = StageValues(self.scope, levels, v, lambda b, e: Location(b.name, e, None), lambda name: ("product", LEVEL_VECTOR))
+        known = indirect_values()
+        roots: list[Value] = []
+        for st in p.stores:
+            roots += [known[n] for n in sorted(st.index.symbol_names()) if n in known]
+            roots.append(stored(st.value))
+        values.emit(roots)
+        body = list(values.lines.get(LEVEL_VECTOR, []))
+        for st in p.stores:
+            body += [text for _, text in values.store(st.buffer, st.index, st.value, st.mode, True)]
+        needs_row = any(a.symbol.name in text for a in p.rows for text in (*body, *values.lines.get(LEVEL_LOOP, [])))
+        lines = [*self._head(self.name), *(f"    {t}" for t in values.lines.get(LEVEL_TOP, [])),
+                 f"    const i64 blocks = {self._c(self.blocks)}, column_panels = {self._c(self.column_panels)};",
+                 "    float *const allocated = (float *)__builtin_malloc((depth + 1) * NR * 4 + 64);",
+                 "    float *const right = (float *)(((u64)allocated + 63) & ~63ull);",
+                 "    float tile[MR * NR] __attribute__((aligned(64)));",
+                 "    i64 held = -1;                       // whose columns `right` holds",
+                 "    for (i64 item = begin; item < end; ++item) {",
+                 "        const i64 block = item % blocks, strip = item / blocks;",
+                 "        const i64 first = strip % column_panels * NR, batch = strip / column_panels;",
+                 *self._decode("batch", p.batch, "        "),
+                 "        if (held != strip) {",
+                 "            held = strip;",
+                 "            const int used = columns - first < NR ? (int)(columns - first) : NR;",
+                 "            const float *column_at[NR];",
+                 f"            for (int j = 0; j < used; j++) column_at[j] = {address} + (first + j) * ({self._c(stride)});",
+                 f"            tc::{'pack_across' if unit else 'pack'}<NR>(column_at, {step}, used, depth, right);",
+                 "        }",
+                 *(f"        {t}" for t in values.lines.get(LEVEL_ITEM, [])),
+                 f"        const i64 last = (block + 1) * {self.per_block} < panels ? (block + 1) * {self.per_block} : panels;",
+                 f"        for (i64 panel = block * {self.per_block}; panel < last; ++panel) {{",
+                 "            tc::multiply(packed + (batch * panels + panel) * panel_size, right, depth, tile);",
+                 "            const int used = rows - panel * MR < MR ? (int)(rows - panel * MR) : MR;",
+                 "            for (int i = 0; i < used; i++) {"]
+        if needs_row:
+            lines += ["                const i64 row = panel * MR + i;", *self._decode("row", p.rows, "                ")]
+        lines += [*(f"                {t}" for t in values.lines.get(LEVEL_LOOP, [])),
+                  f"                auto finish = [&](i64 {v}, vf32 product, auto lanes) __attribute__((always_inline)) {{",
+                  *(f"                    {t}" for t in body), "                };",
+                  "                UNROLL for (int j = 0; j < NR; j += L) {",
+                  "                    const i64 at = first + j;",
+                  "                    const vf32 sum = tc::load<vf32>(tile + i * NR + j, tc::All{});",
+                  "                    if (at + L <= columns) finish(at, sum, tc::All{});",
+                  "                    else if (at < columns) finish(at, sum, tc::First{columns - at});",
+                  "                }", "            }", "        }", "    }", "    __builtin_free(allocated);", "    return 0;", "}", ""]
+        return "\n".join(lines)
+
+    def _plan(self) -> str:
+        packed = self.batches * self.panels
+        scratch = packed * (self.depth * self.mr + 2 * self.lanes) * 4 + 64
+        pack_ps = self.depth * (self.mr * 250)
+        rows = minimum(self.panels, integer(self.per_block)) * self.mr
+        item_ps = rows * self.depth * max(1, self.nr * 1000 // (6 * self.lanes))
+        rows_ = [f"    out[0] = {self._c(scratch)};", f"    out[1] = {self._c(packed)};", f"    out[2] = {self._c(pack_ps)};",
+                 f"    out[3] = {self._c(self.batches * self.column_panels * self.blocks)};", f"    out[4] = {self._c(item_ps)};"]
+        sizes = [f"    const i64 {e} = size[{n}];" for n, e in enumerate(self.k.sizes)]
+        return "\n".join([f'extern "C" void {self.name}_plan(const i64 *size, i64 *out) {{', *sizes, *rows_, "}", ""])
+
+
+def storage(b: Buffer) -> str:
+    ct = ctype(b.dtype)
+    return {"bf16": "u16", "f16": "u16", "bool": "u8"}.get(ct.storage, ct.scalar)
+
+
+def _transpose(lanes: int) -> str:
+    """L x L elements in L vectors, rows for columns: log2(L) rounds that exchange ever smaller blocks of two vectors."""
+    rounds = []
+    s = lanes // 2
+    while s:
+        low = [i if not i & s else lanes + (i ^ s) for i in range(lanes)]        # a where the bit is clear, else b from s lanes before
+        high = [i + s if not i & s else lanes + i for i in range(lanes)]
+        rounds.append(f"    UNROLL for (int i = 0; i < L; i++) if (!(i & {s})) {{\n"
+                      "        const vf32 a = r[i], b = r[i + %d];\n"
+                      "        r[i] = SHUFFLE(a, b, %s);\n        r[i + %d] = SHUFFLE(a, b, %s);\n    }"
+                      % (s, ", ".join(map(str, low)), s, ", ".join(map(str, high))))
+        s //= 2
+    return "\n".join(["#if defined(__clang__) || __GNUC__ >= 12", "#define SHUFFLE(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)", "#else",
+                      "typedef int shuffle_lanes __attribute__((vector_size(4 * L)));",
+                      "#define SHUFFLE(a, b, ...) __builtin_shuffle(a, b, (shuffle_lanes){__VA_ARGS__})", "#endif",
+                      "// L rows of L elements become columns.", "INLINE void transpose(vf32 (&r)[L]) {", *rounds, "}"])
+
+
+_PACK = """\
+// W rows (the first `used` of them are there, the others are 0) as to[k * W + i] = from[i][k * step]; writes up to L elements more.
+template <int W> INLINE void pack(const float *const *from, i64 step, int used, i64 depth, float *to) {
+    i64 k = 0;
+    if (step == 1) {
+        for (; k + L <= depth; k += L)
+            for (int block = (W - 1) / L * L; block >= 0; block -= L) {    // the last block first: what it writes too much is overwritten
+                vf32 r[L];
+                UNROLL for (int i = 0; i < L; i++) r[i] = block + i < used ? load<vf32>(from[block + i] + k, All{}) : vf32{};
+                transpose(r);
+                UNROLL for (int i = 0; i < L; i++) store(to + (k + i) * W + block, r[i], All{});
+            }
+    }
+    for (; k < depth; k++)
+        for (int i = 0; i < W; i++) to[k * W + i] = i < used ? from[i][k * step] : 0.0f;
+}
+// The same for rows that begin one element after the other: whole pieces of memory at each k.
+template <int W> INLINE void pack_across(const float *const *from, i64 step, int used, i64 depth, float *to) {
+    const float *p = from[0];
+    if (used == W) {
+        for (i64 k = 0; k < depth; k++) __builtin_memcpy(to + k * W, p + k * step, W * sizeof(float));
+        return;
+    }
+    for (i64 k = 0; k < depth; k++)
+        for (int i = 0; i < W; i++) to[k * W + i] = i < used ? p[k * step + i] : 0.0f;
+}"""
+_TILE = """\
+// tile = sum over k of a[k][0..MR) * b[k][0..NR)
+INLINE void multiply(const float *a, const float *b, i64 depth, float *tile) {
+    for (i64 begin = 0; begin < depth || begin == 0; begin += RUN) {
+        const i64 end = begin + RUN < depth ? begin + RUN : depth;
+        vf32 sum[MR][NV];
+        UNROLL for (int i = 0; i < MR; i++) UNROLL for (int j = 0; j < NV; j++) sum[i][j] = vf32{};
+        for (i64 k = begin; k < end; k++) {
+            vf32 column[NV];
+            UNROLL for (int j = 0; j < NV; j++) column[j] = load<vf32>(b + k * NR + j * L, All{});
+            UNROLL for (int i = 0; i < MR; i++) {
+                const vf32 x = a[k * MR + i] - vf32{};
+                UNROLL for (int j = 0; j < NV; j++) sum[i][j] = fma(x, column[j], sum[i][j]);
+            }
+        }
+        UNROLL for (int i = 0; i < MR; i++) UNROLL for (int j = 0; j < NV; j++) {
+            float *at = tile + i * NR + j * L;
+            store(at, begin ? load<vf32>(at, All{}) + sum[i][j] : sum[i][j], All{});
+        }
+    }
+}"""
