@@ -31,11 +31,12 @@ from .guards.explain import explain_failure
 from .guards.guard import Guard
 from .guards.program import compile_guards
 from .guards.source import local
-from .marks import dynamic_dims
+from .marks import dynamic_dims, is_disabled
 from .guards.state import read_field
 from .report.calls import EntryCall, GraphCall
 from .report.labels import label
 from .runtime import hook
+from .runtime.stock_hook import hide
 from .frames import never, takes_every_frame, wanted
 from .runtime.dispatch import RUN_ORIGINAL, CodeCache, Dispatcher, Entry, code_cache
 
@@ -207,11 +208,14 @@ class Engine:
                 return fn(*args)
             with hook.capturing(callback):
                 return fn(*args)
+        hide(run.__code__)
         return run
 
     # ---- frames that the hook sees
     def on_frame(self, code: types.CodeType, func: types.FunctionType, args: tuple) -> Any:
         """The hook asks for a frame that no entry serves."""
+        if func.__dict__ and is_disabled(func):
+            return _without_compiling(func, args)
         if never(code, func):
             hook.skip_code(code)
             return RUN_ORIGINAL
@@ -240,6 +244,17 @@ class Engine:
         events.emit("fallback", what=state.code.co_qualname, reason=f"{state.skip_reason}; runs eager", count=1)
 
 
+def _without_compiling(func: types.FunctionType, args: tuple) -> Any:
+    """A frame of a function marked to stay uncompiled, with everything that it calls: the hook asks with compiled code off."""
+    if func.__dict__.get("_torchdynamo_disable_recursive") is False:
+        return RUN_ORIGINAL                        # torch.compiler.disable(recursive=False): this frame alone
+    return call_original(func, args)
+
+
+for _step in (Engine.miss, Engine.resume, Engine.on_frame, Engine.entry_for):
+    hide(_step.__code__)
+
+
 def call_original(func: types.FunctionType, args: tuple) -> Any:
     """Call `func` with the tuple of its parameters' values (co_varnames order; *args and **kwargs last)."""
     c = func.__code__
@@ -258,6 +273,7 @@ def _entry_function(result: CaptureResult, name: str) -> Callable:
     file = f"<tcompile entry {next(_numbers)} of {name}>"
     linecache.cache[file] = (len(result.source), None, result.source.splitlines(True), file)
     exec(compile(result.source, file, "exec"), result.namespace)
+    hide(result.namespace["entry"].__code__)
     return result.namespace["entry"]
 
 
