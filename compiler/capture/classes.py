@@ -40,7 +40,8 @@ def instantiate(m: Machine, cls: type, args: list, kwargs: dict) -> Any:
             raise Break("unsupported", "an enum is made")
         member = m.native(cls, args[0])
         from ..guards import source as S
-        return m.world.register(member, S.attr(m.world.anchor(cls), member.name))
+        known = member.name in cls.__members__ if isinstance(member.name, str) else False      # else a combination of flags
+        return m.world.register(member, S.attr(m.world.anchor(cls), member.name) if known else S.const(member))
     if cls in (torch.nn.ModuleList, torch.nn.Sequential) and all(not tensor_calls.holds_tensor(a) for a in args) and not kwargs:
         # grouping modules that exist changes none of them; slices of a ModuleList do this
         return m.world.create(m.native(cls, *[m.native(list, m.iterate(a)) if cls is torch.nn.ModuleList else a for a in args]))

@@ -109,11 +109,11 @@ def _read(m: Machine, obj: Any) -> Any:
         world.guard(source, "EQUALS", obj, "a frozenset")
         value = obj
     else:
-        if source.root.kind != "const":
-            raise Break("unsupported", "a set from outside is read; guards cannot watch the content of a set",
-                        "use a frozenset or a tuple")
-        world.guard(source, "LEN", len(obj), "length of a set")
-        value = set(obj)
+        elements = _check_keys(tuple(set.__iter__(obj)))
+        world.guard(source, "DICT_KEYS", elements, "elements of a set")
+        value = set.copy(obj)                            # a copy iterates as the set does, most of the time
+        if tuple(value) != elements:
+            raise Break("unsupported", "a set from outside is read whose copy iterates in another order", "use a frozenset or a tuple")
     shadow.value = value
     if base is not frozenset and base is not tuple:
         world.shadowed[id(value)] = obj
@@ -280,9 +280,10 @@ _READS = {
 _READS[collections.OrderedDict] = _READS[dict]
 _READS[frozenset] = _READS[set]
 _WRITES = {
-    list: {"append", "extend", "insert", "pop", "remove", "clear", "sort", "reverse", "__setitem__", "__delitem__", "__iadd__"},
+    list: {"append", "extend", "insert", "pop", "remove", "clear", "sort", "reverse", "__setitem__", "__delitem__", "__iadd__", "__imul__"},
     dict: {"__setitem__", "__delitem__", "pop", "popitem", "update", "clear", "setdefault", "__ior__"},
-    set: {"add", "discard", "remove", "pop", "clear", "update", "__ior__", "difference_update", "intersection_update"},
+    set: {"add", "discard", "remove", "pop", "clear", "update", "__ior__", "__iand__", "__isub__", "__ixor__", "difference_update",
+          "intersection_update", "symmetric_difference_update"},
 }
 _WRITES[collections.OrderedDict] = _WRITES[dict] | {"move_to_end"}
 
@@ -344,17 +345,27 @@ def mutate(m: Machine, obj: Any, name: str, args: list, kwargs: dict) -> Any:
                 m.effects.method(obj, base, name, args, kwargs)
             return result
         result = _apply(m, value, name, args, kwargs)
-        if name in ("__iadd__", "__ior__"):
+        if name in _INPLACE_METHODS:
             result = obj
-    m.effects.method(obj, base, {"__iadd__": "extend", "__ior__": "update"}.get(name, name), args, kwargs)
+    m.effects.method(obj, base, _INPLACE_METHODS.get(name, name), args, kwargs)
     return result
+
+
+# in-place operators, and the method that does the same
+_INPLACE_METHODS = {"__iadd__": "extend", "__ior__": "update", "__imul__": "__imul__", "__iand__": "intersection_update",
+                    "__isub__": "difference_update", "__ixor__": "symmetric_difference_update"}
 
 
 def inplace(m: Machine, obj: Any, text: str, other: Any) -> Any:
     """obj += other and the like, for an outside container."""
-    name = {"+=": "__iadd__", "|=": "__ior__"}.get(text)
-    if name is None:
+    name = {"+=": "__iadd__", "|=": "__ior__", "*=": "__imul__", "&=": "__iand__", "-=": "__isub__", "^=": "__ixor__"}.get(text)
+    base = base_of(obj)
+    if base is None or name not in _WRITES.get(base, ()) or isinstance(other, torch.Tensor):
         raise Break("mutation", f"{text} on an object from outside")
+    if name == "__iadd__" and not hasattr(type(other), "__iter__") and not hasattr(type(other), "__getitem__"):
+        raise Raised(TypeError(f"'{type(other).__name__}' object is not iterable"))
+    if base is set and not isinstance(other, (set, frozenset)):
+        raise Raised(TypeError(f"unsupported operand type(s) for {text}: '{type(obj).__name__}' and '{type(other).__name__}'"))
     mutate(m, obj, name, [other], {})
     return obj
 

@@ -111,9 +111,13 @@ class EntryWriter:
                         return f"{base}.{table}[{key!r}]"
             return f"{base}.{key}" if _plain_name(key) else f"getattr({base}, {key!r})"
         if kind in ("item", "dict"):
-            if isinstance(key, (str, int, bool, bytes, type(None))) and not isinstance(key, enum.Enum):
-                return f"{base}[{key!r}]"
-            return f"{base}[{self.constant(key, 'key')}]"
+            plain = isinstance(key, (str, int, bool, bytes, type(None))) and not isinstance(key, enum.Enum)
+            subscript = repr(key) if plain else self.constant(key, "key")
+            owner = self.machine.world.loaded.get(source.base)
+            native = next((b for b in (list, tuple, dict) if isinstance(owner, b)), None)
+            if native is not None and type(owner).__getitem__ is not native.__getitem__:      # past what a subclass overrides
+                return f"{native.__name__}.__getitem__({base}, {subscript})"
+            return f"{base}[{subscript}]"
         return {"type": f"type({base})", "cell": f"{base}.cell_contents", "default": f"{base}.__defaults__[{key}]",
                 "kwdefault": f"{base}.__kwdefaults__[{key!r}]", "size": f"{base}.shape[{key}]", "stride": f"{base}.stride({key})",
                 "offset": f"{base}.storage_offset()"}[kind]
@@ -203,7 +207,9 @@ class EntryWriter:
         """As `value`, for the operand stack at a break: there a bound native method is only going to be called, and guards of the
         resume function can look into a MethodType."""
         t = type(v)
-        if t in BOUND_NATIVE and self._has_owner(v) and type(v.__self__) is not TraceTensor:
+        source = self.machine.world.sources.get(id(v))
+        fixed = source is not None and source.root.kind == "const"       # random.random: a method of an object that nothing else names
+        if t in BOUND_NATIVE and not fixed and self._has_owner(v) and type(v.__self__) is not TraceTensor:
             descriptor = getattr(type(v.__self__), v.__name__, None)
             if type(descriptor) in (types.MethodDescriptorType, types.WrapperDescriptorType):
                 return f"{self.constant(types.MethodType)}({self.constant(descriptor)}, {self.value(v.__self__)})"
@@ -351,7 +357,8 @@ class EntryWriter:
 
     def _instance(self, v: Any, t: type) -> str:
         """An instance of a class written in Python, field by field, without its __init__."""
-        if not t.__flags__ & (1 << 9) and t is not types.SimpleNamespace and t is not object:
+        native = next(b for b in t.__mro__ if not b.__flags__ & (1 << 9))             # the class of C that holds the content
+        if native not in _NATIVE_CONTENT:
             raise Unrebuildable(v, f"a {t.__module__}.{t.__name__} made inside")
         cls = self._class(t)
         base = next((b for b in (collections.OrderedDict, collections.defaultdict, dict, list, set) if isinstance(v, b)), object)
@@ -359,7 +366,7 @@ class EntryWriter:
             kind = next(b for b in (int, str, float, bytes, frozenset) if isinstance(v, b))
             name = self.assign(v, f"{kind.__name__}.__new__({cls}, {self.value(kind(v))})")
         else:
-            maker = self.constant(base) if base.__module__ != "builtins" else base.__name__
+            maker = self.constant(native) if native.__module__ != "builtins" else native.__name__
             name = self.assign(v, f"{maker}.__new__({cls})")
             if base is list:
                 self.line(f"list.extend({name}, [{self.sequence(list.__iter__(v))}])")

@@ -12,7 +12,7 @@ from .bytecode.version import NULL_FIRST
 from .classes import build_class  # noqa: F401  (registers itself with calls)
 from .frame import Frame
 from .generators import InlineGenerator
-from .handlers_data import as_mapping
+from .handlers_data import as_mapping, name_of
 from .machine import RETURN, YIELD, Machine, handler
 from .signals import Break, Raised
 from .world import NULL, TraceTensor
@@ -208,14 +208,14 @@ def call(m: Machine, f: Frame, ins: Any) -> None:
 @handler("CALL_FUNCTION_EX")
 def call_function_ex(m: Machine, f: Frame, ins: Any) -> None:
     kwargs = as_mapping(m, f.stack.pop()) if ins.arg & 1 else {}
-    args = m.native(list, m.iterate(f.stack.pop()))
+    given = f.stack.pop()
     second, first = f.stack.pop(), f.stack.pop()
-    if first is NULL:
-        fn = second
-    else:
-        fn = first
-        if second is not NULL:
-            args.insert(0, second)
+    fn = second if first is NULL else first
+    if not isinstance(given, (tuple, list)) and not hasattr(type(given), "__iter__") and not hasattr(type(given), "__getitem__"):
+        raise Raised(TypeError(f"{name_of(fn)} argument after * must be an iterable, not {type(given).__name__}"))
+    args = m.native(list, m.iterate(given))
+    if first is not NULL and second is not NULL:
+        args.insert(0, second)
     for k in kwargs:
         if not isinstance(k, str):
             raise Raised(TypeError("keywords must be strings"))
@@ -251,7 +251,7 @@ def call_intrinsic_1(m: Machine, f: Frame, ins: Any) -> None:
     elif name == "INTRINSIC_UNARY_POSITIVE":
         f.stack[-1] = operators.unary(m, "UNARY_POSITIVE", f.stack[-1])
     elif name == "INTRINSIC_LIST_TO_TUPLE":
-        f.stack[-1] = tuple(f.stack[-1])
+        f.stack[-1] = tuple(m.plain(f.stack[-1]))
     else:
         raise Break("bytecode", f"capture does not support {name}")
 
@@ -335,8 +335,10 @@ def pop_except(m: Machine, f: Frame, ins: Any) -> None:
 def check_exc_match(m: Machine, f: Frame, ins: Any) -> None:
     wanted = f.stack.pop()
     exc = f.stack[-1]
-    wanted = tuple(m.plain(wanted)) if isinstance(wanted, tuple) else wanted
-    f.stack.append(m.native(lambda: issubclass(type(exc), wanted)))
+    classes = tuple(m.plain(wanted)) if isinstance(wanted, tuple) else (wanted,)
+    if not all(isinstance(c, type) and issubclass(c, BaseException) for c in classes):
+        raise Raised(TypeError("catching classes that do not inherit from BaseException is not allowed"))
+    f.stack.append(any(c in type(exc).__mro__ for c in classes))        # a metaclass has no say in it
 
 
 @handler("RAISE_VARARGS")

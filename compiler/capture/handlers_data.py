@@ -2,14 +2,18 @@
 from __future__ import annotations
 
 import builtins
+import collections
+import itertools
 import types
 from typing import Any
 
 from ..guards import source as S
+from . import containers
 from .frame import Frame
 from .machine import Machine, Unread, handler
+from .operators import get_item
 from .signals import Break, Raised
-from .world import MISSING, NULL, TraceTensor
+from .world import MISSING, NULL
 
 __all__: list[str] = []
 
@@ -309,70 +313,114 @@ def build_slice(m: Machine, f: Frame, ins: Any) -> None:
     f.stack.append(slice(*_pop_n(f, ins.arg)))
 
 
+def _grow(m: Machine, container: Any, name: str, *args: Any) -> None:
+    """Add to a container that a display or a comprehension is building. After a break it comes from outside: the part that was
+    built before it is an argument of the resume function."""
+    if m.world.is_outside(container):
+        containers.mutate(m, container, name, list(args), {})
+    else:
+        m.native(getattr(container, name), *args)
+
+
 @handler("LIST_APPEND")
 def list_append(m: Machine, f: Frame, ins: Any) -> None:
     v = f.stack.pop()
-    f.stack[-ins.arg].append(v)
+    _grow(m, f.stack[-ins.arg], "append", v)
 
 
 @handler("SET_ADD")
 def set_add(m: Machine, f: Frame, ins: Any) -> None:
     v = f.stack.pop()
-    m.native(f.stack[-ins.arg].add, v)
+    _grow(m, f.stack[-ins.arg], "add", v)
 
 
 @handler("MAP_ADD")
 def map_add(m: Machine, f: Frame, ins: Any) -> None:
     v = f.stack.pop()
     k = f.stack.pop()
-    m.native(f.stack[-ins.arg].__setitem__, k, v)
+    _grow(m, f.stack[-ins.arg], "__setitem__", k, v)
 
 
 @handler("LIST_EXTEND")
 def list_extend(m: Machine, f: Frame, ins: Any) -> None:
     v = f.stack.pop()
-    m.native(f.stack[-ins.arg].extend, m.iterate(v))
+    try:
+        items = m.iterate(v)
+    except Raised as raised:
+        if isinstance(raised.exc, TypeError) and not hasattr(type(v), "__iter__") and not hasattr(type(v), "__getitem__"):
+            raise Raised(TypeError(f"Value after * must be an iterable, not {m.world.type_of(v).__name__}")) from None
+        raise
+    _grow(m, f.stack[-ins.arg], "extend", m.native(list, items))
 
 
 @handler("SET_UPDATE")
 def set_update(m: Machine, f: Frame, ins: Any) -> None:
     v = f.stack.pop()
-    m.native(f.stack[-ins.arg].update, m.iterate(v))
+    _grow(m, f.stack[-ins.arg], "update", m.native(list, m.iterate(v)))
 
 
 def as_mapping(m: Machine, value: Any) -> dict:
     """A mapping argument as a plain dict of stack values."""
-    value = m.plain(value)
-    if isinstance(value, dict) and type(value).keys is dict.keys or type(value) is types.MappingProxyType:
+    t = type(value)
+    if isinstance(value, dict) and (t.__iter__ is dict.__iter__ or isinstance(value, collections.OrderedDict) and
+                                    t.__iter__ is collections.OrderedDict.__iter__ and t.keys is collections.OrderedDict.keys):
+        ordered = isinstance(value, collections.OrderedDict)
+        return dict((collections.OrderedDict if ordered else dict).items(m.plain(value)))
+    if t is types.MappingProxyType:
         return dict(value)
     keys = list(m.iterate(m.call(m.getattr(value, "keys"), [])))
-    return {k: m.call(m.getattr(value, "__getitem__"), [k]) for k in keys}
+    return {k: get_item(m, value, k) for k in keys}
 
 
 @handler("DICT_UPDATE")
 def dict_update(m: Machine, f: Frame, ins: Any) -> None:
     v = f.stack.pop()
-    f.stack[-ins.arg].update(as_mapping(m, v))
+    if not hasattr(m.world.type_of(v), "keys"):
+        raise Raised(TypeError(f"'{m.world.type_of(v).__name__}' object is not a mapping"))
+    _grow(m, f.stack[-ins.arg], "update", as_mapping(m, v))
 
 
 @handler("DICT_MERGE")
 def dict_merge(m: Machine, f: Frame, ins: Any) -> None:
-    v = as_mapping(m, f.stack.pop())
+    v = f.stack.pop()
+    called = f.stack[-ins.arg - 2]
+    if called is NULL:                                    # 3.13 has the callable first
+        called = f.stack[-ins.arg - 3]
+    if not hasattr(m.world.type_of(v), "keys"):
+        raise Raised(TypeError(f"{name_of(called)} argument after ** must be a mapping, not {m.world.type_of(v).__name__}"))
+    v = as_mapping(m, v)
     target = f.stack[-ins.arg]
+    known = m.plain(target)
     for k in v:
-        if k in target:
-            raise Raised(TypeError(f"got multiple values for keyword argument '{k}'"))
-    target.update(v)
+        if k in known:
+            raise Raised(TypeError(f"{name_of(called)} got multiple values for keyword argument '{k}'"))
+    _grow(m, target, "update", v)
+
+
+def name_of(fn: Any) -> str:
+    """`module.f()`, as errors of calls name a function; builtins without their module."""
+    module, name = getattr(fn, "__module__", None), getattr(fn, "__qualname__", None)
+    if name is None:
+        return str(fn)
+    return f"{name}()" if module in (None, "builtins") else f"{module}.{name}()"
 
 
 @handler("LIST_TO_TUPLE")
 def list_to_tuple(m: Machine, f: Frame, ins: Any) -> None:
-    f.stack.append(tuple(f.stack.pop()))
+    f.stack.append(tuple(m.plain(f.stack.pop())))
 
 
 def _stores_follow(f: Frame, n: int) -> bool:
     program = f.program
     return all(program[i][1].op == "STORE_FAST" for i in range(f.pc, min(f.pc + n, len(program))))
+
+
+def _unpacked(m: Machine, value: Any, most: int | None) -> list:
+    """The elements of what is unpacked; no more of them than `most` are drawn."""
+    t = m.world.type_of(value)
+    if not hasattr(t, "__iter__") and not hasattr(t, "__getitem__"):
+        raise Raised(TypeError(f"cannot unpack non-iterable {t.__name__} object"))
+    return m.native(list, itertools.islice(m.iterate(value), most))
 
 
 @handler("UNPACK_SEQUENCE")
@@ -384,10 +432,7 @@ def unpack_sequence(m: Machine, f: Frame, ins: Any) -> None:
         m.world.guard(source, "LEN", ins.arg, "length of a sequence")
         f.stack.extend(Unread(v, S.item(source, i)) for i, v in reversed(list(enumerate(value))))
         return
-    if isinstance(value, TraceTensor) and value.dim() and value.shape[0] == ins.arg:
-        items = list(m.iterate(value))
-    else:
-        items = m.native(list, m.iterate(value))
+    items = _unpacked(m, value, ins.arg + 1)
     if len(items) != ins.arg:
         few = "not enough" if len(items) < ins.arg else "too many"
         raise Raised(ValueError(f"{few} values to unpack (expected {ins.arg}" + (f", got {len(items)})" if few != "too many" else ")")))
@@ -397,7 +442,7 @@ def unpack_sequence(m: Machine, f: Frame, ins: Any) -> None:
 @handler("UNPACK_EX")
 def unpack_ex(m: Machine, f: Frame, ins: Any) -> None:
     before, after = ins.arg & 0xFF, ins.arg >> 8
-    items = m.native(list, m.iterate(f.stack.pop()))
+    items = _unpacked(m, f.stack.pop(), None)
     if len(items) < before + after:
         raise Raised(ValueError(f"not enough values to unpack (expected at least {before + after}, got {len(items)})"))
     rest = items[before:len(items) - after]

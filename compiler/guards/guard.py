@@ -8,7 +8,7 @@ ID              the object itself (identity); used for None, True, False, module
 TYPE            the exact type
 EQUALS          an immutable constant: same type and equal (NaN equals NaN, 0.0 differs from -0.0)
 LEN             int: len(value), of a list, tuple, dict, set, str, ...
-DICT_KEYS       tuple of keys, in order
+DICT_KEYS       tuple of keys, in order; of a set, its elements as it iterates
 HASATTR         (name, bool): whether the attribute exists, instance and class alike
 TENSOR          TensorSpec
 INT_SYMBOL      Expr symbol: the value is an int (not bool) of 2 or more, within 64 bits, and binds this size symbol

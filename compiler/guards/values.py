@@ -215,22 +215,17 @@ def _load_class_attr(cls: type, name: str) -> Any:
     raise Unreachable(name)
 
 
-def _inherits(tp: type, base: type, slot: str) -> bool:
-    return issubclass(tp, base) and _type_lookup(tp, slot) is _dict_of_type(base)[slot]
-
-
 def load_item(obj: Any, key: Any) -> Any:
-    """obj[key] of a list, tuple, dict, str, bytes or range, or of a subclass that did not change __getitem__."""
-    tp = type(obj)
+    """An item of a list, tuple or dict: the content itself, past what a subclass overrides."""
     for base in (list, tuple):
-        if _inherits(tp, base, "__getitem__"):
+        if isinstance(obj, base):
             if type(key) is not int:
                 raise Unreachable(key)
             n = base.__len__(obj)
             if not -n <= key < n:
                 raise Unreachable(key)
             return base.__getitem__(obj, key)
-    if _inherits(tp, dict, "__getitem__"):
+    if isinstance(obj, dict):
         found = _dict_get(obj, key)
         if found is _MISSING:  # a __missing__ would be user code
             raise Unreachable(key)
@@ -241,7 +236,7 @@ def load_item(obj: Any, key: Any) -> Any:
 def length(obj: Any) -> int:
     """len(obj) of a builtin container or string, or of a subclass that did not change __len__."""
     for base in (list, tuple, dict, str, bytes, set, frozenset, range):
-        if _inherits(type(obj), base, "__len__"):
+        if isinstance(obj, base):
             return base.__len__(obj)
     if type(obj) is OrderedDict:
         return dict.__len__(obj)
@@ -249,10 +244,11 @@ def length(obj: Any) -> int:
 
 
 def dict_keys(obj: Any) -> tuple:
-    """The keys of a dict (or OrderedDict) in order."""
-    if not isinstance(obj, dict) or not (type(obj) is OrderedDict or _inherits(type(obj), dict, "__iter__")):
-        raise Unreachable("keys")
-    return tuple(OrderedDict.__iter__(obj) if isinstance(obj, OrderedDict) else dict.__iter__(obj))
+    """The keys of a dict in order, or the elements of a set as it iterates."""
+    for base in (OrderedDict, dict, set, frozenset):
+        if isinstance(obj, base):
+            return tuple(base.__iter__(obj))
+    raise Unreachable("keys")
 
 
 def key_equal(a: Any, b: Any) -> bool:

@@ -247,57 +247,50 @@ PyObject *tc_method_function(PyObject *o, PyObject *name, int *owned, Recorder *
     return function;
 }
 
+/* The content of a builtin container, past what a subclass overrides: no code of the user's runs. */
 PyObject *tc_item(PyObject *o, PyObject *key, Py_ssize_t index, int is_index, Py_hash_t hash, Recorder *rec)
 {
-    PyTypeObject *tp = Py_TYPE(o);
-    PyMappingMethods *m = tp->tp_as_mapping;
-    if (m == NULL)
-        return NULL;
     if (rec)
         rec_object(rec, o);
-    if (PyList_Check(o) && m->mp_subscript == PyList_Type.tp_as_mapping->mp_subscript) {
+    if (PyList_Check(o)) {
         if (rec)
             rec->unwatchable = 1;
         Py_ssize_t n = PyList_GET_SIZE(o);
         Py_ssize_t i = index < 0 ? index + n : index;
         return is_index && i >= 0 && i < n ? PyList_GET_ITEM(o, i) : NULL;
     }
-    if (PyTuple_Check(o) && m->mp_subscript == PyTuple_Type.tp_as_mapping->mp_subscript) {
+    if (PyTuple_Check(o)) {
         Py_ssize_t n = PyTuple_GET_SIZE(o);
         Py_ssize_t i = index < 0 ? index + n : index;
         if (rec)
             rec_tuple_item(rec, o, i);
         return is_index && i >= 0 && i < n ? PyTuple_GET_ITEM(o, i) : NULL;
     }
-    if (PyDict_Check(o) && m->mp_subscript == PyDict_Type.tp_as_mapping->mp_subscript)
-        return tc_dict_get(o, key, hash, rec);
-    return NULL;
+    return PyDict_Check(o) ? tc_dict_get(o, key, hash, rec) : NULL;
 }
 
+/* As the builtin base class counts, past what a subclass overrides. */
 Py_ssize_t tc_length(PyObject *o, int *frozen)
 {
     PyTypeObject *tp = Py_TYPE(o);
     *frozen = 0;
-    if (PyDict_Check(o) && tp->tp_as_mapping->mp_length == PyDict_Type.tp_as_mapping->mp_length)
+    if (PyDict_Check(o))
         return ((PyDictObject *)o)->ma_used;
-    PySequenceMethods *s = tp->tp_as_sequence;
-    if (s == NULL)
-        return -1;
-    if (PyList_Check(o) && s->sq_length == PyList_Type.tp_as_sequence->sq_length)
+    if (PyList_Check(o))
         return PyList_GET_SIZE(o);
-    if (PyAnySet_Check(o) && s->sq_length == PySet_Type.tp_as_sequence->sq_length) {
+    if (PyAnySet_Check(o)) {
         *frozen = PyFrozenSet_Check(o);
         return PySet_GET_SIZE(o);
     }
     *frozen = 1;
-    if (PyTuple_Check(o) && s->sq_length == PyTuple_Type.tp_as_sequence->sq_length)
+    if (PyTuple_Check(o))
         return PyTuple_GET_SIZE(o);
-    if (PyUnicode_Check(o) && s->sq_length == PyUnicode_Type.tp_as_sequence->sq_length)
+    if (PyUnicode_Check(o))
         return PyUnicode_GET_LENGTH(o);
-    if (PyBytes_Check(o) && s->sq_length == PyBytes_Type.tp_as_sequence->sq_length)
+    if (PyBytes_Check(o))
         return PyBytes_GET_SIZE(o);
     if (tp == &PyRange_Type) {
-        Py_ssize_t n = s->sq_length(o);
+        Py_ssize_t n = tp->tp_as_sequence->sq_length(o);
         if (n < 0)
             PyErr_Clear();
         return n;
@@ -312,21 +305,26 @@ static inline int key_equal(PyObject *a, PyObject *b)
 
 int tc_dict_keys_equal(PyObject *o, PyObject *keys)
 {
-    Py_ssize_t n = PyTuple_GET_SIZE(keys), i = 0;
+    Py_ssize_t n = PyTuple_GET_SIZE(keys), i = 0, pos = 0;
+    PyObject *k, *v;
+    if (PyAnySet_Check(o)) {                 /* in the order of its table, in which it iterates; entries that were removed have hash -1 */
+        PySetObject *set = (PySetObject *)o;
+        for (setentry *e = set->table; e <= set->table + set->mask; e++) {
+            if (e->key && e->hash != -1 && (i >= n || !key_equal(e->key, PyTuple_GET_ITEM(keys, i++))))
+                return 0;
+        }
+        return i == n;
+    }
     if (!PyDict_Check(o) || ((PyDictObject *)o)->ma_used != n)
         return 0;
-    if (Py_TYPE(o)->tp_iter == PyDict_Type.tp_iter) {
-        Py_ssize_t pos = 0;
-        PyObject *k, *v;
+    if (!PyODict_Check(o)) {
         while (PyDict_Next(o, &pos, &k, &v)) {
             if (i >= n || !key_equal(k, PyTuple_GET_ITEM(keys, i++)))
                 return 0;
         }
         return i == n;
     }
-    if (!PyODict_CheckExact(o))
-        return 0;
-    PyObject *it = PyObject_GetIter(o), *k;
+    PyObject *it = PyODict_Type.tp_iter(o);
     int same = it != NULL;
     while (same && (k = PyIter_Next(it))) {
         same = i < n && key_equal(k, PyTuple_GET_ITEM(keys, i++));
