@@ -92,7 +92,11 @@ class GradGraph:
 
     def _call(self, inputs: tuple) -> tuple:
         everything: list[Any] = []
-        diff = self.function.apply(everything, *inputs)
+        try:
+            diff = self.function.apply(everything, *inputs)
+        except Exception as e:
+            e._tcompile_final = bool(everything)             # type: ignore[attr-defined]   raised by a hook for saved tensors: not the graph's
+            raise
         plan = self.joint.outputs
         for i, d in plan.writes:
             inputs[i].copy_(diff[d])
