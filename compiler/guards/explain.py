@@ -17,7 +17,7 @@ from .python_program import PythonGuardProgram, evaluate_source
 from .source import Source
 from .state import read_field
 from .tensors import is_symbol, tensor_mismatch
-from .values import Unreachable, const_equal, dict_keys, length
+from .values import Unreachable, class_holds, const_equal, dict_keys, length, same_code
 
 __all__ = ["explain_failure", "brief"]
 
@@ -240,6 +240,22 @@ def _plain(guard: Guard, name: str, value: Any) -> GuardFailure:
     elif kind == "FLOAT":
         f.expected_text, f.got_text = f"`{name}` was a float", f"`{name}` is {brief(value)}"
         f.suggestion = f"pass float({name})"
+    elif kind == "FUNCTION":
+        if not isinstance(value, types.FunctionType):
+            f.expected_text, f.got_text = f"`{name}` was a function", f"`{name}` is {brief(value)}"
+        elif same_code(value.__code__, expected.code):
+            f.expected_text = f"`{name}` was a function of the same module as before"
+            f.got_text = f"`{name}` has the same code and other globals"
+        else:
+            f.expected_text = f"`{name}` was {expected.code.co_qualname}, line {expected.code.co_firstlineno}"
+            f.got_text = f"`{name}` is {brief(value)}, line {value.__code__.co_firstlineno}, of other code"
+        f.suggestion = "define the function once; each body that it gets has its own entry"
+    elif kind == "CLASS":
+        other = next((n for n, wanted in expected if not class_holds(value, ((n, wanted),))), "")
+        f.got, f.detail = None, other
+        f.expected_text = f"`{name}.{other}` was as captured"
+        f.got_text = f"`{name}.{other}` is another, or is gone"
+        f.suggestion = "complete the class before the first call"
     elif kind == "CODE":
         f.expected_text, f.got_text = f"the code of `{name}` was as captured", f"the code of `{name}` is another"
         f.suggestion = "define the function once; redefining it compiles anew"

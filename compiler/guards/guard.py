@@ -19,6 +19,9 @@ NO_ALIAS        tuple of Sources: the objects are all different
 NO_OVERLAP      tuple of Sources: the tensors' memory does not overlap (needed where one of them is mutated)
 STATE           GlobalState field dict: {"grad_mode": True, ...}; source is None
 CODE            the code object of the function at source
+FUNCTION        FunctionSpec: a Python function of this code (or an equal one of the same file) and these globals
+CLASS           tuple of (name, found): what the names give in the class at source and its bases; `found` is the object, a
+                weak reference to it (functions), or Ellipsis where there is no such attribute
 WEAK_ID         a weak reference: identity, without keeping the object alive (module instances, user objects). An object
                 may be given too: it is referenced weakly where it can be
 
@@ -32,10 +35,10 @@ from typing import Any
 
 from .source import Source
 
-__all__ = ["Guard", "TensorSpec", "GuardFailure", "KINDS", "STATE_FIELDS"]
+__all__ = ["Guard", "TensorSpec", "FunctionSpec", "GuardFailure", "KINDS", "STATE_FIELDS"]
 
 KINDS = ("ID", "TYPE", "EQUALS", "LEN", "DICT_KEYS", "HASATTR", "TENSOR", "INT_SYMBOL", "FLOAT", "PREDICATE", "ALIAS",
-         "NO_ALIAS", "NO_OVERLAP", "STATE", "CODE", "WEAK_ID")
+         "NO_ALIAS", "NO_OVERLAP", "STATE", "CODE", "FUNCTION", "CLASS", "WEAK_ID")
 
 # What STATE guards may hold; `compiler/guards/state.py` reads the present values.
 STATE_FIELDS = ("grad_mode", "inference_mode", "autocast", "deterministic", "default_dtype", "default_device",
@@ -58,6 +61,14 @@ class TensorSpec:
     is_neg: bool = False
     data_ptr: int | None = None      # relied on only where a plan baked the address in
     is_inference: bool | None = None # made in inference mode; None: not relied on
+
+
+@dataclass(frozen=True, eq=False)
+class FunctionSpec:
+    """What a FUNCTION guard fixes. A function defined anew by the same text (a cell that ran again) fits; its closure and
+    its defaults are guarded apart, where they are read."""
+    code: Any                        # types.CodeType
+    globals: Any = None              # its __globals__; None: those of the frame's own function
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from .guard import Guard, TensorSpec
 from .plan import Plan
 from .state import read_field
 from .tensors import is_symbol, key_template, tensor_mismatch
-from .values import Unreachable, plain_key, step
+from .values import Unreachable, plain_key, same_code, step
 
 __all__ = ["lower_plan"]
 
@@ -102,6 +102,10 @@ class _Lowering:
         slots = tuple(self.slot[w] for w in where) if many else ()
         if kind in ("ID", "WEAK_ID", "TYPE", "EQUALS", "CODE"):
             return self._make("C_" + kind, obj=payload, **common)
+        if kind == "FUNCTION":
+            return self._make("C_FUNCTION", obj=payload.code, data=payload.globals, ask=same_code, **common)
+        if kind == "CLASS":
+            return self._make("C_CLASS", obj=tuple(part for pair in payload for part in pair), **common)
         if kind == "LEN":
             return self._make("C_LEN", n=payload, **common)
         if kind == "DICT_KEYS":

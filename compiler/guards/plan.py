@@ -33,6 +33,8 @@ _COST = {
     "TYPE": 1,
     "WEAK_ID": 1,
     "CODE": 1,
+    "FUNCTION": 1,
+    "CLASS": 2,
     "INT_SYMBOL": 1,
     "FLOAT": 1,
     "EQUALS": 2,

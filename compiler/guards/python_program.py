@@ -15,7 +15,18 @@ from .guard import Guard
 from .plan import Plan, make_plan
 from .state import read_field
 from .tensors import memory_range, tensor_mismatch
-from .values import Absent, Unreachable, const_equal, dict_keys, key_equal, length, load_attr, step
+from .values import (
+    Absent,
+    Unreachable,
+    class_holds,
+    const_equal,
+    dict_keys,
+    key_equal,
+    length,
+    load_attr,
+    same_code,
+    step,
+)
 
 __all__ = ["PythonGuardProgram", "evaluate_source", "no_overlap"]
 
@@ -135,13 +146,13 @@ class PythonGuardProgram:
                     continue
                 _, index, kind, where, payload = s
                 value = [slots[i] for i in where] if isinstance(where, tuple) else slots[where] if where >= 0 else None
-                if not self._holds(kind, value, payload, bindings):
+                if not self._holds(kind, value, payload, bindings, func):
                     return index
             except Unreachable:
                 return self._needed_by[n]
         return -1
 
-    def _holds(self, kind: str, value: Any, expected: Any, bindings: dict[str, int]) -> bool:
+    def _holds(self, kind: str, value: Any, expected: Any, bindings: dict[str, int], func: Any) -> bool:
         if kind == "ID":
             return value is expected
         if kind == "WEAK_ID":
@@ -185,6 +196,12 @@ class PythonGuardProgram:
             return no_overlap(value)
         if kind == "STATE":
             return all(read_field(f) == wanted for f, wanted in expected.items())
+        if kind == "FUNCTION":
+            wanted = func.__globals__ if expected.globals is None else expected.globals
+            same = type(value) is types.FunctionType and value.__globals__ is wanted
+            return same and same_code(value.__code__, expected.code)
+        if kind == "CLASS":
+            return class_holds(value, expected)
         if kind == "CODE":
             return type(value) is types.FunctionType and value.__code__ is expected
         raise AssertionError(kind)

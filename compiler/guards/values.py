@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import enum
 import math
+import re
 import types
+import weakref
 from collections import OrderedDict, namedtuple
 from typing import Any
 
@@ -24,6 +26,9 @@ __all__ = [
     "const_equal",
     "instance_dict",
     "dict_keys",
+    "same_code",
+    "class_lookup",
+    "class_holds",
     "step",
 ]
 
@@ -234,12 +239,10 @@ def load_item(obj: Any, key: Any) -> Any:
 
 
 def length(obj: Any) -> int:
-    """len(obj) of a builtin container or string, or of a subclass that did not change __len__."""
+    """len() of a builtin container or string, as the builtin base class counts."""
     for base in (list, tuple, dict, str, bytes, set, frozenset, range):
         if isinstance(obj, base):
             return base.__len__(obj)
-    if type(obj) is OrderedDict:
-        return dict.__len__(obj)
     raise Unreachable("len")
 
 
@@ -282,6 +285,41 @@ def const_equal(a: Any, b: Any) -> bool:
 
 def _float_equal(a: float, b: float) -> bool:
     return (a == b and math.copysign(1.0, a) == math.copysign(1.0, b)) or (a != a and b != b)
+
+
+_IPYTHON_CELL = re.compile(r"<ipython-input-\d+-(\w+)>")     # plain IPython numbers its cells; the rest is a hash of the text
+
+
+def same_code(a: types.CodeType, b: types.CodeType) -> bool:
+    """Whether two code objects are one and the same piece of source: equal, lines included, and of the same file or cell."""
+    if a is b:
+        return True
+    if a != b:
+        return False
+    if a.co_filename == b.co_filename:
+        return True
+    cells = _IPYTHON_CELL.fullmatch(a.co_filename), _IPYTHON_CELL.fullmatch(b.co_filename)
+    return cells[0] is not None and cells[1] is not None and cells[0][1] == cells[1][1]
+
+
+def class_lookup(cls: type, name: str) -> Any:
+    """What `name` gives in the class and its bases, without binding it; Ellipsis where there is no such attribute."""
+    found = _type_lookup(cls, name)
+    return ... if found is _MISSING else found
+
+
+def class_holds(cls: Any, expected: tuple) -> bool:
+    """Whether the names of a CLASS guard still give what they gave."""
+    if not isinstance(cls, type):
+        return False
+    for name, wanted in expected:
+        if isinstance(wanted, weakref.ref):
+            wanted = wanted()
+            if wanted is None:
+                return False
+        if class_lookup(cls, name) is not wanted:
+            return False
+    return True
 
 
 def is_constant(value: Any) -> bool:

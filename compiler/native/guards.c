@@ -134,16 +134,20 @@ static PyObject *load(Run *r, const Ins *i)
         return tc_item(base, i->obj, i->n, i->flag, i->hash, rec);
     case L_DICT:
         if (rec)
-            rec_object(rec, base);
+            rec_container(rec, base);
         return PyDict_Check(base) ? tc_dict_get(base, i->obj, i->hash, rec) : NULL;
     case L_TYPE:
         if (rec)
             rec_object(rec, base);
         return (PyObject *)Py_TYPE(base);
     case L_CELL:
-        if (rec)
-            rec->unwatchable = 1;
-        return Py_TYPE(base) == &PyCell_Type ? PyCell_GET(base) : NULL;
+        if (Py_TYPE(base) != &PyCell_Type)
+            return NULL;
+        if (rec) {
+            rec_object(rec, base);
+            rec_word(rec, &((PyCellObject *)base)->ob_ref);
+        }
+        return PyCell_GET(base);
     case L_DEFAULT: {
         if (!PyFunction_Check(base))
             return NULL;
@@ -333,6 +337,61 @@ static int check_no_overlap(Run *r, const Ins *i)
     return HOLDS;
 }
 
+/* The code that the guard names, or an equal one of the same file (a cell that ran again), with the globals it had. */
+static int check_function(Run *r, const Ins *i, PyObject *v)
+{
+    if (Py_TYPE(v) != &PyFunction_Type)
+        return FAILED;
+    PyFunctionObject *f = (PyFunctionObject *)v;
+    FunctionCheck *c = i->data;
+    if (r->rec) {
+        rec_object(r->rec, v);
+        rec_word(r->rec, &f->func_code);
+        rec_word(r->rec, &f->func_globals);
+    }
+    PyObject *globals = c->globals ? c->globals : PyFunction_Check(r->func) ? PyFunction_GET_GLOBALS(r->func) : NULL;
+    if (f->func_globals != globals)
+        return FAILED;
+    if (f->func_code == i->obj || (c->equal && ((PyWeakReference *)c->equal)->wr_object == f->func_code))
+        return HOLDS;
+    PyObject *answer = PyObject_CallFunctionObjArgs(i->ask, f->func_code, i->obj, NULL);
+    int yes = answer ? PyObject_IsTrue(answer) : ERROR;
+    Py_XDECREF(answer);
+    if (yes > 0) {
+        PyObject *ref = PyWeakref_NewRef(f->func_code, NULL);
+        if (ref == NULL)
+            return ERROR;
+        Py_XSETREF(c->equal, ref);
+    }
+    return yes;
+}
+
+/* What the names give in the class and its bases: obj is (name, expected, name, expected, ...); expected is the object, a
+   weak reference to it, or Ellipsis for none. */
+static int check_class(Run *r, const Ins *i, PyObject *v)
+{
+    if (!PyType_Check(v))
+        return FAILED;
+    if (r->rec) {
+        rec_object(r->rec, v);
+        rec_type(r->rec, (PyTypeObject *)v);
+    }
+    for (Py_ssize_t k = 0; k < PyTuple_GET_SIZE(i->obj); k += 2) {
+        PyObject *found = _PyType_Lookup((PyTypeObject *)v, PyTuple_GET_ITEM(i->obj, k));
+        PyObject *expected = PyTuple_GET_ITEM(i->obj, k + 1);
+        if (PyWeakref_CheckRef(expected)) {
+            expected = ((PyWeakReference *)expected)->wr_object;
+            if (expected == Py_None)
+                return FAILED;
+        } else if (expected == Py_Ellipsis) {
+            expected = NULL;
+        }
+        if (found != expected)
+            return FAILED;
+    }
+    return HOLDS;
+}
+
 static int check(Run *r, const Ins *i)
 {
     PyObject *v = i->base >= 0 ? SLOT(r, i->base) : NULL;
@@ -356,7 +415,7 @@ static int check(Run *r, const Ins *i)
         int frozen;
         Py_ssize_t n = tc_length(v, &frozen);
         if (rec) {
-            rec_object(rec, v);
+            rec_container(rec, v);
             if (PyTuple_Check(v))
                 rec_tuple_item(rec, v, -1);
             else if (frozen)
@@ -370,7 +429,7 @@ static int check(Run *r, const Ins *i)
     }
     case C_DICT_KEYS:
         if (rec) {
-            rec_object(rec, v);
+            rec_container(rec, v);
             if (PyDict_CheckExact(v))
                 rec_whole_dict(rec, v);
             else
@@ -428,6 +487,10 @@ static int check(Run *r, const Ins *i)
                 rec_word(rec, &((PyFunctionObject *)v)->func_code);
         }
         return PyFunction_Check(v) && ((PyFunctionObject *)v)->func_code == i->obj;
+    case C_FUNCTION:
+        return check_function(r, i, v);
+    case C_CLASS:
+        return check_class(r, i, v);
     }
     return FAILED;
 }

@@ -18,7 +18,7 @@
 
 /* What Python expects of the built extension; compiler/native/__init__.py has the same number. Raise both when the two
    sides must change together: an extension built from older sources then counts as missing. */
-#define TCOMPILE_NATIVE_API 6
+#define TCOMPILE_NATIVE_API 7
 
 #define HIDDEN __attribute__((visibility("hidden")))
 #define LIKELY(x) __builtin_expect(!!(x), 1)
@@ -26,5 +26,7 @@
 
 /* launcher.c: the runtime's kernel launcher. Weak, so that the module builds without it. */
 extern __attribute__((weak)) int tcompile_init_launcher(PyObject *module);
+/* cuda.c: the GPU's launcher. */
+HIDDEN int tc_init_cuda(PyObject *module);
 
 #endif

@@ -90,6 +90,13 @@ static void ins_clear(Ins *i)
         PyMem_Free(i->data);
     } else if (i->op == L_BUILTIN) {
         Py_XDECREF((PyObject *)i->data);
+    } else if (i->op == C_FUNCTION) {
+        FunctionCheck *c = i->data;
+        if (c) {
+            Py_XDECREF(c->globals);
+            Py_XDECREF(c->equal);
+            PyMem_Free(c);
+        }
     } else {
         PyMem_Free(i->data);
     }
@@ -181,6 +188,21 @@ static int ins_init(Ins *i, PyObject *tuple)
         return sizes_new(i, data);
     case C_ALIAS: case C_NO_ALIAS: case C_NO_OVERLAP:
         return slots_new(i, data);
+    case C_FUNCTION: {
+        FunctionCheck *c = i->data = PyMem_Calloc(1, sizeof *c);
+        if (c == NULL) {
+            PyErr_NoMemory();
+            return -1;
+        }
+        c->globals = data == Py_None ? NULL : Py_NewRef(data);
+        return 0;
+    }
+    case C_CLASS:
+        if (!PyTuple_Check(obj) || PyTuple_GET_SIZE(obj) % 2) {
+            PyErr_SetString(PyExc_TypeError, "a tuple of names and what they give was expected");
+            return -1;
+        }
+        return 0;
     }
     return 0;
 }
@@ -256,6 +278,8 @@ static int program_traverse(Program *p, visitproc visit, void *arg)
         for (int32_t n = 0; n < parts[k]->n; n++) {
             Py_VISIT(parts[k]->ins[n].obj);
             Py_VISIT(parts[k]->ins[n].ask);
+            if (parts[k]->ins[n].op == C_FUNCTION && parts[k]->ins[n].data)
+                Py_VISIT(((FunctionCheck *)parts[k]->ins[n].data)->globals);
         }
     }
     return 0;

@@ -10,6 +10,8 @@
 typedef struct { int32_t op; int64_t arg; } ExprOp;
 typedef struct { PyObject *expr; int n; ExprOp code[]; } ExprProgram;
 typedef struct { int what, dim; ExprProgram *program; } SizeCheck;
+/* globals: owned, NULL stands for the frame's own; equal: weak reference to the last code that was found equal */
+typedef struct { PyObject *globals, *equal; } FunctionCheck;
 
 typedef struct {
     uint8_t op, demoted, flag;

@@ -1,7 +1,7 @@
 #include "watch.h"
 
 TorchNames tc_torch;
-static PyObject *str_func, *str_class, *str_dict, *str_getattr, *str_getattribute, *str_tables[3];
+static PyObject *str_func, *str_class, *str_dict, *str_getattr, *str_getattribute, *str_tables[3], *str_fields[5];
 static PyObject *type_getattribute;
 
 static inline Py_hash_t name_hash(PyObject *name)
@@ -36,15 +36,23 @@ static PyObject *instance_dict(PyObject *o, Recorder *rec)
     PyObject **where = _PyObject_GetDictPtr(o);
     if (where == NULL)
         return NULL;
-    if (rec) {
+    if (rec)
         rec_word(rec, where);
-#if PY_VERSION_HEX >= 0x030D0000
-        /* 3.13 writes attributes of such objects without telling the dict. */
-        if (*where && ((PyDictObject *)*where)->ma_values != NULL)
-            rec->unwatchable = 1;
-#endif
-    }
     return *where;
+}
+
+/* o's own attribute `name`; whether o can have any in *has. */
+static PyObject *own_attr(PyObject *o, PyObject *name, int *has, Recorder *rec)
+{
+#if PY_VERSION_HEX >= 0x030D0000
+    PyObject *value;
+    *has = 1;
+    if (rec_inline_attr(rec, o, name, &value))
+        return value;
+#endif
+    PyObject *dict = instance_dict(o, rec);
+    *has = dict != NULL;
+    return dict ? tc_dict_get(dict, name, name_hash(name), rec) : NULL;
 }
 
 static int plain_slot(void *getattro)
@@ -144,6 +152,14 @@ static PyObject *class_attr(PyTypeObject *cls, PyObject *name, int *owned, int *
     return NULL;
 }
 
+/* Attributes of a function that are plain fields of it. */
+static PyObject **function_field(PyFunctionObject *f, PyObject *name)
+{
+    return name == str_fields[0] ? &f->func_closure : name == str_fields[1] ? &f->func_globals :
+           name == str_fields[2] ? &f->func_defaults : name == str_fields[3] ? &f->func_kwdefaults :
+           name == str_fields[4] ? &f->func_code : NULL;
+}
+
 PyObject *tc_attr(PyObject *o, PyObject *name, int *owned, int *why, Recorder *rec)
 {
     PyTypeObject *tp = Py_TYPE(o);
@@ -163,6 +179,14 @@ PyObject *tc_attr(PyObject *o, PyObject *name, int *owned, int *why, Recorder *r
         PyObject *d = instance_dict(o, rec);
         *why = TC_REFUSED;
         return d;
+    }
+    if (tp == &PyFunction_Type) {
+        PyObject **field = function_field((PyFunctionObject *)o, name);
+        if (field) {
+            if (rec)
+                rec_word(rec, field);
+            return *field ? *field : Py_None;
+        }
     }
     if (!plain_getattr(tp)) {
         *why = TC_REFUSED;
@@ -190,21 +214,21 @@ PyObject *tc_attr(PyObject *o, PyObject *name, int *owned, int *why, Recorder *r
         *owned = 1;
         return value;
     }
-    PyObject *dict = instance_dict(o, rec);
-    if (dict) {
-        PyObject *value = tc_dict_get(dict, name, name_hash(name), rec);
-        if (value)
-            return value;
-    }
+    int has;
+    PyObject *value = own_attr(o, name, &has, rec);
+    if (value)
+        return value;
     if (descr)
         return bind(descr, o, tp, owned, why, rec);
     PyObject *custom = _PyType_Lookup(tp, str_getattr);
-    if (dict && custom && custom == tc_torch.module_getattr) {
+    if (has && custom && custom == tc_torch.module_getattr) {
         for (int i = 0; i < 3; i++) {
-            PyObject *table = tc_dict_get(dict, str_tables[i], name_hash(str_tables[i]), rec);
+            PyObject *table = own_attr(o, str_tables[i], &has, rec);
             if (table == NULL || !PyDict_Check(table))
                 continue;
-            PyObject *value = tc_dict_get(table, name, name_hash(name), rec);
+            if (rec)
+                rec_container(rec, table);
+            value = tc_dict_get(table, name, name_hash(name), rec);
             if (value)
                 return value;
         }
@@ -214,7 +238,7 @@ PyObject *tc_attr(PyObject *o, PyObject *name, int *owned, int *why, Recorder *r
     *why = TC_ABSENT;
     if (custom || tp == &PyMethod_Type)
         *why = TC_REFUSED;
-    else if (PyModule_Check(o) && dict && tc_dict_get(dict, str_getattr, name_hash(str_getattr), rec))
+    else if (PyModule_Check(o) && own_attr(o, str_getattr, &has, rec))
         *why = TC_REFUSED;
     return NULL;
 }
@@ -229,8 +253,8 @@ PyObject *tc_method_function(PyObject *o, PyObject *name, int *owned, Recorder *
         if (descr && Py_TYPE(descr) == &PyFunction_Type) {
             if (rec)
                 rec_object(rec, o);
-            PyObject *dict = instance_dict(o, rec);
-            if (dict == NULL || tc_dict_get(dict, name, name_hash(name), rec) == NULL)
+            int has;
+            if (own_attr(o, name, &has, rec) == NULL)
                 return descr;
         }
     }
@@ -435,6 +459,11 @@ int tc_init_values(PyObject *module)
     PyObject *names[] = {str_func, str_class, str_dict, str_getattr, str_getattribute, str_tables[0], str_tables[1], str_tables[2]};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         PyObject_Hash(names[i]);
+    static const char *const fields[5] = {"__closure__", "__globals__", "__defaults__", "__kwdefaults__", "__code__"};
+    for (int i = 0; i < 5; i++) {
+        if ((str_fields[i] = PyUnicode_InternFromString(fields[i])) == NULL)
+            return -1;
+    }
     type_getattribute = _PyType_Lookup(&PyType_Type, str_getattribute);
     return 0;
 }

@@ -3,6 +3,15 @@
 /* ma_version_tag is deprecated from 3.12 on, and is there up to 3.13. */
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations"
 
+#if PY_VERSION_HEX >= 0x030D0000
+#define Py_BUILD_CORE
+#include <internal/pycore_dict.h>
+#include <internal/pycore_object.h>
+#undef Py_BUILD_CORE
+#endif
+
+enum { NO_VERSION = -2 };                           /* Seen.index of a type that gets no version any more */
+
 static int grow(void *pp, Py_ssize_t *cap, Py_ssize_t n, size_t item)
 {
     if (n < *cap)
@@ -98,21 +107,39 @@ void rec_object(Recorder *rec, PyObject *o)
     rec_type(rec, Py_TYPE(o));
 }
 
+static inline int has_version(PyTypeObject *type)
+{
+#if PY_VERSION_HEX >= 0x030D0000                        /* the flag is not kept any more */
+    return type->tp_version_tag != 0;
+#else
+    return type->tp_flags & Py_TPFLAGS_VALID_VERSION_TAG && type->tp_version_tag != 0;
+#endif
+}
+
 void rec_type(Recorder *rec, PyTypeObject *type)
 {
     static PyObject *name;
     int fresh;
     if (type->tp_flags & Py_TPFLAGS_IMMUTABLETYPE && !(type->tp_flags & Py_TPFLAGS_HEAPTYPE))
         return;                                     /* a static type neither changes nor dies */
-    if (!seen(rec, type, &fresh) || !fresh)
+    Seen *s = seen(rec, type, &fresh);
+    if (s == NULL)
         return;
-    if (!(type->tp_flags & Py_TPFLAGS_VALID_VERSION_TAG)) {
+    if (!fresh) {
+        rec->unwatchable |= s->index == NO_VERSION;
+        return;
+    }
+    if (!has_version(type)) {
         if (name == NULL)
             name = PyUnicode_InternFromString("__class__");
         _PyType_Lookup(type, name);                 /* gives the type a version, where it may still have one */
     }
-    if (!(type->tp_flags & Py_TPFLAGS_VALID_VERSION_TAG) || type->tp_version_tag == 0 ||
-        grow(&rec->types, &rec->cap_types, rec->n_types, sizeof *rec->types) < 0) {
+    if (!has_version(type)) {
+        s->index = NO_VERSION;                      /* it changed too often for the interpreter: asked at each call */
+        rec->unwatchable = 1;
+        return;
+    }
+    if (grow(&rec->types, &rec->cap_types, rec->n_types, sizeof *rec->types) < 0) {
         rec->failed = 1;
         return;
     }
@@ -139,20 +166,83 @@ static DictRecord *dict_record(Recorder *rec, PyObject *dict)
     return s->index < 0 ? NULL : &rec->dicts[s->index];
 }
 
+#if PY_VERSION_HEX >= 0x030D0000
+/* The word that holds the value of `name` among `values`, whose names are `keys`; for a name that is not among them, the
+   number of names. The first word of `values` says whether they are in force, and how many are set. */
+static PyObject *rec_value_of(Recorder *rec, PyDictKeysObject *keys, PyDictValues *values, PyObject *name)
+{
+    if (rec)
+        rec_word(rec, values);
+    PyDictUnicodeEntry *entries = DK_UNICODE_ENTRIES(keys);
+    for (Py_ssize_t i = 0; i < keys->dk_nentries; i++) {
+        if (entries[i].me_key == name || (entries[i].me_key && PyUnicode_Compare(entries[i].me_key, name) == 0)) {
+            if (rec)
+                rec_word(rec, &values->values[i]);
+            return values->values[i];
+        }
+    }
+    if (rec)
+        rec_word(rec, &keys->dk_nentries);
+    return NULL;
+}
+
+int rec_inline_attr(Recorder *rec, PyObject *o, PyObject *name, PyObject **value)
+{
+    PyTypeObject *tp = Py_TYPE(o);
+    if (!(tp->tp_flags & Py_TPFLAGS_INLINE_VALUES) || !_PyObject_InlineValues(o)->valid)
+        return 0;
+    PyDictKeysObject *keys = ((PyHeapTypeObject *)tp)->ht_cached_keys;
+    if (keys == NULL || keys->dk_kind == DICT_KEYS_GENERAL)
+        return 0;
+    *value = rec_value_of(rec, keys, _PyObject_InlineValues(o), name);
+    return 1;
+}
+#endif
+
 void rec_lookup(Recorder *rec, PyObject *dict, PyObject *key, Py_hash_t hash, PyObject *value)
 {
+#if PY_VERSION_HEX >= 0x030D0000
+    PyDictObject *mp = (PyDictObject *)dict;
+    if (mp->ma_values != NULL) {                    /* the dict of such an object */
+        rec_word(rec, &mp->ma_values);
+        if (!PyUnicode_CheckExact(key) || mp->ma_keys->dk_kind == DICT_KEYS_GENERAL)
+            rec->unwatchable = 1;
+        else
+            rec_value_of(rec, mp->ma_keys, mp->ma_values, key);
+        return;
+    }
+#endif
     DictRecord *d = dict_record(rec, dict);
     if (d == NULL || grow(&rec->lookups, &rec->cap_lookups, rec->n_lookups, sizeof *rec->lookups) < 0) {
         rec->failed = 1;
         return;
     }
     Py_INCREF(key);
-    rec->lookups[rec->n_lookups] = (Lookup){key, hash, value, d->first_lookup};
+    rec->lookups[rec->n_lookups] = (Lookup){key, value, value ? Py_TYPE(value) : NULL, hash, d->first_lookup};
     d->first_lookup = (int32_t)rec->n_lookups++;
+}
+
+/* A plain dict that a lookup just gave, and of which any change counts: its version is no other dict's, and what else may
+   come to lie at its address has another type, which dict_unchanged() compares. So its type pointer need not be. */
+void rec_container(Recorder *rec, PyObject *o)
+{
+    if (PyDict_CheckExact(o) || PyODict_CheckExact(o)) {
+        for (Py_ssize_t i = rec->n_lookups; i-- > 0 && i >= rec->n_lookups - 4;) {
+            if (rec->lookups[i].value == o)
+                return;
+        }
+    }
+    rec_object(rec, o);
 }
 
 void rec_whole_dict(Recorder *rec, PyObject *dict)
 {
+#if PY_VERSION_HEX >= 0x030D0000
+    if (((PyDictObject *)dict)->ma_values != NULL) {
+        rec->unwatchable = 1;
+        return;
+    }
+#endif
     DictRecord *d = dict_record(rec, dict);
     if (d)
         d->whole = 1;
@@ -178,16 +268,17 @@ void rec_hold(Recorder *rec, PyObject *o)
     }
 }
 
-/* A dict has a new version: whether what was looked up in it is still what it gives. The values are compared by address
-   alone. That is sound: whatever a check relied on in such a value is itself recorded (its type word, its dict word and
-   that dict's version, which is never used again), weak (the reference's word), or held. */
+/* A dict has a new version: whether what was looked up in it is still what it gives. The values are compared by address and
+   type alone. That is sound: whatever a check relied on in such a value is itself recorded (its type word, its dict word
+   and that dict's version, which is never used again), weak (the reference's word), or held. */
 static int dict_unchanged(Recorder *rec, DictRecord *d)
 {
     if (d->whole)
         return 0;
     for (int32_t i = d->first_lookup; i >= 0; i = rec->lookups[i].next) {
         Lookup *k = &rec->lookups[i];
-        if (tc_dict_get(d->dict, k->key, k->hash, NULL) != k->value)
+        PyObject *now = tc_dict_get(d->dict, k->key, k->hash, NULL);
+        if (now != k->value || (now && Py_TYPE(now) != k->type))
             return 0;
     }
     return 1;

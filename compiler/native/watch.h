@@ -11,7 +11,12 @@
 
 typedef struct { const uint64_t *addr; uint64_t value; } Word;
 typedef struct { PyTypeObject *type; unsigned int version; } TypeVersion;
-typedef struct { PyObject *key; Py_hash_t hash; PyObject *value; int32_t next; } Lookup;   /* value: compared only */
+typedef struct {
+    PyObject *key, *value;                                  /* value and its type: compared only */
+    PyTypeObject *type;
+    Py_hash_t hash;
+    int32_t next;
+} Lookup;
 typedef struct { PyObject *dict; int32_t first_lookup; int whole; } DictRecord;            /* dict: borrowed */
 typedef struct { uint64_t addr; int32_t index; } Seen;
 
@@ -30,8 +35,14 @@ struct Recorder {
 HIDDEN void rec_clear(Recorder *rec);
 HIDDEN void rec_word(Recorder *rec, const void *addr);
 HIDDEN void rec_type(Recorder *rec, PyTypeObject *type);
-HIDDEN void rec_object(Recorder *rec, PyObject *o);                  /* its type pointer */
+HIDDEN void rec_object(Recorder *rec, PyObject *o);                  /* its type pointer, and the type */
+HIDDEN void rec_container(Recorder *rec, PyObject *o);               /* rec_object; left out where a dict's version says it */
 HIDDEN void rec_lookup(Recorder *rec, PyObject *dict, PyObject *key, Py_hash_t hash, PyObject *value);
+#if PY_VERSION_HEX >= 0x030D0000
+/* An attribute that lies in the object itself: 3.13 writes those without telling any dict, so the word it lies in is
+   recorded. 0 where this object keeps its attributes in a dict alone. `rec` may be NULL. */
+HIDDEN int rec_inline_attr(Recorder *rec, PyObject *o, PyObject *name, PyObject **value);
+#endif
 HIDDEN void rec_whole_dict(Recorder *rec, PyObject *dict);           /* any change of it counts */
 HIDDEN void rec_tuple_item(Recorder *rec, PyObject *tuple, Py_ssize_t i);   /* its length, and item i where it is inside */
 HIDDEN void rec_hold(Recorder *rec, PyObject *o);

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import sys
 import time
 import types
 import weakref
@@ -13,6 +12,8 @@ import torch
 import torch.nn as nn
 from tcompile.compiler.guards import Guard, TensorSpec, compile_guards
 from tcompile.compiler.guards import source as S
+from tcompile.compiler.guards.guard import FunctionSpec
+from tcompile.compiler.guards.values import class_lookup
 from tcompile.compiler.native import native
 
 pytestmark = pytest.mark.skipif(native is None, reason="the C extension is not built")
@@ -78,14 +79,9 @@ def program_for(net, root):
     return p
 
 
-watchable = pytest.mark.skipif(
-    sys.version_info >= (3, 13), reason="3.13 writes attributes unseen: structure is checked, not watched"
-)
-
-
-@watchable
 def test_structure_is_skipped_while_unchanged(root):
     net = Net(3)
+    net.layers[1].calls = 0
     p = program_for(net, root)
     info = p.watch_info
     assert info["armed"] and info["demoted"] == 0 and info["armings"] == 1
@@ -328,7 +324,7 @@ def test_tuples_are_watched_without_keeping_their_items_alive():
     ]
     p = compile_guards(guards, 1)
     assert p.check(func, (h,)) == p.check(func, (h,)) == -1
-    assert p.watch_info["demoted"] == 0 or sys.version_info >= (3, 13)
+    assert p.watch_info["demoted"] == 0
     h.blocks[1].scale = 3.0
     assert p.check(func, (h,)) == 2
     h.blocks[1].scale = 2.0
@@ -414,7 +410,185 @@ def test_random_changes_agree_with_python(root):
     assert 100 < failed < 1450
 
 
-@watchable
+class Plain:
+    pass
+
+
+def write(o, name, value):
+    """The interpreter specialises these instructions once they are warm: each kind of store is one of its own."""
+    if name == "a":
+        o.a = value
+    elif name == "b":
+        o.b = value
+    else:
+        o.c = value
+
+
+@pytest.mark.parametrize("taken", [False, True], ids=["no dict", "dict taken"])
+def test_attributes_in_the_object_itself(taken):
+    for i in range(200):
+        warm = Plain()
+        write(warm, "a", i), write(warm, "b", i), write(warm, "c", i)
+    o = Plain()
+    write(o, "a", 1)
+    d = o.__dict__ if taken else None
+    guards = [Guard(S.attr(X, "a"), "EQUALS", 1), Guard(X, "TYPE", Plain), Guard(S.attr(X, "h"), "TYPE", Plain)]
+    guards += [Guard(X, "HASATTR", (n, False)) for n in ("b", "c", "d")]
+    o.h = Plain()
+    p = compile_guards(guards, 1)
+
+    def holds():
+        first = p.check(func, (o,)) == -1
+        assert (p.check(func, (o,)) == -1) == first
+        return first
+
+    assert holds() and p.watch_info["armed"] and p.watch_info["demoted"] == 0
+    for _ in range(50):
+        write(o, "a", 2)
+        assert not holds()
+        write(o, "a", 1)
+        assert holds()
+    o.b = o.c = 0
+    assert not holds()
+    del o.b
+    assert not holds()
+    del o.c
+    assert holds()
+    o.e = 5                                        # no guard reads it
+    assert holds()
+    del o.e
+    o.d = 1                                        # as many attributes as before
+    assert not holds()
+    o.__dict__.pop("d")
+    assert holds()
+    o.__dict__["b"] = 1
+    assert not holds()
+    o.__dict__.clear()
+    assert not holds()
+    o.__dict__.update(a=1, h=Plain())
+    assert holds()
+    if d is not None and o.__dict__ is d:
+        d["a"] = 3
+        assert not holds()
+        d["a"] = 1
+        assert holds()
+    o.__dict__ = {"a": 1, "h": Plain()}
+    assert holds()
+    o.__dict__ = {"a": 2, "h": Plain()}
+    assert not holds()
+    object.__setattr__(o, "a", 1)
+    assert holds()
+    setattr(o, "b", 1)
+    assert not holds()
+
+
+def test_a_type_that_has_run_out_of_versions_is_asked_at_each_call():
+    class Busy:
+        k = 1
+
+    for i in range(3000):
+        Busy.other = i
+        Busy().other                               # the interpreter gives it a version each time
+    o = Busy()
+    p = compile_guards([Guard(S.attr(X, "k"), "EQUALS", 1), Guard(X, "TYPE", Busy)], 1)
+    assert p.check(func, (o,)) == -1 and p.check(func, (o,)) == -1
+    Busy.k = 2
+    assert p.check(func, (o,)) == 0
+    Busy.k = 1
+    assert p.check(func, (o,)) == -1
+
+
+def test_functions_by_their_parts_are_watched():
+    def make(k):
+        def inner(x, y=1, *, z=2):
+            return x * k
+
+        return inner
+
+    holder = Plain()
+    holder.f = make(3)
+    f = S.attr(X, "f")
+    guards = [
+        Guard(f, "TYPE", types.FunctionType),
+        Guard(f, "FUNCTION", FunctionSpec(holder.f.__code__)),
+        Guard(S.cell(S.item(S.attr(f, "__closure__"), 0)), "EQUALS", 3),
+        Guard(S.default(f, 0), "EQUALS", 1),
+        Guard(S.kwdefault(f, "z"), "EQUALS", 2),
+    ]
+    p, slow = compile_guards(guards, 1), compile_guards(guards, 1, force_python=True)
+
+    def first_failure():
+        got = [p.check(func, (holder,)) for _ in range(2)]
+        assert got[0] == got[1] == slow.check(func, (holder,))
+        return got[0]
+
+    assert first_failure() == -1 and p.watch_info["armed"] and p.watch_info["demoted"] == 0
+    holder.f = make(3)                             # another object, the same function
+    assert first_failure() == -1
+    holder.f = make(4)
+    assert first_failure() == 2
+    holder.f.__closure__[0].cell_contents = 3
+    assert first_failure() == -1
+    holder.f.__defaults__ = (5,)
+    assert first_failure() == 3
+    holder.f.__defaults__ = (1,)
+    holder.f.__kwdefaults__["z"] = 3
+    assert first_failure() == 4
+    holder.f.__kwdefaults__ = {"z": 2}
+    assert first_failure() == -1
+    holder.f.__code__ = make(3).__code__.replace()  # equal, and another object
+    assert first_failure() == -1
+    holder.f.__code__ = make(3).__code__.replace(co_filename="elsewhere")
+    assert first_failure() == 1
+    other = make(3)
+    holder.f = types.FunctionType(other.__code__, {}, "inner", (1,), other.__closure__)
+    holder.f.__kwdefaults__ = {"z": 2}
+    assert first_failure() == 1                    # its globals are others
+    holder.f = len
+    assert first_failure() in (0, 1)
+
+
+def test_what_a_class_gives_is_watched():
+    class Base:
+        def m(self):
+            return 1
+
+    class Derived(Base):
+        pass
+
+    def lookups():
+        return tuple((n, class_lookup(Derived, n)) for n in ("m", "__bool__", "__len__", "p"))
+
+    guards = [Guard(X, "TYPE", Derived), Guard(S.const(Derived), "CLASS", lookups())]
+    p, slow = compile_guards(guards, 1), compile_guards(guards, 1, force_python=True)
+    o, original = Derived(), Base.m
+
+    def holds():
+        got = {q.check(func, (o,)) for q in (p, p, slow)}
+        assert len(got) == 1
+        return got == {-1}
+
+    assert holds() and p.watch_info["demoted"] == 0
+    Base.unrelated = 1
+    assert holds()
+    Derived.m = lambda self: 2
+    assert not holds()
+    del Derived.m
+    assert holds()
+    Base.m = lambda self: 3
+    assert not holds()
+    Base.m = original
+    Derived.__bool__ = lambda self: False
+    assert not holds()
+    del Derived.__bool__
+    Base.p = property(lambda self: 1)
+    assert not holds()
+    del Base.p
+    assert holds()
+    Derived.__bases__ = (type("Between", (Base,), {"__len__": lambda self: 0}),)
+    assert not holds()
+
+
 def test_budget_of_an_80_layer_model(capsys, root):
     net = Net(80)
     guards = module_guards(net, X, [], root)
