@@ -21,7 +21,7 @@ from . import builtin_functions, handlers_control, handlers_data, library_functi
 from .breaks import make_graph_break
 from .bytecode.regions import outline_loop
 from .bytecode.resume import ResumeSpec, live_locals, make_break, make_resume, stack_kinds
-from .bytecode.splice import CannotResume
+from .bytecode.splice import CannotResume, in_flight
 from .entry_source import EntryWriter
 from .failing import give_back, inputs_to_keep, keep, run_natively
 from .frame import Frame
@@ -284,7 +284,9 @@ class _Attempt:
             if isinstance(value, Unread):
                 arguments.append(writer.load(value.source))
             elif param.kind == "stack":
-                arguments.append(writer.stack_value(value))
+                text = writer.stack_value(value)
+                handled_here = param.number > 0 and spec.kinds[param.number - 1] == "prev_exc"
+                arguments.append(f"{writer.constant(in_flight)}({text})" if handled_here else text)
             else:
                 arguments.append(writer.value(value))
         if spec.closure:

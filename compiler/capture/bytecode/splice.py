@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import sys
 from dataclasses import dataclass
-from types import CellType, CodeType
+from types import CellType, CodeType, TracebackType
 from typing import Any, Callable, Iterable, Sequence
 
 from .assemble import assemble
@@ -17,7 +17,7 @@ from .flow import LASTI, NULL, PREV_EXC, Kinds, looks_at_frame
 from .instructions import Bytecode, Handler, Instruction, Position, Slot, copy_instructions
 from .version import NULL_FIRST
 
-__all__ = ["CannotResume", "Param", "UNBOUND", "Splice", "push_or_unbound", "delete_if_unbound", "as_globals", "check_supported", "check_first_cell", "cells_used"]
+__all__ = ["CannotResume", "Param", "UNBOUND", "Splice", "push_or_unbound", "delete_if_unbound", "as_globals", "check_supported", "check_first_cell", "cells_used", "in_flight"]
 
 
 class CannotResume(Exception):
@@ -113,6 +113,15 @@ def delete_if_unbound(emit: Callable[..., Instruction], slot: int) -> None:
     bound = emit("POP_JUMP_IF_FALSE")
     emit("DELETE_FAST", slot=slot)
     bound.target = emit("NOP")
+
+
+def in_flight(exc: BaseException) -> BaseException:
+    """`exc` with a traceback, for the argument that becomes the exception being handled: it always has one, and 3.11 hands it to
+    `__exit__` unchecked."""
+    if exc.__traceback__ is None:
+        frame = sys._getframe(1)
+        exc.__traceback__ = TracebackType(None, frame, frame.f_lasti, frame.f_lineno)
+    return exc
 
 
 class Splice:

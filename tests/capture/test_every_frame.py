@@ -1,0 +1,133 @@
+"""Frames without tensors, forced through capture: the language itself, as CPython's own tests found it wanting.
+
+Each program runs eager and with every frame captured (`frames.every_frame`); result or exception, and what it printed into
+`log`, must be the same, on the first call and on those that entries serve.
+"""
+from __future__ import annotations
+
+import copy
+import traceback
+import types
+
+import pytest
+import torch
+
+from tcompile.compiler import config, frames, hook
+from tcompile.compiler.runtime import hook as runtime_hook
+
+pytestmark = pytest.mark.skipif(not runtime_hook.available(), reason="the C extension is not built")
+
+
+def outcome(fn, args, log):
+    log.clear()
+    try:
+        return "returned", fn(*args), list(log)
+    except Exception as e:
+        return "raised", type(e), str(e), traceback.extract_tb(e.__traceback__)[-1].lineno, list(log)
+
+
+def same(fn, *args, log=None, calls=3):
+    log = [] if log is None else log
+    want = outcome(fn, copy.deepcopy(args), log)
+    for _ in range(calls):
+        given = copy.deepcopy(args)
+        with config.patch(recompile_limit=32), frames.every_frame(), hook.enable(backend="eager"):
+            assert outcome(fn, given, log) == want
+    return want
+
+
+def test_native_exit_sees_a_traceback(tmp_path):
+    path = tmp_path / "file"
+    path.write_text("x")
+
+    def f():
+        try:
+            with open(path) as file:
+                file.read()
+                1 / 0
+        except ZeroDivisionError as e:
+            return str(e), file.closed
+
+    assert same(f)[1] == ("division by zero", True)
+
+
+class Rude(type):
+    def __subclasscheck__(cls, subclass):
+        raise ValueError("asked")
+
+
+class Never(Exception, metaclass=Rude):
+    pass
+
+
+def test_handlers_match_without_asking_the_metaclass():
+    def f():
+        try:
+            raise KeyError(1)
+        except Never:
+            return "never"
+        except (LookupError, OSError):
+            return "lookup"
+
+    assert same(f)[1] == "lookup"
+
+
+def test_handlers_of_what_is_no_exception():
+    def f(kind):
+        try:
+            raise KeyError(1)
+        except kind:
+            return "caught"
+
+    assert same(f, KeyError)[1] == "caught"
+    assert same(f, int)[1] is TypeError
+    assert same(f, (OSError, 3))[1] is TypeError
+
+
+def test_setters_of_a_class_run_once():
+    log = []
+
+    class Careful:
+        def __setattr__(self, name, value):
+            log.append((name, value))
+            object.__setattr__(self, name, value + 1)
+
+        def __delattr__(self, name):
+            log.append(name)
+            object.__delattr__(self, name)
+
+    class Module(torch.nn.Module):
+        def __setattr__(self, name, value):
+            log.append(name)
+            super().__setattr__(name, value)
+
+    def f(x, module):
+        x.a = 1
+        x.b = x.a
+        del x.a
+        module.count = 5
+        return x.b, hasattr(x, "a"), module.count
+
+    want = same(lambda: f(Careful(), Module()), log=log)
+    assert want[1] == (3, False, 5)
+    x, module = Careful(), Module()
+    for _ in range(2):
+        with frames.every_frame(), hook.enable(backend="eager"):
+            assert f(x, module) == (3, False, 5)
+
+
+def test_names_that_are_keywords_or_builtins():
+    def f(list, getattr, setattr, object):
+        list.append(object)
+        getattr.x = len(list)
+        setattr.__dict__["class"] = 1
+        return list, getattr.x
+
+    assert same(f, [1], types.SimpleNamespace(), types.SimpleNamespace(), 2)[1] == ([1, 2], 2)
+
+    def g(x):
+        setattr(x, "class", 1)
+        setattr(x, "a b", 2)
+        return vars(x)
+
+    assert same(g, types.SimpleNamespace())[1] == {"class": 1, "a b": 2}
