@@ -38,7 +38,7 @@ from .report.labels import label
 from .runtime import hook
 from .runtime.stock_hook import hide
 from .frames import never, takes_every_frame, wanted
-from .runtime.dispatch import RUN_ORIGINAL, CodeCache, Dispatcher, Entry, code_cache
+from .runtime.dispatch import RUN_ORIGINAL, CodeCache, Dispatcher, Entry, code_cache, disabled
 
 __all__ = ["Engine", "call_original"]
 
@@ -118,6 +118,20 @@ class Engine:
             d = self._resumed[key] = self.dispatcher(function)
         return d(*args)
 
+    def failed(self, error: Exception, func: types.FunctionType, args: tuple, *, handlers: bool) -> Any:
+        """A graph raised; nothing of the call has happened. It runs as it is: eager's error from its own line, or what handles it there
+        (`handlers`: its code has exception handlers)."""
+        if getattr(error, "_tcompile_final", False):
+            raise error
+        __tracebackhide__ = True
+        with disabled():
+            result = call_original(func, args)
+        name = func.__code__.co_qualname
+        if not self.opts.get("suppress_errors") and not handlers:
+            raise InternalError(f"the graph of {name} raised {type(error).__name__}: {error}; eager does not") from error
+        events.emit("fallback", what=name, reason=f"the graph raised {type(error).__name__}: {error}; the call ran as it is", count=1)
+        return result
+
     def _compile(self, cache: CodeCache, state: FrameState, func: types.FunctionType, args: tuple) -> Entry | None:
         __tracebackhide__ = True
         name = state.code.co_qualname
@@ -160,8 +174,8 @@ class Engine:
                 if isinstance(a, torch.Tensor) and (dims := dynamic_dims(a)):
                     state.dynamic_dims.setdefault(local(i, state.code.co_varnames[i]), set()).update(dims)
         capture = CaptureOptions(dynamic=self.opts.dynamic, dynamic_dims=state.dynamic_dims, dynamic_ints=state.dynamic_ints,
-                                 fullgraph=self.opts.fullgraph, dispatch=self.resume,
-                                 every_frame=takes_every_frame())
+                                 fullgraph=self.opts.fullgraph, dispatch=self.resume, failed=self.failed,
+                                 in_order=self.opts.backend != "tcompile", every_frame=takes_every_frame())
         result: CaptureResult = stages.run("capture", state.code, func, args, opts=self.opts, stage_opts=capture)
         for b in result.breaks:
             events.emit("break", brk=b)

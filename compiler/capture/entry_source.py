@@ -15,6 +15,7 @@ import torch
 from ..guards.source import Source
 from .bytecode.regions import UNBOUND
 from .effects import Effect
+from .exceptions import traceback_at
 from .generators import InlineGenerator, PythonIterator
 from .signals import Unrebuildable
 from .world import ATOMS, BOUND_NATIVE, MISSING, TraceTensor, native_owner
@@ -27,7 +28,6 @@ __all__ = ["EntryWriter"]
 _SYMBOLIC = (torch.SymInt, torch.SymBool, torch.SymFloat)
 _REDUCED = (type(iter([])), type(iter(())), type(iter(range(0))), type(iter({})), type(iter("")), zip, enumerate, reversed,
             type(reversed([])), type(iter({}.items())), type(iter({}.values())), type(iter(set())))
-
 _NATIVE_CONTENT = frozenset((object, types.SimpleNamespace, collections.OrderedDict, collections.defaultdict, dict, list, set, int, str, float,
                              bytes, frozenset))
 
@@ -41,6 +41,7 @@ def _own_setattr(t: type) -> bool:
     """Whether the class sets attributes by a Python function of its own."""
     setter = t.__setattr__
     return isinstance(setter, types.FunctionType) and setter is not torch.nn.Module.__setattr__
+
 
 class EntryWriter:
     """Collects the lines of one entry. Values are made again from what the entry has: sources, constants, graph outputs."""
@@ -337,6 +338,13 @@ class EntryWriter:
             self.line(f"{name}.{key} = {self.value(x)}" if _plain_name(key) else f"setattr({name}, {key!r}, {self.value(x)})")
         if v.__cause__ is not None:
             self.line(f"{name}.__cause__ = {self.value(v.__cause__)}")
+        if v.__suppress_context__:
+            self.line(f"{name}.__suppress_context__ = True")
+        if v.__context__ is not None:
+            self.line(f"{name}.__context__ = {self.value(v.__context__)}")
+        trail = self.machine.trails.get(id(v))
+        if trail:
+            self.line(f"{name}.__traceback__ = {self.constant(traceback_at(trail), 'traceback')}")
         return name
 
     def _iterator(self, v: Any) -> str:
@@ -444,14 +452,25 @@ class EntryWriter:
         return ", ".join([self.value(a) for a in e.args] + named + ([f"**{{{odd}}}"] if odd else []))
 
     # --- the whole
-    def text(self, graph_inputs: Sequence[Source | None], has_graph: bool, name: str = "graph_0") -> str:
-        """The entry's source. `graph_inputs` are the sources of the graph's placeholders, in order."""
+    def text(self, graph_inputs: Sequence[Source | None], has_graph: bool, keeping: tuple[list[int], bool] | None = ([], False),
+             name: str = "graph_0") -> str:
+        """The entry's source. `graph_inputs` are the sources of the graph's placeholders, in order; `keeping` what failing.inputs_to_keep gave."""
         arguments = [self.load(s) for s in graph_inputs if s is not None] if has_graph else []
         lines = [f"def entry(__fn{''.join(', ' + p for p in self.params)}):"]
         lines += [f"    {text}" for text in self.loads]
-        if has_graph:
-            outs = ", ".join(f"__g{i}" for i in range(len(self.outputs)))
-            assign = f"{outs}{',' if len(self.outputs) == 1 else ''} = " if self.outputs else ""
-            lines.append(f"    {assign}{name}({', '.join(arguments)})")
-        lines += [f"    {text}" for text in self.body]
+        if not has_graph:
+            return "\n".join([*lines, *(f"    {text}" for text in self.body)]) + "\n"
+        outs = ", ".join(f"__g{i}" for i in range(len(self.outputs)))
+        assign = f"{outs}{',' if len(self.outputs) == 1 else ''} = " if self.outputs else ""
+        kept, random = keeping or ([], False)
+        if kept or random:
+            lines.append(f"    __kept = __keep(({''.join(arguments[i] + ', ' for i in kept)}), {random})")
+        lines += ["    try:", f"        {assign}{name}({', '.join(arguments)})", "    except Exception as __e:", "        __error = [__e]", "    else:"]
+        lines += [f"        {text}" for text in self.body]
+        if keeping is None:
+            lines.append("    raise __error.pop()")
+            return "\n".join(lines) + "\n"
+        if kept or random:
+            lines.append("    __give_back(__kept)")
+        lines.append(f"    return __failed(__error.pop(), __fn, ({''.join(p + ', ' for p in self.params)}))")
         return "\n".join(lines) + "\n"

@@ -10,6 +10,7 @@ from ..symbolic.env import ShapeEnv
 from . import attributes, calls, containers, operators
 from .bytecode.instructions import Bytecode, decode
 from .effects import EffectLog
+from .exceptions import note_frame
 from .frame import Frame, GlobalScope
 from .generators import InlineGenerator
 from .graph_builder import GraphBuilder
@@ -84,6 +85,7 @@ class Machine:
         self.inlined: dict[types.CodeType, None] = {}
         self.root_globals = root_globals
         self._scopes: dict[int, GlobalScope] = {id(root_globals): GlobalScope(root_globals, None, False, True)}
+        self.trails: dict[int, list[Position]] = {}  # id of an exception made inside -> where it passed, innermost first
         self.origins: dict[int, int] = {}            # id of a stand-in that cannot be rebuilt -> root instruction that made it
 
     # --- where we are
@@ -162,12 +164,14 @@ class Machine:
 
     def unwind(self, frame: Frame, ins: Any, exc: BaseException) -> bool:
         """Go to the handler that covers `ins`; False where none does."""
+        note_frame(self, frame, ins, exc)
         h = ins.handler
         if h is None:
             return False
-        if exc.__context__ is None and self.handled is not None and self.handled is not exc:
-            exc.__context__ = self.handled
-        exc.__traceback__ = None
+        if not self.world.is_outside(exc):
+            if exc.__context__ is None and self.handled is not None and self.handled is not exc:
+                exc.__context__ = self.handled
+            exc.__traceback__ = None                 # native code left its own frames there
         del frame.stack[h.depth:]
         if h.lasti:
             frame.stack.append(ins.index)

@@ -10,6 +10,7 @@ from typing import Any, Sequence
 
 from ..lowering.ir import Buffer, Kernel, walk
 from ..lowering.lowered import Extern, LoweredGraph, View
+from ..raising import KEEP_BYTES, may_raise
 from ..symbolic.expr import Expr, as_expr, integer
 from .domain import size_hint
 from .inline import buffers_read
@@ -31,6 +32,13 @@ def nbytes(b: Buffer) -> Expr:
 def plan_memory(steps: Sequence[Any], lowered: LoweredGraph, hints: dict[str, int]) -> tuple[list[Step], int, list[tuple[int, Buffer]], list[int]]:
     """(steps with allocations, peak bytes at the hints, mutations left to copy at the end, inputs that kernels write)."""
     return _Planner(steps, lowered, hints).run()
+
+
+def _may_fail(step: Any) -> bool:
+    """Whether a step may raise for some values."""
+    if isinstance(step, Launch):
+        return bool(step.kernel.checks)
+    return isinstance(step, Extern) and may_raise(str(step.op))
 
 
 class _Planner:
@@ -82,13 +90,15 @@ class _Planner:
                     viewed.update(buffers_read(s))
                 for b in buffers_read(s):
                     reads.setdefault(b, []).append(i)
+        last = max((i for i, s in enumerate(self.steps) if _may_fail(s)), default=-1)     # a failing graph leaves its inputs as they were
         sources = [b for _, b in self.lowered.mutations]
         targets = [i for i, _ in self.lowered.mutations]
         for i, b in self.lowered.mutations:
             x = self.lowered.inputs[i]
             k = made.get(b, -1)
-            ok = (k >= 0 and b not in returned and b not in viewed and sources.count(b) == 1 and targets.count(i) == 1
-                  and isinstance(x, Buffer) and x not in viewed and x.dtype == b.dtype and _same_layout(x, b))
+            ok = (k >= 0 and (k > last or size_hint(nbytes(b), self.hints) > KEEP_BYTES) and b not in returned and b not in viewed
+                  and sources.count(b) == 1 and targets.count(i) == 1 and isinstance(x, Buffer) and x not in viewed
+                  and x.dtype == b.dtype and _same_layout(x, b))
             if ok:
                 launch = self.steps[k]
                 ok = all(r < k or (r == k and same_index(launch.kernel, launch.inputs.index(x), launch.outputs.index(b)))

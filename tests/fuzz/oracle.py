@@ -8,6 +8,7 @@ import itertools
 import linecache
 import math
 import sys
+import traceback
 import types
 from typing import Any, Callable
 
@@ -34,9 +35,15 @@ def observe(f: Callable, args: tuple, ns: dict[str, Any]) -> dict[str, Any]:
         try:
             out["value"] = f(*args)
         except Exception as e:
-            out["error"] = (type(e).__name__, str(e).splitlines()[0][:60] if str(e) else "")
-    out["printed"], out["args"], out["state"] = text.getvalue(), args, ns.get("STATE")
+            out["error"] = (type(e).__name__, str(e).splitlines()[0][:60] if str(e) else "", type(e.__cause__).__name__, _line(e))
+    out["printed"], out["args"], out["state"] = text.getvalue(), args, [ns.get(name) for name in ("STATE", "COUNT", "COUNTS")]
     return out
+
+
+def _line(e: BaseException) -> int | None:
+    """The innermost line of the program in the traceback: where the user reads that it failed."""
+    lines = [at for frame, at in traceback.walk_tb(e.__traceback__) if frame.f_code.co_filename.startswith("<fuzz")]
+    return lines[-1] if lines else None
 
 
 def same(x: Any, y: Any, where: str = "result", rtol: float = 1e-4, atol: float = 1e-5) -> None:

@@ -1,15 +1,18 @@
 """A writer of random Python programs on tensors: the first oracle's input (DESIGN section 11).
 
-`programs()` is a Hypothesis strategy of Python source texts that define `def f(a, b, c, n, box): ...`, where `a`, `b` and `c` are
-float tensors of shape (4, 3), perhaps the same one or views of one memory, `n` is a small int and `box` a dict that the caller keeps. The programs use control flow, containers, views, mutation, closures,
-exceptions, and constructs that break a graph. They always terminate, and every value stays finite or becomes inf/nan the same
-way in eager.
+`programs()` is a Hypothesis strategy of Python source texts, `write(choices)` makes one. They define `def f(a, b, c, n, s, box): ...`, where `a`,
+`b` and `c` are float tensors of shape (4, 3), perhaps the same one or views of one memory, `n` is a small int, `s` a float and `box` a dict that the
+caller keeps. The programs use control flow, containers, views, mutation, closures, exceptions, and constructs that break a graph. They always
+terminate, and every value stays finite or becomes inf/nan the same way in eager.
 """
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
 from hypothesis import strategies as st
+
+from .choices import Choices, Drawn
+from .statements import BREAKING, HELPERS, PLAIN, More
 
 UNARY = ("torch.sin({})", "torch.tanh({})", "{}.abs()", "torch.sigmoid({})", "-{}", "torch.relu({})", "{}.exp().clamp(max=50.0)",
          "{}.float()", "torch.nn.functional.gelu({})", "({} > 0).float()", "torch.nan_to_num({})", "{} * 2 + 1", "torch.softmax({}, -1)",
@@ -26,15 +29,21 @@ TENSOR_CONDITIONS = ("{}.sum() > 0", "({} > 0).any()", "bool(({} < 1).all())", "
 
 
 @dataclass
-class _Writer:
-    draw: object
+class _Writer(More):
+    choices: Choices
     tensors: list = field(default_factory=lambda: ["a", "b", "c"])
     n: int = 0
     breaks: int = 0
     depth: int = 0
 
     def pick(self, xs):
-        return self.draw(st.sampled_from(list(xs)))
+        return self.choices.pick(tuple(xs))
+
+    def integer(self, low, high):
+        return self.choices.integer(low, high)
+
+    def flag(self):
+        return self.choices.flag()
 
     def tensor(self):
         return self.pick(self.tensors)
@@ -54,7 +63,7 @@ class _Writer:
 
     def block(self, size, indent):
         saved, lines = list(self.tensors), []
-        for _ in range(self.draw(st.integers(1, size))):
+        for _ in range(self.integer(1, size)):
             lines += self.statement(indent)
         self.tensors = saved
         return lines
@@ -69,9 +78,9 @@ class _Writer:
         if self.depth < 2:
             kinds += ["if", "for", "closure", "comprehension", "try", "while", "generator", "object", "with"]
             if self.breaks < 3:
-                kinds += ["tensor_if", "item", "print", "loop_break", "early", "raise_after"]
+                kinds += ["tensor_if", "item", "print", "loop_break", "early", "raise_after", *BREAKING]
             kinds += ["property", "arguments", "variadic", "defaults", "record", "slices", "attributes", "view_of_input", "alias", "dtypes", "empty",
-                      "finally", "while_else", "sorted", "words", "walrus", "match", "yield", "counter", "inherit", "detach", "partial", "nested"]
+                      "finally", "while_else", "sorted", "words", "walrus", "match", "yield", "counter", "inherit", "detach", "partial", "nested", *PLAIN]
         return getattr(self, "s_" + self.pick(kinds))(indent)
 
     s_assign = assign
@@ -129,7 +138,7 @@ class _Writer:
         c = self.pick(TENSOR_CONDITIONS).format(self.tensor())
         v = self.fresh()
         out = [f"{i}{v} = {self.tensor()}", f"{i}if {c}:", *self.block(2, i + "    "), f"{i}    {v} = {self.expression()}"]
-        if self.draw(st.booleans()):
+        if self.flag():
             out += [f"{i}else:", f"{i}    {v} = {self.expression()}"]
         self.depth -= 1
         self.tensors.append(v)
@@ -153,8 +162,8 @@ class _Writer:
         target = k if not it.startswith(("enumerate", "zip")) else f"{k}, _"
         e = self.expression()
         out = [f"{i}{v} = {self.tensor()}", f"{i}for {target} in {it}:", f"{i}    {v} = {v} * 0.5 + {e}", *self.block(2, i + "    ")]
-        if self.draw(st.booleans()):
-            out.append(f"{i}    if n == {self.draw(st.integers(0, 4))}: {self.pick(('break', 'continue'))}")
+        if self.flag():
+            out.append(f"{i}    if n == {self.integer(0, 4)}: {self.pick(('break', 'continue'))}")
         self.depth -= 1
         self.tensors.append(v)
         return out
@@ -163,7 +172,7 @@ class _Writer:
         self.depth += 1
         self.breaks += 1
         v = self.fresh()
-        out = [f"{i}{v} = {self.tensor()}", f"{i}for j{self.n} in range(3):", f"{i}    {v} = {v} * 0.7 + {self.tensor()}", f"{i}    if {v}.sum() > {self.draw(st.integers(-3, 3))}:",
+        out = [f"{i}{v} = {self.tensor()}", f"{i}for j{self.n} in range(3):", f"{i}    {v} = {v} * 0.7 + {self.tensor()}", f"{i}    if {v}.sum() > {self.integer(-3, 3)}:",
                f"{i}        {v} = {v} - 1", f"{i}    {v} = torch.sin({v})"]
         self.depth -= 1
         self.tensors.append(v)
@@ -178,8 +187,8 @@ class _Writer:
     def s_closure(self, i):
         self.depth += 1
         g, v, t = f"g{self.n}", self.fresh(), self.tensor()
-        nonlocal_ = self.draw(st.booleans())
-        out = [f"{i}c{g} = {self.draw(st.integers(0, 3))}", f"{i}def {g}(x, k=2):"]
+        nonlocal_ = self.flag()
+        out = [f"{i}c{g} = {self.integer(0, 3)}", f"{i}def {g}(x, k=2):"]
         if nonlocal_:
             out += [f"{i}    nonlocal c{g}", f"{i}    c{g} += k"]
         out += [f"{i}    return x * c{g} + {t}", f"{i}{v} = {g}({self.tensor()}) + {g}({self.tensor()}, k=1)"]
@@ -217,7 +226,7 @@ class _Writer:
         what = self.pick(("[1][n]", "{}[n % 2]", "int('x' * (n % 2) + '1')", "1 // (n % 2)", "dict(a=1)['ab'[n % 2]]"))
         out = [f"{i}{v} = {self.tensor()}", f"{i}try:", f"{i}    {v} = {self.expression()}", f"{i}    q = {what}", f"{i}    {v} = {v} + 1",
                f"{i}except (IndexError, KeyError, ValueError, ZeroDivisionError) as err:", f"{i}    notes.append(type(err).__name__)", f"{i}    {v} = {v} - 1"]
-        if self.draw(st.booleans()):
+        if self.flag():
             out += [f"{i}finally:", f"{i}    notes.append('done')"]
         self.depth -= 1
         self.tensors.append(v)
@@ -233,7 +242,7 @@ class _Writer:
 
     def s_property(self, i):
         o = f"p{self.n}"
-        return [f"{i}{o} = Shape({self.tensor()}, n)", *self.bind(i, f"{o}.double + {o}.half * {o}.k"), f"{i}{o}.k = {self.draw(st.integers(0, 3))}",
+        return [f"{i}{o} = Shape({self.tensor()}, n)", *self.bind(i, f"{o}.double + {o}.half * {o}.k"), f"{i}{o}.k = {self.integer(0, 3)}",
                 *self.bind(i, f"{o}.double - len({o}) + {o}[n % 2]")]
 
     def s_arguments(self, i):
@@ -266,7 +275,7 @@ class _Writer:
     def s_attributes(self, i):
         t = self.tensor()
         return [f"{i}notes.append(({t}.shape, {t}.dtype, {t}.ndim, {t}.device.type, {t}.requires_grad, {t}.is_contiguous(), {t}.stride(), {t}.numel(), {t}.element_size()))"] + \
-            (self.bind(i, f"{t}.T.T + {t}.size(0) * {t}.mT.shape[-1]") if self.draw(st.booleans()) else [])
+            (self.bind(i, f"{t}.T.T + {t}.size(0) * {t}.mT.shape[-1]") if self.flag() else [])
 
     def s_view_of_input(self, i):
         v = self.fresh()
@@ -295,7 +304,7 @@ class _Writer:
     def s_finally(self, i):
         self.depth += 1
         v = self.fresh()
-        out = [f"{i}{v} = {self.tensor()}", f"{i}try:", f"{i}    {v} = {self.expression()}", f"{i}    if n == {self.draw(st.integers(0, 4))}:", f"{i}        raise Problem(n)",
+        out = [f"{i}{v} = {self.tensor()}", f"{i}try:", f"{i}    {v} = {self.expression()}", f"{i}    if n == {self.integer(0, 4)}:", f"{i}        raise Problem(n)",
                f"{i}    {v} = {v} * 2", f"{i}except Problem as p:", f"{i}    {v} = {v} + p.args[0]", f"{i}else:", f"{i}    {v} = {v} - 3", f"{i}finally:", f"{i}    STATE['last'] = n"]
         self.depth -= 1
         self.tensors.append(v)
@@ -304,7 +313,7 @@ class _Writer:
     def s_raise_after(self, i):
         """The program itself fails for one n: what happened before stays."""
         self.breaks += 1
-        return [f"{i}if n == {self.draw(st.integers(0, 4))}:", f"{i}    box['list'].append('raised')", f"{i}    {self.pick(('a', 'b'))}.mul_(2)", f"{i}    raise Problem('stop', n)"]
+        return [f"{i}if n == {self.integer(0, 4)}:", f"{i}    box['list'].append('raised')", f"{i}    {self.pick(('a', 'b'))}.mul_(2)", f"{i}    raise Problem('stop', n)"]
 
     def s_early(self, i):
         self.breaks += 1
@@ -357,9 +366,10 @@ class _Writer:
 
 
 PRELUDE = '''
-import collections, dataclasses, functools, itertools, operator
+import collections, contextlib, dataclasses, functools, itertools, operator
 import torch
 STATE = {}
+COUNTS = [0]
 COUNT = 0
 Pair = collections.namedtuple("Pair", "x k")
 class Problem(Exception):
@@ -417,11 +427,16 @@ class Note:
 '''
 
 
+def write(choices: Choices) -> str:
+    """One program."""
+    w = _Writer(choices)
+    body = []
+    for _ in range(choices.integer(2, 8)):
+        body += w.statement("    ")
+    result = ", ".join(w.tensor() for _ in range(choices.integer(1, 3)))
+    return "\n".join([PRELUDE + HELPERS, "def f(a, b, c, n, s, box):", "    items, table, notes, extra = [a], {}, [], []", *body, f"    return [{result}], items, table, notes, extra, n", ""])
+
+
 @st.composite
 def programs(draw) -> str:
-    w = _Writer(draw)
-    body = []
-    for _ in range(draw(st.integers(2, 8))):
-        body += w.statement("    ")
-    result = ", ".join(draw(st.lists(st.sampled_from(w.tensors), min_size=1, max_size=3)))
-    return "\n".join([PRELUDE, "def f(a, b, c, n, box):", "    items, table, notes, extra = [a], {}, [], []", *body, f"    return [{result}], items, table, notes, extra, n", ""])
+    return write(Drawn(draw))

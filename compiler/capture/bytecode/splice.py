@@ -118,7 +118,7 @@ def delete_if_unbound(emit: Callable[..., Instruction], slot: int) -> None:
 def in_flight(exc: BaseException) -> BaseException:
     """`exc` with a traceback, for the argument that becomes the exception being handled: it always has one, and 3.11 hands it to
     `__exit__` unchecked."""
-    if exc.__traceback__ is None:
+    if isinstance(exc, BaseException) and exc.__traceback__ is None:
         frame = sys._getframe(1)
         exc.__traceback__ = TracebackType(None, frame, frame.f_lasti, frame.f_lineno)
     return exc

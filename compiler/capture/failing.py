@@ -1,0 +1,103 @@
+"""A captured graph that raises: the call is run again as it is, so that the error, its line, what handles it and the state left are eager's.
+
+The entry does its effects after the graph, so nothing of the program has happened when the graph fails, except what the graph itself wrote into
+its inputs. A backend that runs the graph's calls in order may have done such a write before the call that fails: the entry keeps copies of the
+inputs concerned (on the CPU; on an accelerator errors arrive late and end the process's use of it), and gives them back first.
+"""
+from __future__ import annotations
+
+import operator
+from typing import Any, Callable, Sequence
+
+import torch
+import torch.fx
+
+from ..raising import KEEP_BYTES, may_raise
+from .result import CapturedGraph
+
+__all__ = ["inputs_to_keep", "keep", "give_back", "run_natively"]
+
+_RANDOM = ("rand", "dropout", "bernoulli", "normal", "multinomial", "uniform", "exponential", "poisson", "rrelu", "cauchy", "geometric_", "log_normal", "random")
+_IN_PLACE = frozenset(f for f in vars(operator).values() if callable(f) and getattr(f, "__name__", "").startswith("i") and
+                      hasattr(operator, "__" + getattr(f, "__name__", "") + "__"))
+
+
+def _name(node: torch.fx.Node) -> str:
+    if isinstance(node.target, str):
+        return node.target
+    return getattr(node.target, "__name__", "") or str(node.target)
+
+
+def _fails_for_values(node: torch.fx.Node) -> bool:
+    name = _name(node)
+    if not may_raise(name):
+        return False
+    if name in ("getitem", "__getitem__"):
+        return any(isinstance(n.meta.get("val"), torch.Tensor) for n in node.all_input_nodes[1:])
+    value = node.meta.get("val")
+    if "div" in name or "mod" in name or "remainder" in name or "pow" in name:
+        return isinstance(value, torch.Tensor) and not value.dtype.is_floating_point
+    return True
+
+
+def _written(node: torch.fx.Node) -> list[torch.fx.Node]:
+    """Arguments that a call changes."""
+    name, found = _name(node), []
+    if name.endswith("_") and not name.endswith("__") or node.target in _IN_PLACE or name in ("setitem", "__setitem__") or name.startswith("__i"):
+        found += node.all_input_nodes[:1]
+    if isinstance(node.kwargs.get("out"), torch.fx.Node):
+        found.append(node.kwargs["out"])
+    if name in ("batch_norm", "instance_norm"):
+        found += [a for a in (*node.args[1:3], node.kwargs.get("running_mean"), node.kwargs.get("running_var")) if isinstance(a, torch.fx.Node)]
+    return found
+
+
+def inputs_to_keep(graph: CapturedGraph) -> tuple[list[int], bool] | None:
+    """(inputs that are written before a call that may fail, by position; whether random numbers are drawn in a graph that may fail), for a
+    backend that runs the calls in order. None where the written inputs are too large to be copied at every call."""
+    nodes = list(graph.graph_module.graph.nodes)
+    last = max((i for i, n in enumerate(nodes) if n.op in ("call_function", "call_method") and _fails_for_values(n)), default=-1)
+    if last < 0:
+        return [], False
+    random = any(word in _name(n) for n in nodes[:last] for word in _RANDOM if n.op in ("call_function", "call_method"))
+    storages: dict[int, int] = {}
+    for i, (n, example) in enumerate(zip((n for n in nodes if n.op == "placeholder"), graph.example_inputs)):
+        value = n.meta.get("val")
+        if isinstance(example, torch.Tensor) and example.device.type == "cpu" and hasattr(value, "tt_storage"):
+            storages.setdefault(id(value.tt_storage), i)
+    kept: set[int] = set()
+    for n in nodes[:last + 1]:
+        if n.op in ("call_function", "call_method"):
+            for w in _written(n):
+                at = storages.get(id(getattr(w.meta.get("val"), "tt_storage", None)))
+                if at is not None:
+                    kept.add(at)
+    if sum(graph.example_inputs[i].nbytes for i in kept) > KEEP_BYTES:
+        return None
+    return sorted(kept), random
+
+
+def keep(tensors: Sequence[torch.Tensor], random: bool) -> tuple:
+    """What give_back needs: copies of the tensors, the state of the random number generator."""
+    with torch.no_grad():
+        return tuple((t, t.detach().clone()) for t in tensors), torch.get_rng_state() if random else None
+
+
+def give_back(kept: tuple) -> None:
+    """Undo what a graph that failed wrote."""
+    copies, random = kept
+    for tensor, copy in copies:
+        tensor.data.copy_(copy)
+    if random is not None:
+        torch.set_rng_state(random)
+
+
+def run_natively(error: Exception, func: Callable, args: tuple, *, handlers: bool) -> Any:
+    """The default for CaptureOptions.failed: call `func` with the parameters of its frame (co_varnames order)."""
+    if getattr(error, "_tcompile_final", False):           # raised by the user's own hook, while the graph's results were handed over
+        raise error
+    code = func.__code__
+    n, k = code.co_argcount, code.co_kwonlyargcount
+    rest = list(args[n + k:])
+    positional = [*args[:n], *(rest.pop(0) if code.co_flags & 4 else ())]
+    return func(*positional, **dict(zip(code.co_varnames[n:n + k], args[n:n + k])), **(rest.pop(0) if code.co_flags & 8 else {}))
