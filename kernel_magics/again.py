@@ -144,7 +144,8 @@ def _tensors(call: EntryCall) -> Iterator[tuple[int | str, str, torch.Tensor]]:
         if isinstance(x, torch.Tensor) and x.dim():
             yield i, names[i] if i < len(names) else f"argument {i}", x
     if code is not None and code.co_name == "<module>":
-        for name in sorted(read_before_written(code)):
+        read = read_before_written(code)
+        for name in (n for n in code.co_names if n in read):
             x = call.fn.__globals__.get(name)
             if isinstance(x, torch.Tensor) and x.dim():
                 yield name, name, x

@@ -103,23 +103,26 @@ class Live:
 
     def _functions(self) -> list[dict[str, Any]]:
         """Newest first. Where a report knows a function, its times and counts are told with it."""
+        session = self.session
         rows = []
         for f in compiled_functions():
             file = label(f.file)
+            calls = max(0, f.calls - session.timing_calls(f.served))
             row: dict[str, Any] = {
                 "name": frame_words(f.name), "file": file, "line": f.line, "cell": cell_number(file), "mode": f.mode,
-                "backend": f.backend, "entries": f.entries, "calls": f.calls, "guards": f.guards, "status": f.status,
+                "backend": f.backend, "entries": f.entries, "calls": calls, "guards": f.guards, "status": f.status,
                 "reason": f.reason, "report": "", "recompiles": max(0, f.entries - 1), "breaks": 0,
                 "saved_seconds": None, "compile_seconds": None, "ratio": None,
             }  # fmt: skip
-            known = self.session.known(f.metas)
+            known = session.known([meta for meta, _ in f.served])
             if known is not None:
-                row.update(_from_report(known, f.name, f.line, f.calls))
+                row.update(_from_report(known, f.name, f.line, calls))
             rows.append(row)
         return rows[::-1]
 
     def _on(self, message: dict[str, Any]) -> dict[str, Any]:
         self.session.always = self.session.options(str(message.get("line", "")))
+        self.session.refused = False
         return self.state()
 
     def _off(self, message: dict[str, Any]) -> dict[str, Any]:

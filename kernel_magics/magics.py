@@ -17,8 +17,9 @@ __all__ = ["TCompileMagics", "load", "unload"]
 
 HELP = """\
 %%tcompile [options]                run the cell through the compiler and report under it
-%tcompile on [options]              every cell from now on; a cell's own: # tcompile: mode=max-autotune
-%tcompile off | last | status       stop; the last report again; what is on, compiled and kept
+# tcompile: mode=max-autotune       the same as a comment on top of the cell, which other tools leave alone
+%tcompile on [options]              every cell from now on; a cell's own options in its comment
+%tcompile off | last | status       none, comments or not; the last report again; what is on, compiled and kept
 %tcompile cache [clear]             the compiled kernels on disk
 %tcompile reset                     forget everything compiled in this process
 %tcompile help
@@ -66,12 +67,14 @@ class TCompileMagics(Magics):
 
     def _on(self, rest: str) -> None:
         self.session.always = self.session.options(rest)
+        self.session.refused = False
         given = " ".join(f"{k}={v}" for k, v in self.session.always.given.items())
         print(f"tcompile is on for every cell{' with ' + given if given else ''}; `%tcompile off` ends it")
 
     def _off(self, rest: str) -> None:
         print("tcompile is off" if self.session.always is not None else "tcompile was off already")
         self.session.always = None
+        self.session.refused = True
 
     def _last(self, rest: str) -> Any:
         if self.session.last is None:

@@ -14,6 +14,7 @@ from IPython.core.error import UsageError
 
 from ..compiler import events
 from ..compiler.errors import OptionError
+from ..compiler.inventory import compiled_functions
 from ..compiler.report import CompileReport
 from ..compiler.report.finish import finish
 from ..compiler.report.labels import label, set_cell_labels
@@ -36,17 +37,20 @@ _IMPLICIT = "@on"  # the magic's line of a cell that `%tcompile on` runs
 class Session:
     """What `%load_ext tcompile` installs: one per shell.
 
-    `always` holds the options of `%tcompile on` (None: off), `last` the latest report.
+    `always` holds the options of `%tcompile on` (None: off), `last` the latest report. A cell that begins with a comment
+    `# tcompile: ...` is compiled unless `%tcompile off` was said (`refused`).
     """
 
     def __init__(self, shell: Any, engine: Engine | None = None):
         self.shell = shell
         self.engine: Engine = engine or Compiler()
         self.always: CellOptions | None = None
+        self.refused = False
         self.last: CompileReport | None = None
         # id of an entry's capture result -> that result (weakly), the report that told of it, the entry's number there
         self._known: dict[int, tuple[weakref.ref, CompileReport, int]] = {}
         self._live: deque[tuple[CompileReport, Any]] = deque()  # reports whose calls can be timed again, with their builders
+        self._timing: dict[int, tuple[weakref.ref, int]] = {}  # id of a capture result -> it, calls that only timed its entry
         self._reports: OrderedDict[str, CompileReport] = OrderedDict()  # the latest ones by id
         self.live = Live(self)
         self.cells = 0  # cells run through tcompile
@@ -100,6 +104,25 @@ class Session:
         found = [self._known[id(m)] for m in metas if id(m) in self._known]
         return next((report for reference, report, _ in found if reference() is not None), None)
 
+    def timing_calls(self, served: list[tuple[Any, int]]) -> int:
+        """How many of these entries' calls were made by timing, not by the user."""
+        found = [self._timing[id(m)] for m, _ in served if id(m) in self._timing]
+        return sum(n for reference, n in found if reference() is not None)
+
+    @contextlib.contextmanager
+    def _only_timing(self) -> Iterator[None]:
+        """Calls that entries serve in this with-block are not the user's."""
+        before = {id(m): hits for f in compiled_functions() for m, hits in f.served}
+        try:
+            yield
+        finally:
+            for f in compiled_functions():
+                for m, hits in f.served:
+                    reference, known = self._timing.get(id(m), (None, 0))
+                    if reference is None or reference() is not m:
+                        known = 0
+                    self._timing[id(m)] = (weakref.ref(m), known + hits - before.get(id(m), 0))
+
     def _cell_of(self, file: str) -> int | None:
         name = self.shell.compile.format_code_name(file)
         number = name[1].removeprefix("In[").removesuffix("]") if name is not None else ""
@@ -107,16 +130,17 @@ class Session:
 
     # -- input -------------------------------------------------------------------------------------------------------------
     def transform(self, lines: list[str]) -> list[str]:
-        """A cell under `%tcompile on` becomes a `%%tcompile` cell; one with top-level await becomes an await of the
+        """A cell under `%tcompile on`, or with a comment that asks for it, becomes a `%%tcompile` cell; one with top-level await becomes an await of the
         coroutine that runs it, because a magic itself cannot wait. Cells inside a running cell stay as they are."""
         if self._executing or not lines:
             return lines
         if _is_ours(lines[0]):
             head, body = lines[0].rstrip("\n"), "".join(lines[1:])
             return [_await(head, body)] if self._awaits(body) else lines
-        if self.always is None or not _is_python(lines):
-            return lines
         body = "".join(lines)
+        asked = self.always is not None or not self.refused and comment_options(body) is not None
+        if not asked or not _is_python(lines):
+            return lines
         return [_await("", body)] if self._awaits(body) else [f"%%tcompile {_IMPLICIT}\n", *lines]
 
     def _awaits(self, body: str) -> bool:
@@ -244,7 +268,8 @@ class Session:
 
         def time_again(seconds: float | None = None, compare: tuple[str, ...] | None = None) -> None:
             again = replace(spec, time=seconds or spec.time or 1.0, compare=compare or spec.compare)
-            report.speedups = self._time(builder, again, cell, Place(self.shell, quiet=True))
+            with self._only_timing():
+                report.speedups = self._time(builder, again, cell, Place(self.shell, quiet=True))
             finish(report, builder.served)
 
         if builder.calls:
@@ -270,7 +295,8 @@ class Session:
 
         def timing() -> None:
             try:
-                report.speedups = self._time(builder, spec, cell, place)
+                with self._only_timing():
+                    report.speedups = self._time(builder, spec, cell, place)
             except KeyboardInterrupt:  # the cell itself is done and its result shown
                 report.speedups = Speedups("unavailable", "interrupted", spec.time)
             finish(report, builder.served)

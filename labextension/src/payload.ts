@@ -1,6 +1,6 @@
 /** From the saved JSON to a Report: packed values inflated, text indices replaced, absent lists made empty. */
 
-import { GraphData, GraphNode, Mark, Report } from './schema';
+import { GraphData, GraphNode, Mark, Report, Speedup, Summary } from './schema';
 
 const SCHEMA = 'tcompile.report';
 const SUPPORTED_VERSION = 1;
@@ -60,16 +60,31 @@ const LISTS = [
   'stages', 'cache', 'fallbacks', 'numerics', 'timeline', 'marks', 'findings', 'errors', 'omitted'
 ];
 
-/** What a gutter needs, without inflating the rest. No marks for what is not a report that we read. */
-export async function marksOf(raw: any): Promise<{ marks: Mark[]; id: string; lines: string[]; cell: number | null; file: string }> {
-  const nothing = { marks: [], id: '', lines: [], cell: null, file: '' };
+/** What stands beside the code: marks at its lines, the closed line, the speedup against eager. */
+export interface Outline {
+  marks: Mark[];
+  id: string;
+  lines: string[];
+  cell: number | null;
+  file: string;
+  summary: Summary | null;
+  gain: Speedup | null;
+}
+
+/** A report's outline, without inflating the rest. Nothing for what is not a report that we read. */
+export async function outlineOf(raw: any): Promise<Outline> {
+  const nothing: Outline = { marks: [], id: '', lines: [], cell: null, file: '', summary: null, gain: null };
   if (raw.schema !== SCHEMA || raw.version !== SUPPORTED_VERSION) {
     return nothing;
   }
   try {
     const source = (await unpack(raw.source)) ?? {};
     const lines = typeof source.text === 'string' ? source.text.split('\n') : [];
-    return { marks: (await unpack(raw.marks)) ?? [], id: raw.id ?? '', lines, cell: source.cell ?? null, file: source.file ?? '' };
+    const overall: Speedup[] = (await unpack(raw.speedups))?.overall ?? [];
+    return {
+      marks: (await unpack(raw.marks)) ?? [], id: raw.id ?? '', lines, cell: source.cell ?? null, file: source.file ?? '',
+      summary: (await unpack(raw.summary)) ?? null, gain: overall.find(s => s.engine === 'tcompile' && s.over === 'eager') ?? null
+    };
   } catch {
     return nothing; // the renderer says what is wrong with the report
   }

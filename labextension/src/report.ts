@@ -78,7 +78,8 @@ function draw(host: HTMLElement, model: Model, raw: any, id: string): Rendered {
   clear(host);
   host.append(head, body);
 
-  const context: ViewContext = { model, go: ref => go(ref), memory };
+  const replace = (json: any) => void renderReport(host, json, () => host.isConnected);
+  const context: ViewContext = { model, go: ref => go(ref), memory, replace };
   const make: { [tab in Tab]: () => View } = {
     overview: () => overview(context),
     code: () => codeView(context),
@@ -115,6 +116,7 @@ function draw(host: HTMLElement, model: Model, raw: any, id: string): Rendered {
       element.setAttribute('aria-selected', String(chosen));
       (element as HTMLElement).tabIndex = chosen ? 0 : -1;
     }
+    view.shown?.();
     return view;
   };
 

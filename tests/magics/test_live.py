@@ -69,6 +69,7 @@ def test_state_comes_unasked_after_every_cell(real) -> None:
     state = comm.sent[-1]["state"]
     row = next(f for f in state["functions"] if f["name"] == "run")
     assert row["entries"] == 1 and row["status"] == "compiled" and row["report"] == session.last.id
+    assert row["calls"] == 1, "timing's own calls are not the user's"
     assert row["ratio"] > 0 and row["line"] == 4 and state["cache"]["bytes"] > 0
 
 

@@ -1,22 +1,18 @@
 /**
- * Marks in the gutter of a cell's editor, taken from the reports among the notebook's outputs.
- *
- * The outputs are the only source, so that the marks are there again when a notebook is reopened without a kernel. A mark is
- * shown while its line reads as it did when it was compiled; editing the line takes the mark away.
+ * Marks in the gutter of a cell's editor. `store` holds them by cell (lab/outputs.ts puts them there). A mark is shown while its line
+ * reads as it did when it was compiled; editing the line takes the mark away.
  */
 
 import { RangeSet, RangeSetBuilder, StateEffect, StateField } from '@codemirror/state';
 import { EditorView, gutter, GutterMarker, ViewPlugin } from '@codemirror/view';
-import { ICodeCellModel } from '@jupyterlab/cells';
 import { EditorExtensionRegistry, IEditorExtensionFactory } from '@jupyterlab/codemirror';
-import { NotebookPanel } from '@jupyterlab/notebook';
 
-import { markElement, marksByLine } from './listing';
-import { marksOf } from './payload';
-import { Mark, MIME } from './schema';
+import { markElement, marksByLine } from '../listing';
+import { Mark } from '../schema';
+import { openPlace } from './host';
 
 /** A mark with what is needed to place it and to follow it back. */
-interface PlacedMark extends Mark {
+export interface PlacedMark extends Mark {
   report: string;
   /** What the line read when it was compiled, where the report tells. */
   code?: string;
@@ -49,7 +45,7 @@ class MarksStore {
 }
 
 /** By cell model: an editor that is made later, when its cell scrolls into view, finds its marks here. */
-const store = new MarksStore();
+export const store = new MarksStore();
 
 class LineMarker extends GutterMarker {
   constructor(private marks: PlacedMark[]) {
@@ -140,76 +136,5 @@ export function marksExtension(): IEditorExtensionFactory<any> {
 
 function openReport(target: HTMLElement): boolean {
   const mark = target.closest<HTMLElement>('[data-ref]');
-  const notebook = target.closest('.jp-Notebook');
-  if (!mark || !notebook) {
-    return false;
-  }
-  for (const output of notebook.querySelectorAll<HTMLElement>('.tc-output')) {
-    if (output.dataset.report === mark.dataset.report) {
-      output.dispatchEvent(new CustomEvent('tcompile-go', { detail: mark.dataset.ref }));
-      output.scrollIntoView({ block: 'nearest', behavior: 'smooth' });
-      return true;
-    }
-  }
-  return false;
-}
-
-/** Keeps the marks of one notebook in step with its outputs. */
-export class CellMarks {
-  private known = new WeakMap<object, Promise<{ marks: Mark[]; id: string; lines: string[]; cell: number | null; file: string }>>();
-  private watched = new WeakSet<object>();
-  private pending = false;
-
-  constructor(private panel: NotebookPanel) {
-    void panel.context.ready.then(() => {
-      panel.content.model?.cells.changed.connect(() => this.schedule());
-      this.schedule();
-    });
-  }
-
-  private schedule(): void {
-    if (!this.pending) {
-      this.pending = true;
-      setTimeout(() => {
-        this.pending = false;
-        void this.refresh();
-      }, 50);
-    }
-  }
-
-  private codeCells(): ICodeCellModel[] {
-    const cells = this.panel.content?.model?.cells;
-    return cells ? Array.from(cells).filter(c => c.type === 'code') as ICodeCellModel[] : [];
-  }
-
-  private async refresh(): Promise<void> {
-    const cells = this.codeCells();
-    const placed = new Map<ICodeCellModel, PlacedMark[]>(cells.map(c => [c, []]));
-    for (const cell of cells) {
-      if (!this.watched.has(cell)) {
-        this.watched.add(cell);
-        cell.outputs.changed.connect(() => this.schedule());
-      }
-      for (let i = 0; i < cell.outputs.length; i++) {
-        const raw = cell.outputs.get(i).data[MIME] as any;
-        if (!raw || typeof raw !== 'object') {
-          continue;
-        }
-        let facts = this.known.get(raw);
-        if (!facts) {
-          facts = marksOf(raw);
-          this.known.set(raw, facts);
-        }
-        const { marks, id, lines, cell: own, file } = await facts;
-        for (const mark of marks) {
-          const mine = mark.cell === null ? !mark.file || mark.file === file : mark.cell === own;
-          const home = mine ? cell : cells.find(c => c.executionCount === mark.cell);
-          if (home) {
-            placed.get(home)?.push({ ...mark, report: id, code: home === cell ? lines[mark.line - 1] : undefined });
-          }
-        }
-      }
-    }
-    placed.forEach((marks, cell) => store.set(cell, marks));
-  }
+  return mark !== null && openPlace(mark, mark.dataset.report ?? '', mark.dataset.ref ?? '');
 }

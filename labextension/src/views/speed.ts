@@ -6,6 +6,7 @@ import { bytes, count, engineName, ONE_SAMPLE, place, plural, rate, seconds, spe
 import { plot, Series } from '../plot';
 import { CallTiming, Extern, Memory, Report, Trial } from '../schema';
 import { kernelColour } from '../theme';
+import { controls } from './controls';
 import { flash } from './guards';
 import { mainCall } from './overview';
 import { View, ViewContext } from './view';
@@ -17,8 +18,10 @@ const MEASURED_WORDS: { [measured: string]: string } = {
   call: 'timed end to end', graphs: 'only its graphs were timed: the call has side effects', cell: 'the whole cell was repeated'
 };
 
-export function speedView({ model }: ViewContext): View {
+export function speedView(context: ViewContext): View {
+  const { model } = context;
   const { report } = model;
+  const asking = controls(context);
   const disposers: (() => void)[] = [];
   const own = (p: { element: HTMLElement; dispose: () => void }) => {
     disposers.push(p.dispose);
@@ -27,6 +30,7 @@ export function speedView({ model }: ViewContext): View {
   const kernels = kernelTable(report, index => model.selectKernel(index, 'speed'));
   const element = h('div', null,
     engines(report, own),
+    asking.element,
     section('Kernels', kernels),
     report.externs.length ? section('Torch’s own kernels, called from the plan', table([
       { title: 'operator', cell: e => h('code', null, e.op) }, { title: 'calls', number: true, cell: e => count(e.count) },
@@ -36,7 +40,11 @@ export function speedView({ model }: ViewContext): View {
     report.autotune.length ? section('What autotuning tried', report.autotune.map(a => autotune(a.kernel, a.trials))) : null);
   return {
     element,
-    dispose: () => disposers.forEach(f => f()),
+    shown: asking.shown,
+    dispose: () => {
+      disposers.forEach(f => f());
+      asking.dispose();
+    },
     reveal: (kind, index) => kind === 'kernels' && flash(kernels.querySelector<HTMLElement>(`[data-kernel="${index}"]`))
   };
 }

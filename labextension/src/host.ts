@@ -1,0 +1,28 @@
+/**
+ * What a report may ask of the place that it is shown in: the kernel's answers, and the cell's text.
+ *
+ * The views know no JupyterLab. A report's element raises `tcompile-host`; whoever can answer (lab/host.ts, a widget) gives a Host.
+ * Without one the controls that need a kernel are not there, and nothing else is missing.
+ */
+
+export interface Host {
+  /** The kernel's answer; rejects with one sentence. `say` gets words of progress. */
+  ask: (question: string, facts: { [name: string]: any }, say?: (text: string) => void) => Promise<any>;
+  /** Interrupts what the kernel does. */
+  stop: () => void;
+  /** Replaces a line of a cell's text where it still reads as expected; false where it does not. */
+  apply?: (place: { file: string; line: number; cell: number | null }, before: string, after: string) => boolean;
+}
+
+export const HOST_EVENT = 'tcompile-host';
+
+export interface HostRequest {
+  host: Host | null;
+}
+
+/** The host of an element that is in the document, or null. */
+export function hostOf(element: Element): Host | null {
+  const detail: HostRequest = { host: null };
+  element.dispatchEvent(new CustomEvent(HOST_EVENT, { bubbles: true, detail }));
+  return detail.host;
+}

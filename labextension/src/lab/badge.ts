@@ -1,0 +1,40 @@
+/** A badge on each cell that was compiled: the closed line's symbol and speedup, at the corner of the cell's editor. */
+
+import { Cell } from '@jupyterlab/cells';
+
+import { h } from '../dom';
+import { speedup } from '../format';
+import { Speedup, Status, Summary } from '../schema';
+
+export interface BadgeFacts {
+  report: string;
+  summary: Summary;
+  /** Against eager, where it was measured. */
+  gain: Speedup | null;
+}
+
+const CLASS = 'tc-cell-badge';
+
+/** Shows, changes or takes away a cell's badge. */
+export function setBadge(cell: Cell, facts: BadgeFacts | null, open: (target: HTMLElement) => void): void {
+  const place = cell.inputArea?.node;
+  if (!place) {
+    return;
+  }
+  place.querySelector(`:scope > .${CLASS}`)?.remove();
+  if (!facts) {
+    return;
+  }
+  const { summary, gain } = facts;
+  const status: Status = summary.status;
+  const words = gain ? `${speedup(gain)[0]}` : status === 'compiled' ? '' : status;
+  const badge = h(`button.${CLASS}.tc-status-${status}`, {
+    type: 'button', title: `${summary.line}\n(click: the report)`, 'aria-label': `tcompile: ${summary.line}`, 'data-report': facts.report
+  }, h('span', { 'aria-hidden': 'true' }, summary.symbol), words ? h('span.tc-cell-badge-gain', null, words) : null);
+  badge.addEventListener('mousedown', event => event.stopPropagation());
+  badge.addEventListener('click', event => {
+    event.stopPropagation();
+    open(badge);
+  });
+  place.append(badge);
+}

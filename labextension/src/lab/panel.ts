@@ -1,0 +1,158 @@
+/** The side panel: every compiled function of the current notebook's kernel, the switch for all cells, the disk cache. */
+
+import { NotebookPanel } from '@jupyterlab/notebook';
+import { Widget } from '@lumino/widgets';
+
+import { append, button, Child, clear, h, section } from '../dom';
+import { bytes, count, plural, seconds } from '../format';
+import { openPlace } from './host';
+import { compilerIcon } from './icon';
+import { CompiledFunction, KernelLink } from './kernel';
+
+const SYMBOLS: { [status in CompiledFunction['status']]: [string, string] } = {
+  compiled: ['●', 'compiled'], limit: ['○', 'eager'], skipped: ['·', 'eager']
+};
+
+export class CompilerPanel extends Widget {
+  private panel: NotebookPanel | null = null;
+  private link: KernelLink | null = null;
+  private filter = '';
+  private error = '';
+  private readonly head = h('div.tc-side-head');
+  private readonly list = h('div.tc-side-list', { role: 'list', 'aria-label': 'Compiled functions' });
+  private readonly foot = h('div.tc-side-foot');
+  private readonly search = h('input.tc-input', {
+    type: 'search', placeholder: 'filter by name or file', 'aria-label': 'Filter functions'
+  }) as HTMLInputElement;
+
+  constructor() {
+    super();
+    this.id = 'tcompile-compiler';
+    this.title.icon = compilerIcon;
+    this.title.caption = 'Compiler: what is compiled in this kernel';
+    this.addClass('tc-report');
+    this.addClass('tc-side');
+    this.search.addEventListener('input', () => {
+      this.filter = this.search.value.toLowerCase();
+      this.drawList();
+    });
+    this.node.append(this.head, this.search, this.list, this.foot);
+    this.draw();
+  }
+
+  /** The notebook whose kernel is shown; null where none is open. */
+  follow(panel: NotebookPanel | null, link: KernelLink | null): void {
+    this.link?.changed.disconnect(this.draw, this);
+    this.panel = panel;
+    this.link = link;
+    this.error = '';
+    link?.changed.connect(this.draw, this);
+    this.draw();
+  }
+
+  private async act(question: string, facts: { [name: string]: any } = {}): Promise<void> {
+    this.error = '';
+    try {
+      await this.link?.ask(question, facts);
+    } catch (error) {
+      this.error = error instanceof Error ? error.message : String(error);
+    }
+    this.draw();
+  }
+
+  private draw(): void {
+    const { link } = this;
+    clear(this.head);
+    clear(this.foot);
+    const name = this.panel?.title.label ?? '';
+    append(this.head, [h('h3.tc-heading', null, 'Compiler'), name ? h('span.tc-muted', null, name) : null]);
+    const ready = link?.status === 'ready' && link.state;
+    this.search.hidden = !ready;
+    if (!ready) {
+      clear(this.list);
+      append(this.list, [this.waiting()]);
+      return;
+    }
+    const state = link!.state!;
+    const mode = h('select.tc-select', { 'aria-label': 'Mode for every cell' }, state.modes.map(m =>
+      h('option', { value: m, selected: (state.on?.mode ?? 'default') === m }, m))) as HTMLSelectElement;
+    mode.onchange = () => state.on && void this.act('on', { line: `mode=${mode.value}` });
+    const box = h('input', { type: 'checkbox', checked: state.on !== null }) as HTMLInputElement;
+    box.onchange = () => void this.act(box.checked ? 'on' : 'off', { line: `mode=${mode.value}` });
+    append(this.head, [h('div.tc-side-switch', null, h('label', null, box, ' compile every cell'), mode),
+      this.error ? h('p.tc-error', { role: 'alert' }, this.error) : null]);
+    this.drawList();
+    const { cache } = state;
+    const changed = Object.entries(state.changed);
+    append(this.foot, [
+      cache ? section('Disk cache',
+        h('div.tc-side-cache', { title: cache.folder }, h('span.tc-side-meter', { role: 'img', 'aria-label': `${bytes(cache.bytes)} of ${bytes(cache.limit_bytes)}` },
+          h('span', { style: { width: `${Math.min(100, (100 * cache.bytes) / Math.max(1, cache.limit_bytes))}%` } })),
+        h('span', null, `${plural(cache.kernels, 'kernel')}, ${bytes(cache.bytes)} of ${bytes(cache.limit_bytes)}${cache.on ? '' : ' (off)'}`)),
+        button('clear', { title: 'Delete the compiled kernels on disk' }, () => void this.act('clear_cache'))) : null,
+      changed.length ? section('Options that were changed', h('code', null, changed.map(([k, v]) => `${k}=${v}`).join('  '))) : null,
+      section('This kernel', h('p', null, `${plural(state.cells, 'cell')} ran through the compiler`),
+        button('forget all entries', { title: 'What is compiled in this kernel is compiled anew at its next call' }, () => void this.act('reset')))
+    ]);
+  }
+
+  private waiting(): Child {
+    const { link } = this;
+    if (!link || link.status === 'no kernel') {
+      return h('p.tc-empty', null, link ? 'No kernel is running.' : 'No notebook is open.');
+    }
+    if (link.status === 'unknown') {
+      return h('p.tc-empty', null, 'Waiting for the kernel …');
+    }
+    return h('div', null, h('p.tc-empty', null, 'tcompile is not loaded in this kernel. Write ', h('code', null, '%load_ext tcompile'), ' in a cell, or'),
+      button('load it now', {}, () => link.load().catch(error => {
+        this.error = error.message;
+        clear(this.list);
+        append(this.list, [this.waiting(), h('p.tc-error', { role: 'alert' }, this.error)]);
+      })));
+  }
+
+  private drawList(): void {
+    const all = this.link?.state?.functions ?? [];
+    const rows = all.filter(f => !this.filter || `${f.name} ${f.file}`.toLowerCase().includes(this.filter));
+    clear(this.list);
+    append(this.list, [
+      section(`Functions ${all.length ? count(all.length) : ''}`, rows.map(f => this.row(f))),
+      all.length ? (rows.length ? null : h('p.tc-empty', null, 'None matches the filter.'))
+        : h('p.tc-empty', null, 'Nothing is compiled yet: put %%tcompile on top of a cell, or switch on “compile every cell”.')
+    ]);
+  }
+
+  private row(f: CompiledFunction): HTMLElement {
+    const [symbol, word] = SYMBOLS[f.status] ?? SYMBOLS.skipped;
+    const facts = [
+      f.entries ? plural(f.entries, 'entry', 'entries') : '', plural(f.calls, 'call'), f.breaks ? plural(f.breaks, 'break') : '',
+      f.recompiles ? `recompiled ${f.recompiles}×` : '', f.mode !== 'default' ? f.mode : '', f.backend !== 'tcompile' ? f.backend : ''
+    ].filter(t => t).join(' · ');
+    const saved = f.saved_seconds;
+    return h('div.tc-side-row', { role: 'listitem' },
+      h('div', null, h(`span.tc-status-${f.status === 'compiled' ? 'compiled' : 'eager'}`, { title: word }, h('span.tc-symbol', null, symbol)), ' ',
+        h('button.tc-link', { type: 'button', title: 'Show the cell and its report', onclick: () => this.reveal(f) }, f.name), ' ',
+        f.ratio ? h('strong', null, `${f.ratio.toFixed(f.ratio < 9.95 ? 1 : 0)}×`) : null),
+      h('div.tc-muted', null, `${f.file}:${f.line}`),
+      h('div.tc-muted', null, facts),
+      saved !== null ? h('div.tc-muted', null, saved >= 0 ? `saved ${seconds(saved)} so far` : `cost ${seconds(-saved)} so far`,
+        f.compile_seconds ? `, ${seconds(f.compile_seconds)} to compile` : '') : null,
+      f.reason ? h('div.tc-side-reason', null, f.reason) : null);
+  }
+
+  private reveal(f: CompiledFunction): void {
+    const { panel } = this;
+    if (!panel) {
+      return;
+    }
+    if (f.report && openPlace(panel.content.node, f.report, 'overview')) {
+      return;
+    }
+    const cell = panel.content.widgets.find(w => w.model.type === 'code' && (w.model as any).executionCount === f.cell);
+    if (cell) {
+      panel.content.activeCellIndex = panel.content.widgets.indexOf(cell);
+      void panel.content.scrollToItem(panel.content.activeCellIndex);
+    }
+  }
+}

@@ -1,0 +1,119 @@
+"""JupyterLab around the reports, with a kernel: badge, toolbar switch, side panel, palette, hover help, controls of a report."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from . import notebooks
+from .conftest import Lab, Server
+
+SETUP = "%load_ext tcompile\nimport torch\nx = torch.randn(64, 256)\nk = torch.ones(256)"
+CELL = "%%tcompile time=100ms\ny = torch.relu(x * 2 + k).sum(-1)"
+PLAIN = "z = torch.tanh(x) + 1"
+
+
+@pytest.fixture(scope="module")
+def running(server: Server, browser: Any) -> Iterator[Lab]:
+    """One notebook with a kernel for all of these: a kernel takes seconds to start."""
+    cells = [notebooks.code_cell(text, 0) for text in (SETUP, CELL, PLAIN)]
+    for i, cell in enumerate(cells):
+        cell.update(execution_count=None, id=f"cell{i}")
+    page = Lab(browser, server, width=1600, height=1300)
+    page.open(server.add("lab.ipynb", notebooks.notebook(*cells)), kernel=True)
+    yield page
+    page.context.close()
+
+
+def run(lab: Lab, index: int) -> None:
+    lab.page.evaluate("""async i => {
+        const notebook = window.jupyterapp.shell.currentWidget.content;
+        notebook.activeCellIndex = i;
+        await window.jupyterapp.commands.execute('notebook:run-cell');
+    }""", index)
+
+
+def source(lab: Lab, index: int) -> str:
+    return lab.page.evaluate("i => window.jupyterapp.shell.currentWidget.content.widgets[i].model.sharedModel.getSource()", index)
+
+
+def test_panel_says_what_is_missing_and_follows_the_kernel(running: Lab) -> None:
+    running.command("tcompile:show-panel")
+    running.page.wait_for_selector(".tc-side >> text=not loaded in this kernel")
+    run(running, 0)
+    running.page.wait_for_selector(".tc-side >> text=Nothing is compiled yet")
+    run(running, 1)
+    running.page.wait_for_selector(".tc-side-row >> text=the cell's top level", timeout=60_000)
+    row = running.page.locator(".tc-side-row").first.inner_text()
+    assert "1 entry" in row and "●" in row
+    assert "kernel" in running.page.locator(".tc-side-foot").inner_text()
+    running.check()
+
+
+def test_badge(running: Lab) -> None:
+    badge = running.page.wait_for_selector(".tc-cell-badge")
+    assert "●" in badge.inner_text() and "×" in badge.inner_text()
+    assert running.page.locator(".tc-cell-badge").count() == 1
+    badge.click()
+    running.page.wait_for_selector(".tc-open")
+    running.shot("lab-panel")
+    running.check()
+
+
+def test_toolbar_switch_writes_a_comment_that_compiles(running: Lab) -> None:
+    running.page.evaluate("() => { window.jupyterapp.shell.currentWidget.content.activeCellIndex = 2; }")
+    switch = running.page.locator(".tc-cell-switch-button")
+    assert switch.get_attribute("aria-pressed") == "false"
+    switch.click()
+    assert source(running, 2) == "# tcompile: mode=default\n" + PLAIN
+    running.page.select_option(".tc-cell-switch-mode", "max-autotune")
+    assert source(running, 2).startswith("# tcompile: mode=max-autotune\n")
+    run(running, 2)
+    running.page.wait_for_function("document.querySelectorAll('.tc-cell-badge').length === 2", timeout=60_000)
+    running.page.evaluate("() => { window.jupyterapp.shell.currentWidget.content.activeCellIndex = 2; }")
+    switch.click()
+    assert source(running, 2) == PLAIN
+    running.check()
+
+
+def test_hover_help(running: Lab) -> None:
+    line = running.page.locator(".cm-line", has_text="%%tcompile time=100ms")
+    box = line.bounding_box()
+    assert box is not None
+    running.page.mouse.move(box["x"] + 100, box["y"] + box["height"] / 2)
+    running.page.wait_for_selector(".tc-option-help >> text=seconds of timing")
+    running.check()
+
+
+def test_controls_ask_the_kernel(running: Lab) -> None:
+    page = running.page
+    page.evaluate("() => { window.jupyterapp.shell.currentWidget.content.activeCellIndex = 1; }")
+    report = page.locator(".tc-report.tc-open").first
+    report.locator(".tc-tab:has-text('speed')").click()
+    page.wait_for_selector("text=Ask the kernel", timeout=30_000)
+    controls = report.locator(".tc-controls")
+    controls.locator("button:has-text('sweep')").click()
+    page.wait_for_selector(".tc-map-cell", timeout=60_000)
+    assert "compilation" in controls.inner_text()
+    controls.locator("label:has-text('own kernel') input").check()
+    controls.locator("button:has-text('compile and time')").click()
+    page.wait_for_selector("text=disable_fusion=true", timeout=60_000)
+    running.shot("lab-controls", report)
+    controls.locator("button:has-text('time again')").click()
+    page.wait_for_function("!document.querySelector('.tc-controls .tc-map-cell')", timeout=60_000)  # drawn anew
+    assert report.locator(".tc-tab[aria-selected=true]").inner_text().lower().startswith("speed")
+    running.check()
+
+
+def test_palette_and_settings(running: Lab) -> None:
+    page = running.page
+    assert page.evaluate("() => window.jupyterapp.commands.hasCommand('tcompile:toggle-cell')")
+    running.command("tcompile:compile-all-cells")
+    page.wait_for_function("document.querySelector('.tc-side-switch input').checked", timeout=20_000)
+    running.command("tcompile:compile-no-cells")
+    page.wait_for_function("!document.querySelector('.tc-side-switch input').checked", timeout=20_000)
+    page.evaluate("""() => fetch('/lab/api/settings/tcompile-lab:plugin').then(r => r.json()).then(s => { window.tcSchema = s.schema; })""")
+    page.wait_for_function("window.tcSchema && window.tcSchema.properties.badges")
+    running.check()
