@@ -15,8 +15,8 @@ from typing import Any
 
 import torch
 
-from ...lowering.ir import Axis, Buffer, Kernel, Store, Value, indirect_values, walk
-from ...symbolic.expr import ONE, ZERO, Expr, as_expr, ceildiv, integer, minimum
+from ...lowering.ir import Axis, Buffer, Kernel, Store, Value, indirect_values
+from ...symbolic.expr import ONE, ZERO, as_expr, ceildiv, integer, minimum
 from .dtypes import ctype
 from .layout import numel
 from .support import SIGNATURE, Support, Target

@@ -2,39 +2,44 @@
 CPU is a loop nest like any other reduction, which later operators join as its epilogue; elsewhere it is a library call."""
 from __future__ import annotations
 
+import math
 from typing import Any, Sequence
 
 import torch
 
 from ... import machine
 from ...symbolic.expr import as_expr
-from ..ir import Value, const, prim
-from ..lower import Lowering, rule, strides_of
+from ..ir import Value, const, index, prim
+from ..lower import Lowering, NoRule, rule, strides_of
 from ..promote import operand
-from ..ref import Ref, dim_symbol, is_one, remap, ref_of_buffer, same, strided
+from ..ref import Ref, dim_symbol, is_one, numel, ref_of_buffer, remap, same, strided
 
 LEAST = 8          # of every size; below, a vector of the result is mostly empty
-WORK = 16384       # multiplications
+WORK = 4096        # multiplications
+SCORES = 1 << 24   # elements of an attention's scores, up to which they are better kept than computed piece by piece
 
 
 def generated(lo: Lowering, node: Any, refs: Sequence[Ref]) -> bool:
     """Whether this product is worth a loop nest."""
+    a, b = refs[-2:]
+    if any(r.dtype != torch.float32 for r in refs):
+        return False
+    return _worth_it(lo, lo.meta(node), (a.shape[-2], a.shape[-1], b.shape[-1]), same(a.shape[-1], b.shape[-2]))
+
+
+def _worth_it(lo: Lowering, m: Any, sizes: Sequence[Any], fits: bool) -> bool:
     choice = lo.opts.get("cpu_products", "auto")
     if choice == "library" or lo.emulate or not (choice == "generated" or machine.generated_products_win()):
         return False
-    m = lo.meta(node)
-    if m.dtype != torch.float32 or m.device.type != "cpu" or any(r.dtype != torch.float32 for r in refs):
+    rows, k, columns = (hint(lo, s) for s in sizes)
+    if not fits or m.dtype != torch.float32 or m.device.type != "cpu" or min(k, columns) < LEAST:
         return False
-    a, b = refs[-2:]
-    hints = lo.aten.env.hints if lo.aten.env is not None else {}
-    rows, k, columns = (_hint(s, hints) for s in (a.shape[-2], a.shape[-1], b.shape[-1]))
-    if min(k, columns) < LEAST or rows < 2 or rows * k * columns < WORK:
-        return False
-    return all(type(s) is not int or s > 1 for s in (*a.shape, *b.shape)) and same(a.shape[-1], b.shape[-2])
+    return rows == 1 or rows * k * columns >= WORK
 
 
-def _hint(s: Any, hints: dict[str, int]) -> int:
-    e = as_expr(s)
+def hint(lo: Lowering, s: Any) -> int:
+    """A size at the hints."""
+    e, hints = as_expr(s), lo.aten.env.hints if lo.aten.env is not None else {}
     return e.value if e.is_const else int(e.eval({n: hints.get(n, 64) for n in e.symbol_names()}))
 
 
@@ -90,3 +95,47 @@ def _plus(c: Ref, product: Ref, beta: Any, alpha: Any) -> Value:
         return v
     w = operand(c, torch.float32)
     return prim("add", v, w if beta == 1 else prim("mul", w, const(beta, torch.float32)))
+
+
+@rule("aten._scaled_dot_product_flash_attention_for_cpu.default")
+def attention(lo: Lowering, node: Any, q: Ref, k: Ref, v: Ref, dropout_p: float = 0.0, is_causal: bool = False, *,
+              attn_mask: Ref | None = None, scale: Any = None) -> Any:
+    """Scores, their exponentials, and the product with the values: two products whose epilogues scale, mask and divide. Rows
+    that are masked as a whole give 0, as in torch's kernel."""
+    args = (q, k, v, dropout_p, is_causal)
+    kwargs = {"attn_mask": attn_mask, "scale": scale}
+    if not isinstance(dropout_p, (int, float)) or dropout_p != 0.0 or not _attention_fits(lo, node, q, k, v, scale):
+        return lo.extern(node, args, kwargs, "attention")
+    keys = remap(k, (*k.shape[:-2], k.shape[-1], k.shape[-2]), {0: dim_symbol(4, 0), 1: dim_symbol(4, 1), 2: dim_symbol(4, 3), 3: dim_symbol(4, 2)})
+    product = nest(lo, node, q, keys, None, "_product")
+    if product is None:
+        return lo.extern(node, args, kwargs, "attention")
+    f32 = torch.float32
+    x = prim("mul", product.value, const(1.0 / math.sqrt(q.shape[-1]) if scale is None else scale, f32))
+    if attn_mask is not None:
+        x = prim("add", x, operand(attn_mask, f32))
+    if is_causal:
+        row, column = (index(as_expr(0) if is_one(product.shape[d]) else dim_symbol(4, d)) for d in (2, 3))
+        x = prim("where", prim("le", column, row), x, const(-math.inf, f32))
+    scores = lo.store(x, product.shape, f32, suffix="_scores")
+    top = lo.reduce("max", scores.value, scores.shape, [3], True, suffix="_max")
+    lowest = prim("eq", top.value, const(-math.inf, f32))
+    e = lo.store(prim("exp", prim("sub", scores.value, prim("where", lowest, const(0.0, f32), top.value))), scores.shape, f32, suffix="_exp")
+    total = lo.reduce("sum", e.value, scores.shape, [3], True, suffix="_sum")
+    out = nest(lo, node, e, v, None, "_mixed")
+    if out is None:
+        raise NoRule("values whose elements share memory")
+    result = lo.store(prim("div", out.value, prim("where", lowest, const(1.0, f32), total.value)), out.shape, f32, strides_of(lo.meta(k=0)), "_0")
+    log = prim("add", top.value, prim("log", total.value))
+    flat = remap(Ref(top.shape, f32, log), top.shape[:3], {d: dim_symbol(3, d) for d in range(3)})
+    return result, lo.store(flat.value, flat.shape, f32, strides_of(lo.meta(k=1)), "_1")
+
+
+def _attention_fits(lo: Lowering, node: Any, q: Ref, k: Ref, v: Ref, scale: Any) -> bool:
+    if any(r.ndim != 4 or r.dtype != torch.float32 for r in (q, k, v)) or not (scale is None or isinstance(scale, (int, float))):
+        return False
+    if not all(same(x, y) and same(x, z) for x, y, z in zip(q.shape[:2], k.shape, v.shape)) or not same(k.shape[2], v.shape[2]):
+        return False
+    if not isinstance(q.shape[-1], int) or hint(lo, numel((*q.shape[:3], k.shape[2]))) > SCORES:
+        return False
+    return _worth_it(lo, lo.meta(node, 0), (q.shape[2], q.shape[3], k.shape[2]), same(q.shape[3], k.shape[3])) and hint(lo, v.shape[3]) >= LEAST
