@@ -28,6 +28,10 @@ def generate(schedule: Schedule, opts: Any) -> Generated:
 
     Raises InternalError where a kernel holds what C++ has no form for.
     """
+    from .triton.generate import cuda_index, generate_triton
+    index = cuda_index(schedule)
+    if index is not None:
+        return generate_triton(schedule, opts, index)
     target = host_target(opts)
     kernels: list[GeneratedKernel] = []
     position: dict[str, int] = {}

@@ -6,8 +6,6 @@ from typing import Any
 
 from ..fusion.schedule import Launch, Schedule
 from ..lowering.ir import Kernel
-from .cpp.printer import KernelSource
-from .cpp.support import Target
 
 __all__ = ["GeneratedKernel", "HostPlan", "Generated"]
 
@@ -17,7 +15,7 @@ class GeneratedKernel:
     """One distinct kernel. `bytes` and `flops` are those of one launch at the size hints."""
     name: str
     kernel: Kernel
-    source: KernelSource
+    source: Any                            # KernelSource (C++) or TritonSource
     bytes: int = 0
     flops: int = 0
 
@@ -37,8 +35,9 @@ class Generated:
     kernels: list[GeneratedKernel]
     kernel_of: dict[int, int]              # id of a Launch -> position in `kernels`
     host: HostPlan
-    target: Target
+    target: Any                            # cpp.support.Target or triton.layout.GpuTarget
     threads: dict[str, int] = field(default_factory=dict)      # kernel name -> most threads, where a search found a number
+    cuda: int | None = None                # index of the GPU that the plan runs on; None: the CPU
 
     def of(self, launch: Launch) -> GeneratedKernel:
         return self.kernels[self.kernel_of[id(launch)]]

@@ -26,14 +26,14 @@ _DIRECT = {"aten.mm.default": torch.mm, "aten.bmm.default": torch.bmm, "aten.add
            "aten.baddbmm.default": torch.baddbmm, "aten.convolution.default": torch.convolution}
 
 
-def host_plan(schedule: Schedule, kernel_names: dict[int, str]) -> HostPlan:
-    """Print the plan. `kernel_names`: id of a Launch -> global name of its kernel."""
-    return _HostPrinter(schedule, kernel_names).run()
+def host_plan(schedule: Schedule, kernel_names: dict[int, str], cuda: int | None = None) -> HostPlan:
+    """Print the plan. `kernel_names`: id of a Launch -> global name of its kernel; `cuda`: index of the device where memory is made."""
+    return _HostPrinter(schedule, kernel_names, cuda).run()
 
 
 class _HostPrinter:
-    def __init__(self, schedule: Schedule, kernel_names: dict[int, str]):
-        self.s, self.kernel_names = schedule, kernel_names
+    def __init__(self, schedule: Schedule, kernel_names: dict[int, str], cuda: int | None = None):
+        self.s, self.kernel_names, self.cuda = schedule, kernel_names, cuda
         self.names: dict[str, Any] = {"empty_strided": torch.empty_strided, "as_strided": torch.as_strided}
         self.text: list[str] = []
         self.of: dict[int, str] = {}                 # id(Buffer) -> name in the text
@@ -207,7 +207,8 @@ class _HostPrinter:
             view = self._global("in_memory_of", _in_memory_of)
             self._line(f"{name} = {view}({base}, {self._tuple(b.shape)}, {self._tuple(b.stride)}, {dtype})")
             return
-        self._line(f"{name} = empty_strided({self._tuple(b.shape)}, {self._tuple(b.stride)}, dtype={dtype})")
+        where = f", device={self._global(f'cuda_{self.cuda}', torch.device('cuda', self.cuda))}" if self.cuda is not None else ""
+        self._line(f"{name} = empty_strided({self._tuple(b.shape)}, {self._tuple(b.stride)}, dtype={dtype}{where})")
 
     def _param(self, name: Any) -> str:
         name = name.name if isinstance(name, Param) else name

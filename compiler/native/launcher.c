@@ -177,6 +177,15 @@ static PyObject *new_tensor(int64_t ndim, const int64_t *shape, const int64_t *s
     return o;
 }
 
+void *tc_launcher_tensor(PyObject *o) { return tensor_of(o); }
+int tc_launcher_ready(void) { return torch_api.ready; }
+PyObject *tc_launcher_wrap(void *t)
+{
+    PyObject *o = torch_api.wrap(t);
+    torch_api.delete_tensor(t);
+    return o;
+}
+
 /* ---- Kernel */
 static int fill_scalar(PyObject *o, char kind, Scalar *out)
 {

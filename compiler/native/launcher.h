@@ -26,4 +26,9 @@ typedef struct {
     int64_t fixed[1 + 2 * MAX_PHASES];   /* what plan() says, where there are no sizes */
 } KernelObject;
 
+/* What the GPU's launcher (cuda.c) shares; both need a launcher_setup() that succeeded. */
+HIDDEN void *tc_launcher_tensor(PyObject *o);          /* the at::Tensor* in a Python tensor; NULL with an exception set */
+HIDDEN int tc_launcher_ready(void);
+HIDDEN PyObject *tc_launcher_wrap(void *tensor);       /* a new Python tensor of an at::Tensor*, which it deletes */
+
 #endif

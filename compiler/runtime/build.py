@@ -49,6 +49,9 @@ def build(generated: Generated, opts: Any, eager: Callable[..., tuple] | None = 
     `eager`: what runs the same graph by torch's own kernels. It serves where there is no C++ compiler, and a fallback event says
     so. Without it that raises ToolchainError, as a compiler that rejects a kernel does (a bug of tcompile's, or a full disk).
     """
+    if generated.cuda is not None:
+        from .gpu.build import build_gpu
+        return build_gpu(generated, opts, eager)
     try:
         if generated.kernels and opts.get("max_autotune"):
             from .autotune import tune

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import linecache
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Sequence
 
 import torch
 
@@ -15,9 +15,9 @@ from ...lowering.ir import Acc, Axis, Buffer, Kernel, Stage, Store, Value, indir
 from ...lowering.rewrite import Rewriter
 from ...symbolic.expr import Expr, as_expr, ceildiv, integer
 from . import indices, prims
-from .dtypes import literal, ttype
+from .dtypes import ttype
 from .layout import Choices, GpuTarget, Layout, numel, plan_layout, spans
-from .prims import Operand, materialised, reduce_identity, reduce_tile, reduce_update
+from .prims import Operand, reduce_identity, reduce_tile, reduce_update
 from .values import NONE, Names, Values, stored
 
 __all__ = ["TritonSource", "Function", "Scratch", "print_kernel", "without_locals"]
@@ -127,7 +127,7 @@ class _Printer:
             out.append(f"#   {role} {b}")
         return "\n".join(out)
 
-    def _function(self, name: str, body: list[str], grid: Expr, constants: dict[str, int], scratch: list[Scratch] = []) -> tuple[Function, str]:
+    def _function(self, name: str, body: list[str], grid: Expr, constants: dict[str, int], scratch: Sequence[Scratch] = ()) -> tuple[Function, str]:
         size = "i64" if self.lay.wide else "i32"
         arguments = [(b.name, "*" + ttype(b.dtype).pointer) for b in (*self.k.inputs, *self.k.outputs)]
         arguments += [(s.name, "*" + ttype(s.dtype).pointer) for s in scratch]
@@ -344,7 +344,7 @@ class _Printer:
             body = [f"pid = {pid}"]
             if stage.axes:
                 body.append("piece = pid % SPLIT")
-            body += self._dim("x", lay.x, lay.xblock, f"(pid // SPLIT) * XBLOCK" if stage.axes else "pid * XBLOCK", "[:, None]", masks)
+            body += self._dim("x", lay.x, lay.xblock, "(pid // SPLIT) * XBLOCK" if stage.axes else "pid * XBLOCK", "[:, None]", masks)
             for v in walk(self._roots(stage)):
                 if v.op == "acc" and v.attr not in self.accs:
                     body += self._gather_partial(*made[v.attr], masks)

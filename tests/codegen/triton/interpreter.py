@@ -1,0 +1,111 @@
+"""Generated Triton kernels on the CPU, through Triton's interpreter: functions and schedules against eager."""
+from __future__ import annotations
+
+import atexit
+import os
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, Callable
+
+import torch
+
+from tcompile.compiler.codegen.generated import Generated, GeneratedKernel
+from tcompile.compiler.codegen.triton.generate import generate_triton
+from tcompile.compiler.codegen.triton.layout import Choices, GpuTarget
+from tcompile.compiler.codegen.triton.printer import TritonSource, print_kernel
+from tcompile.compiler.runtime.build import python_plan
+from tcompile.compiler.runtime.gpu.kernels import grid_function
+
+from ...lowering.helper import _flat as flat_outputs
+from ...lowering.helper import compile_fn
+
+SMALL = GpuTarget("cuda", 90, 32, 8)         # few processors: the interpreter is slow, and small shapes get every kind of kernel
+_child: list[subprocess.Popen] = []
+
+
+def _process() -> subprocess.Popen:
+    if not _child or _child[0].poll() is not None:
+        env = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
+        _child[:] = [subprocess.Popen([sys.executable, str(Path(__file__).with_name("interpreter_child.py"))], stdin=subprocess.PIPE,
+                                      stdout=subprocess.PIPE, env=env)]
+        atexit.register(_child[0].kill)
+    return _child[0]
+
+
+def interpret(job: dict) -> list:
+    p = _process()
+    pickle.dump(job, p.stdin)
+    p.stdin.flush()
+    kind, answer = pickle.load(p.stdout)
+    if kind == "error":
+        raise AssertionError(f"{answer}\n{job['text']}")
+    return answer
+
+
+def flat(t: torch.Tensor) -> torch.Tensor:
+    span = 1 + sum((s - 1) * st for s, st in zip(t.shape, t.stride())) if t.numel() else 0
+    return torch.as_strided(t, (span,), (1,), t.storage_offset())
+
+
+class Interpreted:
+    """What native.CudaKernel is, through the interpreter."""
+
+    def __init__(self, k: GeneratedKernel, source: TritonSource | None = None):
+        self.k, self.source = k, source or k.source
+        sizes = [str(e) for e in k.kernel.sizes]
+        self.n_sizes = len(sizes)
+        self.plan = grid_function(sizes, [f.grid for f in self.source.functions] + [s.numel for s in self.source.scratch], [])
+
+    def __call__(self, *args: Any) -> None:
+        k = self.k.kernel
+        n_in, n = len(k.inputs), len(k.inputs) + len(k.outputs)
+        tensors, scalars = args[:n], list(args[n:])
+        memory, where = [], {}
+        index = []
+        for t in tensors:
+            key = (t.data_ptr(), t.dtype, t.numel())
+            if key not in where or t.numel() == 0:
+                where[key] = len(memory)
+                memory.append(flat(t).clone())
+            index.append(where[key])
+        numbers = self.plan(*scalars[:self.n_sizes])
+        n_f = len(self.source.functions)
+        for s, count in zip(self.source.scratch, numbers[n_f:]):
+            index.append(len(memory))
+            memory.append(torch.empty(count, dtype=s.dtype).fill_(77 if s.dtype != torch.bool else True))
+        launches = [(f.name, g, index, scalars, f.constants) for f, g in zip(self.source.functions, numbers)]
+        written = index[n_in:n]
+        out = interpret({"text": self.source.text, "memory": memory, "launches": launches, "written": written})
+        for t, o in zip(tensors[n_in:], out):
+            flat(t).copy_(o)
+
+
+def run(generated: Generated, inputs: Any) -> tuple:
+    kernels = {k.name: Interpreted(k) for k in generated.kernels}
+    return python_plan(generated, kernels)(*inputs)
+
+
+def generate(schedule: Any, choices: Choices = Choices(), target: GpuTarget = SMALL, wide: bool | None = None, **opts: Any) -> Generated:
+    g = generate_triton(schedule, opts, None, target)
+    if choices != Choices() or wide:
+        for k in g.kernels:
+            k.source = print_kernel(k.kernel, target, choices, name=k.name, wide=wide)
+    return g
+
+
+def check(fn: Callable, *inputs: Any, atol: float | None = None, rtol: float | None = None, choices: Choices = Choices(),
+          kinds: set[str] | None = None, wide: bool | None = None, **opts: Any) -> Generated:
+    """Interpreted equals eager: values, dtypes, shapes, strides. kinds: the shapes of kernels that must occur."""
+    g = generate(compile_fn(fn, *inputs, **opts), choices, wide=wide, **opts)
+    with torch.no_grad():
+        want = flat_outputs(fn(*inputs))
+        got = run(g, inputs)
+    want = want if isinstance(want, tuple) else (want,)
+    for a, b in zip(got, want):
+        torch.testing.assert_close(a, b, atol=atol, rtol=rtol, equal_nan=True)
+        assert a.stride() == b.stride()
+    if kinds is not None:
+        assert {k.source.choices["shape"] for k in g.kernels} == kinds, [k.source.choices for k in g.kernels]
+    return g

@@ -1,0 +1,88 @@
+"""A process in which Triton interprets kernels on the CPU (numpy). Run as a script; see interpreter.py.
+
+TRITON_INTERPRET has to be set before triton is imported, and stays set: hence a process of its own.
+"""
+import linecache
+import pickle
+import sys
+import traceback
+
+import numpy as np
+import torch
+import triton.language as tl
+from triton.runtime import interpreter
+from triton.runtime.interpreter import TensorHandle
+
+_files: dict = {}
+_patch_tensor = interpreter._patch_lang_tensor
+
+
+def _patched(tensor, scope):
+    """Scalars are arrays of one element to the interpreter, which numpy >= 2.5 takes for no number."""
+    _patch_tensor(tensor, scope)
+    scope.set_attr(tensor, "__index__", lambda self: int(np.asarray(self.handle.data).reshape(-1)[0]))
+
+
+interpreter._patch_lang_tensor = _patched
+interpreter.interpreter_builder.options = interpreter.InterpreterOptions(debug=True, sanitize_overflow=False)      # device_assert
+
+
+class Libdevice:
+    """The functions of libdevice, by torch's on the CPU."""
+
+    _named = {"nearbyint": torch.round, "fmod": torch.fmod, "signbit": lambda x: torch.signbit(x).to(torch.int32)}
+
+    def __getattr__(self, name):
+        f = self._named.get(name) or getattr(torch, name)
+
+        def call(*args):
+            like = next(a for a in args if isinstance(a, tl.tensor))
+            values = [torch.from_numpy(np.array(a.handle.data)) if isinstance(a, tl.tensor) else torch.tensor(a) for a in args]
+            out = np.asarray(f(*values).numpy())
+            if name == "signbit":
+                return tl.tensor(TensorHandle(out, tl.int32), tl.int32 if not like.type.is_block() else tl.block_type(tl.int32, like.type.shape))
+            shape = np.broadcast_shapes(*(v.shape for v in values))
+            block = next((a.type for a in args if isinstance(a, tl.tensor) and tuple(a.shape) == tuple(shape)), None)
+            kind = block or tl.block_type(like.type.scalar, list(shape))
+            return tl.tensor(TensorHandle(out, like.type.scalar), kind)
+        return call
+
+
+def functions(text: str) -> dict:
+    if text not in _files:
+        name = f"<interpreted {len(_files)}>"
+        linecache.cache[name] = (len(text), None, text.splitlines(True), name)
+        namespace = {"__name__": name}
+        exec(compile(text, name, "exec"), namespace)
+        namespace["libdevice"] = Libdevice()
+        _files[text] = namespace
+    return _files[text]
+
+
+def run(job: dict) -> list:
+    namespace = functions(job["text"])
+    memory = job["memory"]
+    for name, grid, pointers, scalars, constants in job["launches"]:
+        if grid > 0:
+            namespace[name][(grid,)](*[memory[i] for i in pointers], *scalars, **constants)
+    return [memory[i] for i in job["written"]]
+
+
+def main() -> None:
+    stdin, stdout = sys.stdin.buffer, sys.stdout.buffer
+    sys.stdout = sys.stderr
+    while True:
+        try:
+            job = pickle.load(stdin)
+        except EOFError:
+            return
+        try:
+            answer = ("ok", run(job))
+        except BaseException as e:
+            answer = ("error", f"{type(e).__name__}: {e}\n{traceback.format_exc()[-3000:]}")
+        pickle.dump(answer, stdout)
+        stdout.flush()
+
+
+if __name__ == "__main__":
+    main()
