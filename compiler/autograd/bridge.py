@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 import weakref
+from functools import partial
 from typing import Any, Callable
 
 import torch
@@ -19,6 +20,7 @@ from ..errors import InternalError, TCompileError
 from ..graph.aten import AtenGraph
 from ..graph.interpret import interpret
 from ..graph.tensor import DataDependentError
+from ..native import native
 from ..runtime.dispatch import disabled
 from .joint import CannotTrace, JointGraph, NoGradient
 from .modes import tracing_modes
@@ -27,6 +29,7 @@ from .variants import variant
 __all__ = ["compile_with_grad", "wants_gradients", "GradGraph"]
 
 _lock = threading.RLock()
+_GIVE = {"side": 0, "diff": 1, "input": 2}                  # numbers shared with compiler/native/bridge.c
 VARIANT_LIMIT = 8                       # backward graphs per forward graph; past it missing tangents are zeros
 
 
@@ -80,15 +83,35 @@ class GradGraph:
         self.at, self.saved_inputs, self.n_outputs = plan.at, p.saved_inputs, joint.n_outputs
         self.remembered = [i for i, x in enumerate(captured.inputs) if i not in p.saved_inputs]
         self.function = type("TCompiled", (_Bridge,), {"graph": self})
+        self.call = self._native_call() or self._python_call
         plan.tensors = []                                            # traced tensors are of no more use
         if captured.env is not None and captured.env.hints:
             self.backward(*self._likely())           # what it decides about sizes must be known before the entry's guards are made
 
     def __call__(self, *inputs: Any) -> tuple:
+        return self.call(*inputs)
+
+    def _native_call(self) -> Callable[..., tuple] | None:
+        """The call in C, where nothing is left to do after the Function but to put its results in order."""
+        plan = self.joint.outputs
+        if not hasattr(native, "GradCall") or not self.grad_mode or not plan.plain or self.hidden_views:
+            return None
+        graph = getattr(self.forward, "call", self.forward)
+        rest = (lambda *inputs: self.rest(inputs)) if self.sizes or self.scalars else None
+        forward = native.GradForward(graph, rest, self.n_outputs, tuple(self.at), tuple(self.saved_inputs), tuple(self.remembered))
+        self.function = type("TCompiled", (torch.autograd.Function,), {"forward": forward, "backward": staticmethod(partial(_backward, self))})
+        apply = _apply_of(self.function)
+        return native.GradCall(apply, forward, self.n_inputs, tuple([x for kind, k in plan.recipes for x in (_GIVE[kind], k)]))
+
+    def _python_call(self, *inputs: Any) -> tuple:
         if self.grad_mode:
             return self._call(inputs)
         with torch.enable_grad():                    # the graph itself turns gradients on, in a part of it
             return self._call(inputs)
+
+    def rest(self, inputs: tuple) -> list:
+        """What backward gets besides tensors: the values of size symbols and of scalar inputs."""
+        return [read(inputs) for read in self.sizes] + [inputs[k] for k in self.scalars]
 
     def _call(self, inputs: tuple) -> tuple:
         everything: list[Any] = []
@@ -211,7 +234,21 @@ def _size_reader(name: str, forward: Any) -> Callable[[tuple], int]:
     raise CannotTrace(f"no input gives the size {name} by itself")
 
 
+def _apply_of(function: type) -> Callable:
+    """The part of `Function.apply` that is in C. What Function.apply does before (functorch's transforms, keyword arguments) does not arise:
+    guards keep transforms out, and inputs come by position."""
+    return torch._C._FunctionBase.__dict__["apply"].__get__(None, function)
+
+
+def _backward(graph: GradGraph, ctx: Any, *tangents: torch.Tensor | None) -> tuple:
+    saved = ctx.saved_tensors
+    if torch.is_grad_enabled():
+        return tuple(_double(graph, ctx, saved, tangents))
+    return tuple(graph.run_backward(saved, getattr(ctx, "rest", []), tangents, ctx.needs_input_grad))
+
+
 class _Bridge(torch.autograd.Function):
+    """The same in Python: what GradForward and `_backward` do, with `everything` as the way around torch for what has no gradient."""
     graph: GradGraph
 
     @classmethod
@@ -222,7 +259,7 @@ class _Bridge(torch.autograd.Function):
         everything.extend(results[:n])
         for k in graph.hidden_views:
             everything[k] = everything[k].detach()   # to autograd no view: nobody else can reach the rest of its memory
-        ctx.rest = [read(inputs) for read in graph.sizes] + [inputs[k] for k in graph.scalars]
+        ctx.rest = graph.rest(inputs)
         ctx.save_for_backward(*[inputs[i] for i in graph.saved_inputs], *results[n:])
         ctx.remembered = [(weakref.ref(t), t._version) if isinstance(t := inputs[i], torch.Tensor) else t for i in graph.remembered]
         ctx.set_materialize_grads(False)
@@ -256,7 +293,7 @@ def _double(graph: GradGraph, ctx: Any, saved: tuple, tangents: tuple) -> list:
     inputs: list[Any] = [None] * graph.n_inputs
     for i, t in zip(graph.saved_inputs, saved):
         inputs[i] = t
-    for i, kept in zip(graph.remembered, ctx.remembered):
+    for i, kept in zip(graph.remembered, ctx.remembered if graph.remembered else ()):
         if isinstance(kept, tuple):
             t = kept[0]()
             if t is None or t._version != kept[1]:

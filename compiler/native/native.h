@@ -26,6 +26,8 @@
 
 /* launcher.c: the runtime's kernel launcher. Weak, so that the module builds without it. */
 extern __attribute__((weak)) int tcompile_init_launcher(PyObject *module);
+/* bridge.c: calls with gradients. */
+HIDDEN int tc_init_bridge(PyObject *module);
 /* cuda.c: the GPU's launcher. */
 HIDDEN int tc_init_cuda(PyObject *module);
 
