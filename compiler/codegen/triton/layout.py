@@ -204,7 +204,7 @@ def _reduction(kernel: Kernel, target: GpuTarget, choices: Choices, reduced: tup
     passes = sum(1 for s in kernel.stages if s.axes)
     x_fast = _along_x(kernel, reduced)
     rows = _pow2(r)
-    few = _few_rows(x, r, x_fast, target)
+    few = _few_rows(x, r, passes, x_fast, target)
     kind = choices.kind
     if kind is None:
         if few:
@@ -244,10 +244,14 @@ def _reduction(kernel: Kernel, target: GpuTarget, choices: Choices, reduced: tup
     return lay
 
 
-def _few_rows(x: int, r: int, x_fast: bool, target: GpuTarget) -> bool:
-    """Whether whole rows would leave most of the device idle while there is work to share."""
+def _few_rows(x: int, r: int, passes: int, x_fast: bool, target: GpuTarget) -> bool:
+    """Whether whole rows would leave most of the device idle for longer than more launches take."""
     blocks = -(-x // 64) if x_fast else x
-    return blocks < target.processors and x * r >= 1 << 15 and r >= (512 if x_fast else 4096)
+    if blocks >= target.processors:
+        return False
+    if x_fast:
+        return r >= 512 and x * r >= 1 << 15
+    return r > (MOST_PERSISTENT if passes > 1 else MOST_PERSISTENT // 2)
 
 
 def _live_rows(kernel: Kernel) -> int:

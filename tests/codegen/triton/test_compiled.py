@@ -1,0 +1,111 @@
+"""Generated kernels compiled for GPUs that are not here: registers, spills and shared memory, compared with what was recorded.
+
+`TCOMPILE_RECORD_RESOURCES=1 pytest tests/codegen/triton/test_compiled.py` writes resources.json anew; a change of code generation
+then shows in the diff.
+"""
+import json
+import os
+import re
+import shutil
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+triton = pytest.importorskip("triton")
+
+from tcompile.compiler.codegen.triton.generate import generate_triton  # noqa: E402
+from tcompile.compiler.codegen.triton.layout import GpuTarget  # noqa: E402
+from tcompile.compiler.config import Options  # noqa: E402
+from tcompile.compiler.runtime.gpu.compile import Job, compile_all  # noqa: E402
+
+from .interpreter import compile_fn  # noqa: E402
+
+RECORD = Path(__file__).with_name("resources.json")
+CUDA = [GpuTarget("cuda", 70, 32, 80), GpuTarget("cuda", 80, 32, 108), GpuTarget("cuda", 90, 32, 132)]
+AMD = GpuTarget("hip", "gfx942", 64, 304)
+
+
+def meta(*shape, dtype=torch.float32):
+    return torch.empty(shape, dtype=dtype)
+
+
+PROGRAMS = {
+    "pointwise": lambda: (lambda a, b: torch.relu((a + b) * a - b) * 2 + torch.exp(a), meta(1 << 16), meta(1 << 16)),
+    "transpose": lambda: (lambda a: a.t().contiguous() + 1, meta(512, 1024)),
+    "softmax": lambda: (lambda a: F.softmax(a, -1), meta(64, 4096)),
+    "softmax of long rows": lambda: (lambda a: F.softmax(a, -1), meta(200, 50304)),
+    "layer norm + gelu": lambda: (lambda a, w, b: F.gelu(F.layer_norm(a, (4096,), w, b)), meta(64, 4096), meta(4096), meta(4096)),
+    "rms norm bf16": lambda: (lambda a, w: F.rms_norm(a, (4096,), w), meta(64, 4096, dtype=torch.bfloat16), meta(4096, dtype=torch.bfloat16)),
+    "cross entropy": lambda: (lambda a, t: F.cross_entropy(a, t), meta(256, 5000), torch.zeros(256, dtype=torch.int64)),
+    "column sums": lambda: (lambda a: a.sum(0), meta(4096, 512)),
+    "whole sum": lambda: (lambda a: a.sum(), meta(1 << 16)),
+    "argmax": lambda: (lambda a: (a.argmax(1), a.amax(1)), meta(64, 3000)),
+    "embedding": lambda: (lambda w, i: F.embedding(i, w) * 2, meta(100, 64), torch.zeros(64, dtype=torch.int64)),
+}
+
+
+def usage(code: bytes, tmp: Path) -> dict:
+    """What ptxas says of one function."""
+    tool = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
+    path = tmp / "kernel.cubin"
+    path.write_bytes(code)
+    out = subprocess.run([str(tool if tool.exists() else shutil.which("cuobjdump")), "--dump-resource-usage", str(path)],
+                         capture_output=True, text=True, check=True).stdout
+    m = re.search(r"REG:(\d+) STACK:(\d+)", out)
+    return {"registers": int(m[1]), "stack": int(m[2])}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_kernels_compile(name, tmp_path):
+    fn, *args = PROGRAMS[name]()
+    schedule = compile_fn(fn, *args)
+    opts = Options()
+    recorded = json.loads(RECORD.read_text()) if RECORD.exists() else {}
+    found = {}
+    jobs = [(t, k, Job(k.source, t)) for t in (*CUDA, AMD) for k in generate_triton(schedule, {}, None, t).kernels]
+    for (target, k, _), binary in zip(jobs, compile_all([j for *_, j in jobs], opts)):
+        for p in binary.parts:
+            row = {"shared": p.shared, "threads": p.threads}
+            if target.backend == "cuda":
+                row |= usage(p.code, tmp_path)
+                assert row["stack"] == 0, f"{p.name} spills on {target.text}: {row}"
+            assert row["shared"] <= 48 * 1024
+            found.setdefault(target.text, {})[p.name] = row
+    if os.environ.get("TCOMPILE_RECORD_RESOURCES"):
+        RECORD.write_text(json.dumps({**recorded, "triton": triton.__version__, name: found}, indent=1, sort_keys=True) + "\n")
+    elif recorded.get("triton") == triton.__version__:
+        assert found == recorded[name], f"other code than was recorded for {name!r}: look at the difference, then record it anew"
+
+
+def test_a_kernel_that_triton_rejects_is_an_error_with_its_text():
+    from tcompile.compiler.errors import ToolchainError
+    fn, *args = PROGRAMS["pointwise"]()
+    k = generate_triton(compile_fn(fn, *args), {}, None, CUDA[2]).kernels[0]
+    source = replace(k.source, text=k.source.text.replace("libdevice.exp(", "libdevice.no_such_function("))
+    with pytest.raises(ToolchainError, match="libdevice"):
+        compile_all([Job(source, CUDA[2])], Options())
+
+
+def test_binaries_come_from_the_disk_cache(tmp_path, monkeypatch):
+    from tcompile.compiler.errors import ToolchainError
+    from tcompile.compiler.runtime.gpu import compile as gpu
+    monkeypatch.setenv("TCOMPILE_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(gpu, "_loaded", {})
+    fn, *args = PROGRAMS["pointwise"]()
+    job = Job(generate_triton(compile_fn(fn, *args), {}, None, CUDA[2]).kernels[0].source, CUDA[2])
+    first = compile_all([job], Options())[0]
+
+    def no_worker():
+        raise ToolchainError("compiled again")
+    monkeypatch.setattr(gpu, "_loaded", {})
+    monkeypatch.setattr(gpu, "_take", no_worker)
+    assert compile_all([job], Options())[0] == first
+    file = next(tmp_path.rglob("*.so"))
+    file.write_bytes(file.read_bytes()[:-9])                 # a broken file is not used
+    monkeypatch.setattr(gpu, "_loaded", {})
+    with pytest.raises(ToolchainError, match="compiled again"):
+        compile_all([job], Options())

@@ -1,0 +1,299 @@
+"""Programs on a GPU against eager: run where there is one, skipped elsewhere."""
+import copy
+
+import pytest
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+import tcompile
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device on this machine")
+f32, f64, bf16, f16 = torch.float32, torch.float64, torch.bfloat16, torch.float16
+
+
+def randn(*shape, dtype=f32, **kw):
+    return torch.randn(*shape, dtype=f32, device="cuda", **kw).to(dtype)
+
+
+def check(fn, *args, atol=None, rtol=None, compiled=None, **kw):
+    """Compiled equals eager, without a fallback; gives the report."""
+    c = compiled or tcompile.compile(fn, **kw)
+    with tcompile.record() as r:
+        got = c(*args)
+    want = fn(*args)
+    flat_got, flat_want = (list(x) if isinstance(x, (tuple, list)) else [x] for x in (got, want))
+    for a, b in zip(flat_got, flat_want):
+        assert a.device == b.device and a.dtype == b.dtype and a.stride() == b.stride()
+        torch.testing.assert_close(a, b, atol=atol, rtol=rtol, equal_nan=True)
+    report = r.report()
+    assert not [f for f in report.fallbacks if "kernels for the GPU" in f.reason or "torch's own kernels" in f.reason], report.fallbacks
+    return report
+
+
+@pytest.mark.parametrize("n", [0, 1, 1000, 1 << 20, (1 << 22) + 3])
+def test_pointwise(n):
+    check(lambda a, b: torch.relu((a + b) * a - b) * 2 + torch.sin(a), randn(n), randn(n))
+
+
+UNARY = ["abs", "acos", "acosh", "asin", "asinh", "atan", "atanh", "ceil", "cos", "cosh", "erf", "erfc", "exp", "exp2", "expm1", "floor",
+         "frac", "isinf", "isnan", "lgamma", "log", "log10", "log1p", "log2", "logical_not", "neg", "reciprocal", "relu", "round", "rsqrt", "sigmoid",
+         "sign", "signbit", "sin", "sinh", "sqrt", "square", "tan", "tanh", "trunc"]
+
+
+@pytest.mark.parametrize("dtype", [f32, f64, bf16, f16])
+def test_unary_functions(dtype):
+    x = torch.cat([randn(4000) * 3, torch.tensor([0.0, -0.0, 1.0, -1.0, torch.inf, -torch.inf, torch.nan, 0.5, 88.0, -100.0, 1e-40], device="cuda")]).to(dtype)
+    for at in range(0, len(UNARY), 8):
+        names = UNARY[at:at + 8]
+        check(lambda a: tuple(getattr(torch, n)(a) for n in names), x)
+
+
+def test_accuracy_against_float64():
+    """The error is no more than eager's, twice."""
+    x = randn(1 << 16) * 4
+    for f in (torch.exp, torch.sin, torch.tanh, torch.erf, torch.log1p, lambda a: F.softmax(a.view(64, -1), -1), lambda a: F.gelu(a),
+              lambda a: F.layer_norm(a.view(64, -1), (1024,)), lambda a: torch.sigmoid(a) / (a.abs() + 1)):
+        y = x.abs() if f is torch.log1p else x
+        exact = f(y.double())
+        ours = (tcompile.compile(f)(y).double() - exact).square().nanmean().sqrt()
+        eager = (f(y).double() - exact).square().nanmean().sqrt()
+        assert ours <= 2 * eager + 1e-12, (f, float(ours), float(eager))
+
+
+@pytest.mark.parametrize("dtype", [f32, bf16, torch.int64, torch.int32])
+@pytest.mark.parametrize("shape", [(7, 5), (3, 70000), (70000, 3), (513, 1025), (2, 1 << 20), (4096, 4096)])
+def test_reductions(dtype, shape):
+    x = torch.randint(-50, 50, shape, device="cuda").to(dtype) if not dtype.is_floating_point else randn(*shape, dtype=dtype)
+    for dim in (0, 1, (0, 1)):
+        def f(a):
+            return a.sum(dim), a.amax(dim), a.amin(dim)
+        check(f, x, atol=0.3 if dtype == bf16 else 2e-3, rtol=2e-2 if dtype == bf16 else 1e-4)
+    y = torch.rand(shape, device="cuda") if dtype.is_floating_point else x
+    check(lambda a: ((a > 0).any(1), (a > -60).all(0), a.float().argmax(1).shape[0]), y)
+
+
+def test_argmax_first_of_ties_and_nan():
+    x = torch.randint(0, 30, (300, 3000), device="cuda").float()
+    got = tcompile.compile(lambda a: (a.argmax(1), a.argmin(1), a.argmax()))(x)
+    assert torch.equal(got[0], (x == x.amax(1, keepdim=True)).int().argmax(1)) or torch.equal(x.gather(1, got[0][:, None])[:, 0], x.amax(1))
+    assert float(x.flatten()[got[2]]) == float(x.max())
+    x[3, 77] = torch.nan
+    got = tcompile.compile(lambda a: (a.amax(1), a.argmax(1)))(x)
+    assert bool(got[0][3].isnan()) and int(got[1][3]) == 77
+
+
+@pytest.mark.parametrize("shape", [(4, 10), (300, 4096), (64, 50304), (8, 200_000), (5000, 33)])
+@pytest.mark.parametrize("dtype", [f32, bf16])
+def test_softmax_norms_losses(shape, dtype):
+    x = randn(*shape, dtype=dtype)
+    w, b = randn(shape[-1], dtype=dtype), randn(shape[-1], dtype=dtype)
+    tol = dict(atol=5e-2, rtol=5e-2) if dtype == bf16 else dict(atol=2e-4, rtol=1e-3)
+    check(lambda a: F.softmax(a, -1), x, **tol)
+    check(lambda a: F.log_softmax(a, -1), x, **tol)
+    check(lambda a, w, b: F.gelu(F.layer_norm(a + 1, (shape[-1],), w, b)), x, w, b, **tol)
+    check(lambda a, w: F.rms_norm(a, (shape[-1],), w), x, w, **tol)
+    t = torch.randint(0, shape[-1], (shape[0],), device="cuda")
+    check(lambda a, t: F.cross_entropy(a, t), x, t, **tol)
+    check(lambda a: a.softmax(0).sum(), x, **tol)
+
+
+def test_softmax_of_infinite_rows():
+    x = randn(64, 50304)
+    x[0] = -torch.inf
+    x[1, :1000] = -torch.inf
+    x[2, 5] = torch.inf
+    x[3, 7] = torch.nan
+    check(lambda a: F.softmax(a, -1), x)
+    check(lambda a: F.softmax(a, -1), x[:, :900].contiguous())
+
+
+def test_layouts():
+    x = randn(64, 33, 128)
+    check(lambda a: a.transpose(1, 2).contiguous() + 1, x)
+    check(lambda a: a.permute(2, 0, 1).contiguous() * 2, x)
+    check(lambda a: a[::2, 1:, ::3] * 2, x)
+    check(lambda a: a.expand(5, 64, 33, 128).sum(0), x)
+    check(lambda a: F.pad(a, (1, 2, 3, 0)) + 1, x)
+    check(lambda a: torch.cat([a, a * 2, a[:3]]), x)
+    c = randn(8, 64, 14, 14).to(memory_format=torch.channels_last)
+    check(lambda a: torch.relu(a * 2 + 1), c)
+    check(lambda a: a.mean((2, 3)), c)
+    check(lambda a: torch.var_mean(a, (0, 2, 3)), c, atol=1e-4, rtol=1e-4)
+
+
+def test_indexing():
+    w, ids = randn(1000, 64), torch.randint(0, 1000, (7, 30), device="cuda")
+    check(lambda w, i: F.embedding(i, w) + 1, w, ids)
+    check(lambda w, i: w[i] * 2, w, ids - 500)
+    check(lambda w, i: w.gather(1, i.view(-1, 1) % 64), w[:210], ids)
+    check(lambda w, i: w.index_select(0, i[0]), w, ids)
+
+
+def test_unaligned_views():
+    base = randn(4100)
+    for at in (0, 1, 2, 3, 4):
+        x = base[at:at + 4096]
+        check(lambda a: torch.tanh(a) * 2, x)
+    c = tcompile.compile(lambda a: a.exp() + 1)
+    for at in (0, 1, 2, 0, 3):
+        x = base[at:at + 4000]
+        torch.testing.assert_close(c(x), x.exp() + 1)
+
+
+def test_dynamic_shapes():
+    c = tcompile.compile(lambda a: F.softmax(a * 2 + 1, -1).sum(0))
+    for n, m in ((5, 30), (6, 30), (100, 30), (1000, 30), (7, 31), (2, 4096), (3, 100_000)):
+        x = randn(n, m)
+        torch.testing.assert_close(c(x), F.softmax(x * 2 + 1, -1).sum(0), atol=1e-5, rtol=1e-4)
+    d = tcompile.compile(lambda a, b: (a + b).relu(), dynamic=True)
+    for n in (1, 2, 3, 1000, 1 << 20):
+        x, y = randn(n), randn(n)
+        torch.testing.assert_close(d(x, y), (x + y).relu())
+
+
+def test_streams():
+    c = tcompile.compile(lambda a: torch.sin(a) + (a * a).sum())
+    x = randn(1 << 20)
+    want = torch.sin(x) + (x * x).sum()
+    c(x)
+    s = torch.cuda.Stream()
+    s.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(s):
+        y = randn(1 << 24).cumsum(0)                      # keeps the stream busy
+        z = x * 1
+        got = c(z)
+    torch.cuda.current_stream().wait_stream(s)
+    torch.testing.assert_close(got, want, atol=1e-2, rtol=1e-4)
+    assert y.numel()
+
+
+def test_threads():
+    import threading
+    c = tcompile.compile(lambda a: torch.exp(a) + 1)
+    x = randn(1000)
+    c(x)
+    out = []
+    ts = [threading.Thread(target=lambda: out.append(c(x))) for _ in range(4)]
+    for t in ts:
+        t.start()
+    for t in ts:
+        t.join()
+    assert len(out) == 4
+    for o in out:
+        torch.testing.assert_close(o, torch.exp(x) + 1)
+
+
+def test_mutation_and_aliases():
+    def f(a, b):
+        a.add_(b)
+        b.mul_(2)
+        return a.view(-1)[:3], a + b
+    a, b = randn(40, 30), randn(40, 30)
+    a2, b2 = a.clone(), b.clone()
+    got = tcompile.compile(f)(a, b)
+    want = f(a2, b2)
+    for x, y in zip((*got, a, b), (*want, a2, b2)):
+        torch.testing.assert_close(x, y)
+    assert got[0].data_ptr() == a.data_ptr()
+
+
+def test_mixed_devices_run_by_torch():
+    scalar = torch.tensor(3.0)
+    x = randn(100)
+    c = tcompile.compile(lambda a, s: a * s + 1)
+    torch.testing.assert_close(c(x, scalar), x * 3 + 1)
+    scalar.fill_(5)
+    torch.testing.assert_close(c(x, scalar), x * 5 + 1)
+
+
+def test_device_moves():
+    f = tcompile.compile(lambda a: torch.tanh(a) * 2)
+    z = torch.randn(1000)
+    for v in (z, z.cuda(), z):
+        torch.testing.assert_close(f(v), torch.tanh(v) * 2)
+    check(lambda a: a.cpu() + 1, randn(10))
+    check(lambda a: a.to("cuda") + 1, torch.randn(10))
+
+
+def test_matmul_with_epilogues():
+    x, w, b = randn(128, 256, dtype=f16), randn(256, 512, dtype=f16), randn(512, dtype=f16)
+    check(lambda x, w, b: F.gelu(x @ w + b), x, w, b, atol=6e-2, rtol=2e-2)
+    check(lambda x, w, b: torch.relu(F.linear(x, w.t(), b)) + 1, x, w, b, atol=6e-2, rtol=2e-2)
+
+
+def small_model():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(64, 128), nn.GELU(), nn.LayerNorm(128), nn.Linear(128, 128), nn.ReLU(), nn.Linear(128, 10)).cuda()
+
+
+def test_inference_of_a_module():
+    m = small_model().eval()
+    c = tcompile.compile(m)
+    with torch.no_grad():
+        for n in (32, 32, 8):
+            x = randn(n, 64)
+            torch.testing.assert_close(c(x), m(x), atol=2e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("amp", [False, True])
+def test_training(amp):
+    m1 = small_model()
+    m2 = copy.deepcopy(m1)
+    o1, o2 = (torch.optim.AdamW(m.parameters(), lr=1e-3) for m in (m1, m2))
+    c = tcompile.compile(m1)
+    g = torch.Generator(device="cuda").manual_seed(1)
+    for _ in range(5):
+        x, y = torch.randn(32, 64, device="cuda", generator=g), torch.randint(0, 10, (32,), device="cuda", generator=g)
+        losses = []
+        for m, o in ((c, o1), (m2, o2)):
+            o.zero_grad()
+            with torch.autocast("cuda", dtype=bf16, enabled=amp):
+                loss = F.cross_entropy(m(x), y)
+            loss.backward()
+            o.step()
+            losses.append(loss.detach())
+        torch.testing.assert_close(losses[0], losses[1], atol=2e-2 if amp else 1e-4, rtol=1e-2 if amp else 1e-4)
+    for p, q in zip(m1.parameters(), m2.parameters()):
+        torch.testing.assert_close(p, q, atol=5e-3 if amp else 1e-4, rtol=1e-2)
+
+
+def test_convolution_network_trains():
+    torch.manual_seed(0)
+    m1 = nn.Sequential(nn.Conv2d(3, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(16, 8, 3), nn.BatchNorm2d(8), nn.ReLU(),
+                       nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 5)).cuda()
+    m2 = copy.deepcopy(m1)
+    c = tcompile.compile(m1)
+    x = randn(4, 3, 16, 16)
+    for _ in range(3):
+        a, b = c(x), m2(x)
+        torch.testing.assert_close(a, b, atol=1e-3, rtol=1e-3)
+        a.square().sum().backward()
+        b.square().sum().backward()
+    for p, q in zip(m1.parameters(), m2.parameters()):
+        torch.testing.assert_close(p.grad, q.grad, atol=5e-2, rtol=5e-2)
+    for p, q in zip(m1.buffers(), m2.buffers()):
+        torch.testing.assert_close(p, q, atol=1e-3, rtol=1e-3)
+
+
+def test_dropout_follows_the_seed():
+    c = tcompile.compile(lambda a: F.dropout(a, 0.5, True) * 2)
+    x = torch.ones(10000, device="cuda")
+    torch.manual_seed(5)
+    a = c(x)
+    torch.manual_seed(5)
+    b = c(x)
+    assert torch.equal(a, b) and 0.4 < float((a == 0).float().mean()) < 0.6
+
+
+def test_memory_does_not_grow():
+    c = tcompile.compile(lambda a: F.softmax(torch.sin(a) + 1, -1).sum(0))
+    x = randn(512, 512)
+    for _ in range(5):
+        c(x)
+    torch.cuda.synchronize()
+    before = torch.cuda.memory_allocated()
+    for _ in range(1000):
+        c(x)
+    torch.cuda.synchronize()
+    assert torch.cuda.memory_allocated() == before
