@@ -1,4 +1,4 @@
-"""The command line: `python -m tcompile info | cache [--clear] | doctor`."""
+"""The command line: `python -m tcompile info | cache [--clear] | doctor | report FILE [-o OUT]`."""
 
 from __future__ import annotations
 
@@ -19,6 +19,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     cache = commands.add_parser("cache", help="the compiled kernels on disk")
     cache.add_argument("--clear", action="store_true", help="delete them")
     commands.add_parser("doctor", help="check that everything that compiling needs is there and works")
+    report = commands.add_parser("report", help="show a saved report, or those of a notebook; write them as HTML, JSON or text")
+    report.add_argument("file", help="a report saved as .json, or a notebook (.ipynb)")
+    report.add_argument("-o", "--output", help="where to write it: .html (interactive page), .json, or text")
+    report.add_argument("-n", "--number", type=int, help="which report of a notebook, counted from 1 (default: the last)")
     args = parser.parse_args(argv)
     if args.command is None:
         parser.print_help()
@@ -27,6 +31,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _info()
     if args.command == "cache":
         return _cache(args.clear)
+    if args.command == "report":
+        return _report(args.file, args.output, args.number)
     return _doctor()
 
 
@@ -50,6 +56,41 @@ def _cache(clear: bool) -> int:
     from .kernel_magics.status import cache_lines, clear_cache
 
     print("\n".join(clear_cache() if clear else cache_lines()))
+    return 0
+
+
+def _report(file: str, output: str | None, number: int | None) -> int:
+    import json
+
+    from . import CompileReport
+    from .compiler.report.schema import MIME
+
+    try:
+        with open(file, encoding="utf-8") as f:
+            data = json.load(f)
+    except (OSError, ValueError) as e:
+        print(f"report: {file} cannot be read: {e}", file=sys.stderr)
+        return 1
+    found = [data]
+    if isinstance(data, dict) and "cells" in data:
+        outputs = [o for c in data["cells"] for o in c.get("outputs", [])]
+        found = [o["data"][MIME] for o in outputs if MIME in o.get("data", {})]
+        if not found:
+            print(f"report: no output of {file} is a tcompile report", file=sys.stderr)
+            return 1
+    which = len(found) if number is None else number
+    if not 1 <= which <= len(found):
+        print(f"report: --number is 1 to {len(found)} for {file}, got {which}", file=sys.stderr)
+        return 2
+    try:
+        report = CompileReport.from_json(found[which - 1])
+    except ValueError as e:
+        print(f"report: {file}: {e}", file=sys.stderr)
+        return 1
+    if output is None:
+        print(report)
+    else:
+        print(report.save(output))
     return 0
 
 

@@ -52,6 +52,7 @@ class Session:
         self._live: deque[tuple[CompileReport, Any]] = deque()  # reports whose calls can be timed again, with their builders
         self._timing: dict[int, tuple[weakref.ref, int]] = {}  # id of a capture result -> it, calls that only timed its entry
         self._reports: OrderedDict[str, CompileReport] = OrderedDict()  # the latest ones by id
+        self._runs: dict[str, CompileReport] = {}  # the latest report of each cell
         self.live = Live(self)
         self.cells = 0  # cells run through tcompile
         self._executing = 0  # > 0 while the shell executes a cell
@@ -103,6 +104,13 @@ class Session:
         """The latest report that told of one of these entries."""
         found = [self._known[id(m)] for m in metas if id(m) in self._known]
         return next((report for reference, report, _ in found if reference() is not None), None)
+
+    def _cell_key(self, cell: Cell) -> str:
+        """A name that a cell keeps from run to run: the frontend's id of it, else its first lines of code."""
+        kernel: Any = getattr(self.shell, "kernel", None)
+        parent = kernel.get_parent("shell") if hasattr(kernel, "get_parent") else {}
+        known = (parent.get("metadata") or {}).get("cellId") if isinstance(parent, dict) else None
+        return known or "\n".join([ln for ln in cell.text.splitlines() if ln.strip() and not ln.startswith("%%")][:2])
 
     def timing_calls(self, served: list[tuple[Any, int]]) -> int:
         """How many of these entries' calls were made by timing, not by the user."""
@@ -262,6 +270,13 @@ class Session:
             place.drop()
             return
         self.last = report
+        key = self._cell_key(cell)
+        before = self._runs.get(key)
+        if before is not None:
+            report.previous = report.diff(before)
+        self._runs[key] = report
+        while len(self._runs) > _KEPT:
+            del self._runs[next(iter(self._runs))]
         self._reports[report.id] = report
         while len(self._reports) > _KEPT:
             self._reports.popitem(last=False)
@@ -300,6 +315,8 @@ class Session:
             except KeyboardInterrupt:  # the cell itself is done and its result shown
                 report.speedups = Speedups("unavailable", "interrupted", spec.time)
             finish(report, builder.served)
+            if before is not None:
+                report.previous = report.diff(before)
             place.show(report)
 
         self._later(timing)

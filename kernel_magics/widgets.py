@@ -1,135 +1,133 @@
-"""A report as ipywidgets: the same views, for VS Code, Colab and dashboards, and the controls that need a kernel."""
+"""Reports as widgets, for VS Code, Colab and dashboards: the views of the labextension, drawn by the same JavaScript.
+
+`report_widget(r)` is the whole report, the others one view each. Widgets of one report share a selection through their `selection`
+trait: `ipywidgets.jslink((a, "selection"), (b, "selection"))`. A question that a view asks is answered by `controls.py`.
+"""
 
 from __future__ import annotations
 
+from functools import lru_cache
+from pathlib import Path
 from typing import Any, Callable
 
-__all__ = ["report_widget", "graph_widget", "guards_widget", "speedup_widget"]
+__all__ = ["VIEWS", "bundle_path", "page", "report_widget", "view_widget"]
+
+_TABS = ("overview", "code", "graph", "guards", "speed", "more")
 
 
-def _ipywidgets() -> Any:
+def bundle_path() -> Path | None:
+    """The views as one JavaScript file, or None where the labextension was not built (it needs Node)."""
+    here = Path(__file__).resolve()
+    places = (here.parents[1] / "labextension", here.parents[1] / "extension" / "labextension")
+    return next((p / "standalone.js" for p in places if (p / "standalone.js").exists()), None)
+
+
+@lru_cache(maxsize=1)
+def _widget_class(script: str) -> type:
+    import anywidget
+    import traitlets
+
+    class ReportWidget(anywidget.AnyWidget):
+        _esm = script
+        report = traitlets.Dict().tag(sync=True)
+        view = traitlets.Unicode("").tag(sync=True)
+        selection = traitlets.Dict().tag(sync=True)
+
+        def __init__(self, of: Any, view: str = "") -> None:
+            super().__init__(report=of.to_dict(), view=view)
+            self.of = of
+            self.on_msg(self._asked)
+
+        def _asked(self, _: Any, message: dict[str, Any], buffers: Any) -> None:
+            number = message.get("id")
+            try:
+                self.send({"id": number, "ok": self._answer(message)})
+            except KeyboardInterrupt:
+                self.send({"id": number, "error": "stopped"})
+            except Exception as e:  # the view shows it; an error in a handler would vanish in the kernel's log
+                self.send({"id": number, "error": str(e) if isinstance(e, ValueError) else f"{type(e).__name__}: {e}"})
+
+        def _answer(self, message: dict[str, Any]) -> Any:
+            from .controls import CONTROLS
+
+            control = CONTROLS.get(str(message.get("ask")))
+            if control is None:
+                raise ValueError(f"unknown question {message.get('ask')!r}; known: {', '.join(CONTROLS)}")
+            say = lambda text: self.send({"id": message.get("id"), "progress": text})  # noqa: E731
+            return control(self.of, {**message, "say": say})
+
+        def _repr_mimebundle_(self, **kwargs: Any) -> Any:
+            """With the report's HTML, for readers that have no widgets: a saved notebook, nbconvert, GitHub."""
+            from .render import html
+
+            made = super()._repr_mimebundle_(**kwargs)
+            data, metadata = made if isinstance(made, tuple) else (made, {})
+            return {**(data or {}), "text/plain": self.of.summary.line, "text/html": html.render_html(self.of)}, metadata
+
+    return ReportWidget
+
+
+def view_widget(report: Any, view: str = "") -> Any:
+    """A widget of one view ("overview", "code", "graph", "guards", "speed" or "more"), or of the whole report ("")."""
+    if view and view not in _TABS:
+        raise ValueError(f"view is one of {', '.join(_TABS)}, got {view!r}")
+    script = bundle_path()
     try:
-        import ipywidgets
-    except ImportError:
-        raise ImportError(
-            "widgets need ipywidgets: pip install ipywidgets (the report itself is shown without them)"
-        ) from None
-    return ipywidgets
+        if script is None:
+            import ipywidgets
 
+            from .render import html
 
-def _styled(body: str) -> str:
-    from .render.html import STYLE
-
-    return f'<style>{STYLE}</style><div class="tcr">{body}</div>'
+            note = "<p>The interactive views were not built (they need Node: <code>make labextension</code>); this is the static report.</p>"
+            return ipywidgets.HTML(note + html.render_html(report))
+        return _widget_class(script.read_text(encoding="utf-8"))(report, view)
+    except ImportError as e:
+        raise ImportError(f"widgets need {e.name}: pip install {e.name} (the report itself is shown without them)") from None
 
 
 def report_widget(report: Any) -> Any:
-    """The whole report: the closed line, tabs, and re-timing."""
-    w = _ipywidgets()
+    """The whole report: the closed line and its tabs."""
+    return view_widget(report)
+
+
+def page(report: Any) -> str:
+    """The report as one HTML page that needs nothing else: interactive where scripts run, complete where they do not."""
     from .render import html
 
-    views: list[tuple[str, Any]] = [
-        ("Overview", w.HTML(_styled(html.overview_html(report)))),
-        ("Graph", graph_widget(report)),
-        (f"Guards {sum(g.count for g in report.guards)}", guards_widget(report)),
-        ("Speed", speedup_widget(report)),
-        ("Kernels", w.HTML(_styled(html.kernels_html(report)))),
-        ("More", w.HTML(_styled(html.more_html(report)))),
-    ]
-    tabs = w.Tab(children=[v for _, v in views])
-    for i, (title, _) in enumerate(views):
-        tabs.set_title(i, title)
-
-    class ReportBox(w.VBox):  # type: ignore[name-defined]  # ipywidgets is imported when a widget is asked for
-        """Carries the report's HTML for readers that have no widgets: a saved notebook, nbconvert, GitHub."""
-
-        def _repr_mimebundle_(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
-            return {
-                **super()._repr_mimebundle_(*args, **kwargs),
-                "text/plain": report.summary.line,
-                "text/html": html.render_html(report),
-            }
-
-    return ReportBox([w.HTML(_styled(html.line_html(report))), tabs])
+    script = bundle_path()
+    title = html.esc(report.title or "tcompile report")
+    static = html.render_html(report)
+    head = f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
+    head += '<meta name="viewport" content="width=device-width"><style>body{margin:16px;font-family:system-ui,sans-serif}</style></head>'
+    if script is None:
+        return f"{head}<body>{static}</body></html>\n"
+    data = report.to_json().replace("<", "\\u003c")
+    code = script.read_text(encoding="utf-8").replace("</script", "<\\/script")
+    body = f'<div id="tcompile"></div><noscript>{static}</noscript><script type="application/json" id="tcompile-report">{data}</script>'
+    # The bundle's last statement exports; a page calls `page` instead.
+    return f'{head}<body>{body}<script type="module">{_as_page(code)}</script></body></html>\n'
 
 
-def graph_widget(report: Any) -> Any:
-    """A graph to choose, as a table, filtered by what is typed."""
-    w = _ipywidgets()
-    from .render import html
-
-    if not report.graphs:
-        return w.HTML(_styled("<p>no graph was captured</p>"))
-    choice = w.Dropdown(options=[(g.name, i) for i, g in enumerate(report.graphs)], description="graph")
-    form = w.ToggleButtons(
-        options=[("captured", "captured"), ("aten", "lowered")],
-        value="captured" if report.graphs[0].captured else "lowered",
+def _as_page(code: str) -> str:
+    """The bundle with its exports replaced by a call of `page`."""
+    at = code.rindex("export{")
+    names = dict(
+        (exported.strip(), local.strip())
+        for local, _, exported in (part.partition(" as ") for part in code[at + 7 : code.index("}", at)].split(","))
     )
-    search = w.Text(placeholder="name, operation, module or kernel", description="find")
-    body = w.HTML()
-
-    def draw(_: Any = None) -> None:
-        body.value = _styled(html.graph_html(report, choice.value, form.value, search.value))
-
-    for control in (choice, form, search):
-        control.observe(draw, "value")
-    draw()
-    return w.VBox([w.HBox([choice, form, search], layout=w.Layout(flex_flow="row wrap")), body])
+    return f"{code[:at]}{names.get('page') or 'page'}();"
 
 
-def guards_widget(report: Any) -> Any:
-    """The guards in words, filtered by what is typed; those that failed first."""
-    w = _ipywidgets()
-    from .render import html
-
-    search = w.Text(placeholder="source or words", description="find")
-    body = w.HTML()
-
-    def draw(_: Any = None) -> None:
-        body.value = _styled(html.guards_html(report, search.value))
-
-    search.observe(draw, "value")
-    draw()
-    return w.VBox([search, body])
-
-
-def speedup_widget(report: Any) -> Any:
-    """The timings, and a button that takes them again in this kernel."""
-    w = _ipywidgets()
-    from .render import html
-
-    body = w.HTML(_styled(html.speed_html(report)))
-    seconds = w.BoundedFloatText(
-        value=1.0, min=0.1, max=600, step=0.5, description="seconds", layout=w.Layout(width="170px")
-    )
-    stock = w.Checkbox(value="torch" in report.speedups.engines, description="torch.compile too", indent=False)
-    button = w.Button(
-        description="time again",
-        icon="refresh",
-        disabled=report.live is None,
-        tooltip="run the captured calls again under each engine"
-        if report.live is not None
-        else "its calls are not in this kernel any more",
-    )
-    note = w.HTML("" if report.live is not None else "<i>a loaded report: its calls cannot be run again here</i>")
-
-    def again(_: Any) -> None:
-        button.disabled, note.value = True, "timing …"
-        try:
-            report.live(seconds.value, ("eager", "torch") if stock.value else ("eager",))
-            body.value, note.value = _styled(html.speed_html(report)), ""
-        except Exception as e:  # a callback's error would vanish in the kernel's log
-            note.value = html.esc(f"timing failed: {type(e).__name__}: {e}")
-        finally:
-            button.disabled = False
-
-    button.on_click(again)
-    return w.VBox([body, w.HBox([button, seconds, stock, note], layout=w.Layout(flex_flow="row wrap"))])
+def _one(view: str) -> Callable[[Any], Any]:
+    return lambda report: view_widget(report, view)
 
 
 VIEWS: dict[str, Callable[[Any], Any]] = {
     "widget": report_widget,
-    "graph_widget": graph_widget,
-    "guards_widget": guards_widget,
-    "speedup_widget": speedup_widget,
+    "overview_widget": _one("overview"),
+    "code_widget": _one("code"),
+    "graph_widget": _one("graph"),
+    "guards_widget": _one("guards"),
+    "speedup_widget": _one("speed"),
+    "details_widget": _one("more"),
 }

@@ -61,6 +61,7 @@ class CompileReport:
     findings: list[s.Finding] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
     omitted: list[s.Omission] = field(default_factory=list)
+    previous: s.RunDiff = field(default_factory=s.RunDiff)
     raised: str = field(default="", compare=False, repr=False)  # the exception that ended the cell; the summary tells of it
     result: Any = field(default=None, compare=False, repr=False)  # explain(): the call's value; never saved
     live: Any = field(
@@ -82,16 +83,11 @@ class CompileReport:
         return _json.dumps(self.to_dict(limit), ensure_ascii=False, separators=(",", ":"))
 
     def save(self, path: str | os.PathLike) -> str:
-        """Write the report: `.json` data, `.html` a self-contained page, anything else text. Returns the path."""
+        """Write the report: `.json` data, `.html` one page that needs nothing else and is interactive, anything else text.
+        Returns the path."""
         path = os.fspath(path)
         if path.endswith((".html", ".htm")):
-            bundle = _renderer(self) if _renderer is not None else {}
-            body = bundle.get("text/html")
-            if body is None:
-                raise RuntimeError(
-                    "report.save: HTML needs the renderer; write `import tcompile.kernel_magics.render` first, or save as .json"
-                )
-            text = f'<!doctype html>\n<meta charset="utf-8">\n<title>{_escape(self.title or "tcompile report")}</title>\n{body}\n'
+            text = self._view("page")
         elif path.endswith(".json"):
             text = self.to_json()
         else:
@@ -106,6 +102,14 @@ class CompileReport:
         from .json import load
 
         return load(cls, text)
+
+    def diff(self, before: "CompileReport") -> s.RunDiff:
+        """What changed from an earlier report to this one: figures, options, lines of code."""
+        from .diff import diff
+
+        if not isinstance(before, CompileReport):
+            raise TypeError(f"diff takes a CompileReport, got {type(before).__name__}")
+        return diff(before, self)
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
         if _renderer is not None:
@@ -123,17 +127,29 @@ class CompileReport:
         """The whole report as an ipywidgets widget, with the controls that need a kernel."""
         return self._view("widget")
 
+    def overview_widget(self) -> Any:
+        """The first tab as a widget: code with marks, findings, times, where the compile time went."""
+        return self._view("overview_widget")
+
+    def code_widget(self) -> Any:
+        """Cell, graph, loop IR and kernel side by side as a widget; choosing in one lights up the others."""
+        return self._view("code_widget")
+
     def graph_widget(self) -> Any:
-        """The graphs as a widget: choose, switch between captured and lowered, search."""
+        """The graphs as a widget: modules that open, kernels outlined, search, table."""
         return self._view("graph_widget")
 
     def guards_widget(self) -> Any:
-        """The guards as a widget, with search."""
+        """Entries over time, recompiles and guards as a widget."""
         return self._view("guards_widget")
 
     def speedup_widget(self) -> Any:
-        """The timings as a widget, with a button that takes them again."""
+        """The timings as a widget, with what can be asked of the kernel: again, other options, a sweep."""
         return self._view("speedup_widget")
+
+    def details_widget(self) -> Any:
+        """Breaks, functions, fallbacks, sizes, numerics, cache and environment as a widget."""
+        return self._view("details_widget")
 
     def speedup_plot(self) -> Any:
         """A plotly figure of seconds per call, with intervals and samples. Raises ValueError where nothing was timed."""
@@ -151,6 +167,3 @@ class CompileReport:
     def __repr__(self) -> str:
         return f"<CompileReport {self.summary.line or self.summary.status}>"
 
-
-def _escape(text: str) -> str:
-    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

@@ -48,6 +48,8 @@ __all__ = [
     "CellSource",
     "FrameRef",
     "AutotuneRun",
+    "Change",
+    "RunDiff",
 ]
 
 SCHEMA = "tcompile.report"
@@ -471,3 +473,23 @@ class Summary:
     compile_seconds: float = 0.0
     note: str = ""
     line: str = ""  # the whole closed line as text
+
+
+@dataclass
+class Change:
+    """One figure that differs between two runs. `better` is None where neither is."""
+
+    what: str
+    before: str
+    after: str
+    better: bool | None = None
+
+
+@dataclass
+class RunDiff:
+    """The run of the same cell before this one, against it; `report` is its id, empty where there was none."""
+
+    report: str = ""
+    created: str = ""
+    changes: list[Change] = field(default_factory=list)
+    source: list[list[str]] = field(default_factory=list)  # rows of [sign, line] as in a unified diff

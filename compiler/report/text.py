@@ -50,6 +50,7 @@ def render(r: Any) -> str:
     out = [r.summary.line or f"tcompile report: {r.title}"]
     for title, lines in (
         ("Findings", _findings(r)),
+        ("Since the last run of this cell", _previous(r)),
         ("Speed", _speed(r.speedups)),
         ("Stages", _stages(r.stages)),
         ("Graph breaks", _breaks(r)),
@@ -70,6 +71,12 @@ def render(r: Any) -> str:
         if lines:
             out += ["", title, *lines]
     return "\n".join(out)
+
+
+def _previous(r: Any) -> list[str]:
+    words = {True: " (better)", False: " (worse)", None: ""}
+    rows = [f"  {c.what}: {c.before or '–'} → {c.after or '–'}{words[c.better]}" for c in r.previous.changes]
+    return rows + [f"  {sign} {line}" for sign, line in r.previous.source]
 
 
 def _findings(r: Any) -> list[str]:

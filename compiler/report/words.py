@@ -108,6 +108,7 @@ def guard_text(g: Guard) -> str:
         "EQUALS": f"{s} is {x}",
         "LEN": f"{s} has {x} items",
         "DICT_KEYS": f"{s} has the keys {x}",
+        "LACKS": f"{s} has no {x}",
         "HASATTR": f"{s} {x}",
         "INT_SYMBOL": f"{s} is any whole number (`{x}`)",
         "FLOAT": f"{s} is a float, of any value",

@@ -29,14 +29,14 @@ def bundle(report: Any, only: Iterable[str] | None = None) -> dict[str, Any]:
 
 
 def view(report: Any, name: str) -> Any:
-    """A widget or a plot of a report, by name."""
+    """A widget, a plot or the page of a report, by name."""
     if name in ("speedup_plot", "break_even_plot"):
         from . import plot
 
         return plot.speedup_figure(report) if name == "speedup_plot" else plot.break_even_figure(report)
-    from ..widgets import VIEWS
+    from ..widgets import VIEWS, page
 
-    return VIEWS[name](report)
+    return page(report) if name == "page" else VIEWS[name](report)
 
 
 set_renderer(bundle, view)

@@ -97,6 +97,7 @@ def render_html(r: Any) -> str:
     """The whole report of a CompileReport, closed to its one line."""
     sections = [
         _findings(r),
+        fold("Since the last run of this cell", _previous(r), str(len(r.previous.changes))),
         fold("Code", _code(r), _marks_note(r), True),
         fold("Speed", _speed(r.speedups), _speed_note(r.speedups), True),
         fold("Where the compile time went", _stages(r), seconds(r.summary.compile_seconds)),
@@ -190,6 +191,14 @@ def _findings(r: Any) -> str:
         )
         out.append(f'<div class="find">{sign} {esc(f.text)}{cost}{action}</div>')
     return "".join(out)
+
+
+def _previous(r: Any) -> str:
+    """What differs from the run before; empty where there was none, or nothing does."""
+    words = {True: "better", False: "worse", None: ""}
+    rows = [[c.what, code(c.before), code(c.after), words[c.better]] for c in r.previous.changes]
+    lines = "".join(f"<div>{code(f'{sign} {line}')}</div>" for sign, line in r.previous.source)
+    return (table(rows, ["what", "before", "now", ""]) if rows else "") + lines
 
 
 def _is_code(text: str) -> bool:

@@ -105,6 +105,7 @@ export async function decodeReport(raw: any): Promise<Report> {
     report[name] = report[name] ?? [];
   }
   report.speedups = { status: 'off', reason: '', calls: [], overall: [], engines: [], ...report.speedups };
+  report.previous = { report: '', created: '', changes: [], source: [], ...report.previous };
   report.options = report.options ?? {};
   report.environment = report.environment ?? {};
   report.source = { text: '', file: '', first_line: 1, cell: null, ...report.source };

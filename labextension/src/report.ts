@@ -9,7 +9,7 @@ import { count, engineName, place, plural, seconds, speedup } from './format';
 import { GraphView, graphState } from './graph/view';
 import { decodeReport } from './payload';
 import { Report, Status } from './schema';
-import { Model } from './selection';
+import { Model, Place } from './selection';
 import { codeView } from './views/code';
 import { guardsView } from './views/guards';
 import { moreView } from './views/more';
@@ -20,7 +20,17 @@ import { View, ViewContext } from './views/view';
 export interface Rendered {
   /** Opens the place a ref names: "breaks/0", "kernels/2", "speed", or a tab's name. */
   go: (ref: string) => void;
+  /** Makes another's selection this one's. */
+  select: (place: Place) => void;
   dispose: () => void;
+}
+
+export interface RenderOptions {
+  /** One tab alone, without the closed line. */
+  only?: string;
+  /** Opened from the start. */
+  opened?: boolean;
+  onSelect?: (place: Place) => void;
 }
 
 interface Memory {
@@ -47,27 +57,32 @@ let serial = 0;
  * Draws a report (the JSON as saved) into `host`. Never rejects: what cannot be read is said in the element.
  * `wanted` is asked when the JSON is decoded: false where the host has been given another report meanwhile.
  */
-export async function renderReport(host: HTMLElement, json: any, wanted: () => boolean = () => true): Promise<Rendered> {
+export async function renderReport(
+  host: HTMLElement, json: any, wanted: () => boolean = () => true, options: RenderOptions = {}
+): Promise<Rendered> {
+  const nothing: Rendered = { go: () => undefined, select: () => undefined, dispose: () => undefined };
   const id = `tc-${serial++}`;
   host.classList.add('tc-report');
   try {
     const report = await decodeReport(json);
-    return wanted() ? draw(host, new Model(report), json, id) : { go: () => undefined, dispose: () => undefined };
+    return wanted() ? draw(host, new Model(report), json, id, options) : nothing;
   } catch (error) {
     if (!wanted()) {
-      return { go: () => undefined, dispose: () => undefined };
+      return nothing;
     }
     clear(host);
     host.append(h('p.tc-error', { role: 'alert' }, `tcompile: the report cannot be shown: ${error instanceof Error ? error.message : error}`));
-    return { go: () => undefined, dispose: () => clear(host) };
+    return { ...nothing, dispose: () => clear(host) };
   }
 }
 
-function draw(host: HTMLElement, model: Model, raw: any, id: string): Rendered {
+function draw(host: HTMLElement, model: Model, raw: any, id: string, options: RenderOptions): Rendered {
   const { report } = model;
   const key = report.id || id;
-  const memory: Memory = memories.get(key) ?? { opened: false, tab: 'overview' };
-  memories.set(key, memory);
+  const memory: Memory = options.only ? { opened: true, tab: options.only } : memories.get(key) ?? { opened: !!options.opened, tab: 'overview' };
+  if (!options.only) {
+    memories.set(key, memory);
+  }
   memory.raw = raw;
   const views = new Map<Tab, View>();
 
@@ -76,9 +91,10 @@ function draw(host: HTMLElement, model: Model, raw: any, id: string): Rendered {
   const body = h('div.tc-body', { id: `${id}-body` }, tabs, panels);
   const head = closedLine(report, () => setOpened(!memory.opened), `${id}-body`);
   clear(host);
-  host.append(head, body);
+  host.append(...(options.only ? [body] : [head, body]));
+  tabs.hidden = !!options.only;
 
-  const replace = (json: any) => void renderReport(host, json, () => host.isConnected);
+  const replace = (json: any) => void renderReport(host, json, () => host.isConnected, options);
   const context: ViewContext = { model, go: ref => go(ref), memory, replace };
   const make: { [tab in Tab]: () => View } = {
     overview: () => overview(context),
@@ -161,9 +177,12 @@ function draw(host: HTMLElement, model: Model, raw: any, id: string): Rendered {
   };
 
   setOpened(memory.opened);
+  const unfollow = options.onSelect ? model.onSelect(options.onSelect) : () => undefined;
   return {
     go,
+    select: place => model.select(place, 'elsewhere'),
     dispose: () => {
+      unfollow();
       views.forEach(view => view.dispose());
       views.clear();
       clear(host);

@@ -302,6 +302,22 @@ export interface Finding {
   cost_seconds: number | null;
 }
 
+/** One figure that differs from the run before; `better` is null where neither is. */
+export interface Change {
+  what: string;
+  before: string;
+  after: string;
+  better: boolean | null;
+}
+
+/** The run of the same cell before this one; `report` is empty where there was none. */
+export interface RunDiff {
+  report: string;
+  created: string;
+  changes: Change[];
+  source: [string, string][];
+}
+
 export interface Summary {
   status: Status;
   symbol: string;
@@ -345,4 +361,5 @@ export interface Report {
   findings: Finding[];
   errors: string[];
   omitted: { what: string; count: number; why: string }[];
+  previous: RunDiff;
 }

