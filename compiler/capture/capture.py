@@ -17,7 +17,8 @@ from ..guards.guard import Guard
 from ..guards.source import Source
 from ..guards.state import DEFAULT_FIELDS, read_state
 from ..guards.tensors import memory_range
-from . import builtin_functions, handlers_control, handlers_data, library_functions, torch_marks  # noqa: F401  (they fill the tables)
+from . import builtin_functions, handlers_control, handlers_data, library_functions, native_library, torch_marks  # noqa: F401
+from . import autograd_functions, functional_transforms, higher_order  # noqa: F401  (they fill the tables)
 from .breaks import make_graph_break
 from .bytecode.regions import outline_loop
 from .bytecode.resume import ResumeSpec, live_locals, make_break, make_resume, stack_kinds
@@ -26,6 +27,7 @@ from .entry_source import EntryWriter
 from .failing import give_back, inputs_to_keep, keep, run_natively
 from .frame import Frame
 from .generators import InlineGenerator, PythonIterator
+from .lookups import class_guards, recording
 from .loops import CannotOutline, Loop, LoopDriver, enclosing_loop, same_loop
 from .machine import RETURN, Machine, StopAt, Unread, root_frame
 from .result import CapturedGraph, CaptureResult, GraphBreak, SkipFrame
@@ -90,7 +92,7 @@ def capture_frame(code: types.CodeType, func: Any, args: tuple, *, globals: dict
     for _attempt in range(opts.max_breaks):
         attempt = _Attempt(code, func, args, namespace, opts, stops, loops)
         try:
-            with _torch_state() as attempt.state_before:
+            with _torch_state() as attempt.state_before, recording(attempt.machine.world.class_lookups):
                 result = attempt.run()
         except Break as signal:
             _learn(stops, attempt, signal)
@@ -114,7 +116,7 @@ class _Restart(BaseException):
 
 def _learn(stops: dict[int, GraphBreak], attempt: "_Attempt", signal: Break) -> None:
     """Force a break at the root frame's instruction that the signal came from."""
-    index = attempt.frame.pc - 1
+    index = attempt.frame.pc - 1 if signal.index is None else signal.index
     brk = make_graph_break(signal, signal.where or [attempt.frame.position()])
     loop = enclosing_loop(attempt.code, index)
     if loop is not None:
@@ -170,6 +172,8 @@ class _Attempt:
         machine, frame = self.machine, self.frame
         try:
             outcome = machine.run(frame)
+            frame.slots = []                             # the frame is gone: so are generators that only it held
+            machine.close_dropped()
         except StopAt as stop:
             return self._broken(stop.index)
         except Raised as raised:
@@ -289,15 +293,12 @@ class _Attempt:
                 arguments.append(f"{writer.constant(in_flight)}({text})" if handled_here else text)
             else:
                 arguments.append(writer.value(value))
-        if spec.closure:
-            cells = [writer.value(frame.slots[slot]) for slot in spec.closure]
-            make = writer.constant(types.FunctionType)
-            writer.line(f"__break = {make}({writer.constant(spec.code, 'break_code')}, __fn.__globals__, {spec.code.co_name!r}, None, "
-                        f"({''.join(c + ', ' for c in cells)}))")
-            writer.line(f"return __break({', '.join(arguments)})")
-        else:
-            writer.namespace["break_0"] = spec.function(self.namespace)
-            writer.line(f"return break_0({', '.join(arguments)})")
+        # Made anew at each call: functions of one code object may have different globals and cells.
+        cells = "".join(writer.value(frame.slots[slot]) + ", " for slot in spec.closure)
+        make = writer.constant(types.FunctionType)
+        writer.line(f"break_0 = {make}({writer.constant(spec.code, 'break_code')}, __fn.__globals__, {spec.code.co_name!r}, None, "
+                    f"{f'({cells})' if cells else None})")
+        writer.line(f"return break_0({', '.join(arguments)})")
 
     def _write_loop(self, writer: EntryWriter, index: int) -> None:
         """Hand the frame over to a LoopDriver at the beginning of a loop."""
@@ -312,7 +313,7 @@ class _Attempt:
         live = set(live_locals(self.code, index))
         bound = [i for i, v in enumerate(frame.slots) if v is not MISSING and not (slots[i].cell or slots[i].free) and i in live]
         cells = [i for i, v in enumerate(frame.slots) if (slots[i].cell or slots[i].free) and v is not MISSING]
-        driver = LoopDriver(self.code, self.loops[index], self.opts.dispatch, self.namespace, nulls, len(frame.stack), bound, cells)
+        driver = LoopDriver(self.code, self.loops[index], self.opts.dispatch, nulls, len(frame.stack), bound, cells)
         writer.namespace["loop_0"] = driver.run
 
         def value(v: Any) -> str:
@@ -321,7 +322,7 @@ class _Attempt:
         parts = []
         for group in ([frame.slots[i] for i in cells], [v for v in frame.stack if v is not NULL], [frame.slots[i] for i in bound]):
             parts.append("(" + "".join(value(v) + ", " for v in group) + ")")
-        writer.line(f"return loop_0({', '.join(parts)})")
+        writer.line(f"return loop_0(__fn.__globals__, {', '.join(parts)})")
 
     def _write_host(self, writer: EntryWriter, loop: Loop, nulls: list[int]) -> None:
         """A loop under exception handlers: the rest of the function runs natively, with the loop's body as a region."""
@@ -376,6 +377,7 @@ class _Attempt:
                     raise SkipFrame("tensors that share memory are changed in place")
                 guards.append(Guard(None, "NO_OVERLAP", sources, None, None, "a tensor is changed in place"))
         guards += self._different_targets()
+        guards += class_guards(world.class_lookups, world.made)
         return guards
 
     def _different_targets(self) -> list[Guard]:

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from .signals import CaptureBug, Raised
+from .signals import Break, CaptureBug, Raised
 
 if TYPE_CHECKING:
     from .frame import Frame
@@ -44,6 +44,7 @@ class InlineGenerator:
         m.module_path = frame.module_path
         try:
             if exc is not None:
+                self._leave_delegate(exc)
                 ins = frame.program[frame.pc - 1][1]
                 if not m.unwind(frame, ins, exc):
                     self.finished = True
@@ -53,17 +54,47 @@ class InlineGenerator:
             self.started = True
             try:
                 outcome = m.run(frame)
-            except Raised:
+            except Raised as raised:
                 self.finished = True
+                if isinstance(raised.exc, StopIteration):        # 3.12 and later convert it by bytecode
+                    error = RuntimeError("generator raised StopIteration")
+                    error.__cause__ = error.__context__ = raised.exc
+                    raise Raised(error) from None
                 raise
         finally:
             self.running = False
             m.handled = outer
             m.module_path = path
+            if self.finished:
+                self._forget()
         if outcome == "yield":
             return frame.result
         self.finished = True
+        self._forget()
         raise StopIteration(frame.result)
+
+    def _forget(self) -> None:
+        """The frame is done: what only it held is dropped."""
+        self.frame.slots, self.frame.stack = [], []
+
+    def _leave_delegate(self, exc: BaseException) -> None:
+        """The generator waits in `yield from`: the exception concerns the inner iterator first."""
+        frame = self.frame
+        following = frame.program[frame.pc][1]
+        if following.op != "RESUME" or following.arg & 3 != 2:
+            return
+        inner = frame.stack[-1]
+        if not isinstance(exc, GeneratorExit):
+            raise Break("generator", "an exception is thrown into a generator that waits in `yield from`", "call throw() on the inner generator")
+        if isinstance(inner, InlineGenerator):
+            inner.close()
+        elif not isinstance(inner, (list, tuple)) and hasattr(inner, "close"):
+            raise Break("generator", "a generator that waits in `yield from` is closed", "close the inner iterator first")
+
+    def __del__(self) -> None:
+        """The program let go of it: CPython closes it there and then, so its `finally` and `with` blocks run before the next instruction."""
+        if self.started and not self.finished and not self.running:
+            self.machine.close_soon(self)
 
     def __next__(self) -> Any:
         try:

@@ -77,11 +77,13 @@ class Machine:
         self.handled: BaseException | None = None
         self.stops: dict[int, Any] = {}              # instruction index of the root frame -> reason
         self.initial_state: dict[str, Any] = {}      # torch's global state when the frame began
+        self.flags_before: dict[str, Any] = {}       # autocast's settings, once the program changes them
         self.state_changed = False                   # grad mode or autocast was set by the program
         self.loop_counts: dict[Any, int] = {}        # FOR_ITER instruction -> iterations, once the graph is large
         self.module_path = ""
         self.instructions = 0
-        self.limit = _QUICK_LIMIT
+        self.limit = _QUICK_LIMIT                    # negative while `dropped` holds generators
+        self.dropped: list[InlineGenerator] = []
         self.inlined: dict[types.CodeType, None] = {}
         self.root_globals = root_globals
         self._scopes: dict[int, GlobalScope] = {id(root_globals): GlobalScope(root_globals, None, False, True)}
@@ -154,8 +156,34 @@ class Machine:
         finally:
             frames.pop()
 
+    def close_soon(self, generator: InlineGenerator) -> None:
+        """A generator lost its last reference: it is closed before the next instruction."""
+        self.dropped.append(generator)
+        if self.limit > 0:
+            self.limit = -self.limit                 # makes `run` look
+
+    def close_dropped(self) -> None:
+        """Close the generators that nobody holds any more. What they raise is lost, as in CPython; a break goes back to where they were made."""
+        while self.dropped:
+            generator = self.dropped.pop()
+            try:
+                generator.close()
+            except Break as signal:
+                signal.index = generator.origin
+                raise
+            except (RuntimeError, StopIteration):
+                pass                                 # "generator ignored GeneratorExit" is printed, not raised
+            except Exception as exc:
+                raise Break("generator", f"closing a generator raises {type(exc).__name__}", "close it by its close() method") from None
+            del generator                            # what its frame held may be dropped in its turn
+        self.limit = abs(self.limit)
+
     def over_limit(self) -> None:
-        """Give up on frames that compute for long in Python alone."""
+        """Close what was dropped. Give up on frames that compute for long in Python alone."""
+        if self.limit < 0:
+            self.close_dropped()
+            if self.instructions <= self.limit:
+                return
         if not self.graph.calls:
             raise Skip("it computes for long without tensors", quiet=True)
         if self.limit == _LIMIT:

@@ -11,6 +11,7 @@ from ..graph.tensor import DataDependentError, TensorMeta, from_meta
 from ..guards import source as S
 from ..symbolic.expr import maybe_int
 from .signals import Break, Raised
+from .tensor_errors import true_error
 from .world import MISSING, TraceTensor
 
 if TYPE_CHECKING:
@@ -63,7 +64,10 @@ def _run(m: Machine, fn: Callable, args: list, kwargs: dict) -> Any:
     env = m.env
     if env.hints:
         env.location = m.user_line()
-    return m.native(fn, *args, **kwargs)
+    try:
+        return m.native(fn, *args, **kwargs)
+    except Raised as raised:
+        raise Raised(true_error(m, fn, args, kwargs, raised.exc)) from None
 
 
 def _finish(m: Machine, kind: str, target: Any, args: list, kwargs: dict, result: Any) -> Any:
@@ -103,7 +107,7 @@ def call_operator(m: Machine, fn: Callable, args: list) -> Any:
             raise Break("item", "a 0-dim tensor is used as an index, which reads its value into Python",
                         "index with a 1-dim tensor (i.reshape(1)), or use torch.index_select or torch.gather") from None
         m.translate(exc)
-        raise Raised(exc) from None
+        raise Raised(true_error(m, fn, args, {}, exc)) from None
     if type(result) is TraceTensor or result is None:
         return m.graph.record("call_function", fn, tuple(args), {}, result)
     return _finish(m, "call_function", fn, args, {}, result)
@@ -143,6 +147,10 @@ def call_method(m: Machine, obj: TraceTensor, name: str, args: list, kwargs: dic
         raise Break(kind)
     args = [m.deep_plain(a) for a in args]
     kwargs = {k: m.deep_plain(v) for k, v in kwargs.items()}
+    if name in ("storage_offset", "is_inference"):
+        m.world.rely_on_tensor(obj, name)
+        if name == "is_inference" and id(obj) in m.world.reals:
+            return m.world.reals[id(obj)].is_inference()
     if name in _METADATA_METHODS or (name == "type" and not args and not kwargs):
         return _run(m, getattr(obj, name), args, kwargs)
     if name == "requires_grad_":
@@ -260,7 +268,10 @@ def call_factory(m: Machine, fn: Callable, args: list, kwargs: dict) -> Any:
     hint_kwargs = {k: _hint(v) for k, v in kwargs.items()}
     hint_kwargs["device"] = "meta"
     hint_kwargs.pop("pin_memory", None)
-    made = m.native(fn, *hints, **hint_kwargs)
+    try:
+        made = m.native(fn, *hints, **hint_kwargs)
+    except Raised as raised:
+        raise Raised(true_error(m, fn, args, kwargs, raised.exc)) from None
     meta = _meta_of(made, device)
     if symbolic:
         shape = _symbolic_shape(fn, args, kwargs)

@@ -224,6 +224,8 @@ class Functionalizer:
             for i, o in enumerate(out):
                 if isinstance(o, TraceTensor):
                     self._new_root(o, self._getitem(n, i, o.tt_meta), o.tt_meta)
+        elif not op._schema.returns and op is not aten._assert_tensor_metadata.default:       # it is there to raise
+            self.call(op, nargs, nkwargs, ())
 
     def _getitem(self, n: torch.fx.Node, i: int, val: TensorMeta) -> torch.fx.Node:
         return self.call(operator.getitem, (n, i), {}, val)

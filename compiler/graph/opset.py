@@ -96,6 +96,7 @@ _EXTERN_REASON: dict[str, str] = {
     **dict.fromkeys("""_scaled_dot_product_flash_attention_for_cpu _scaled_dot_product_flash_attention
         _scaled_dot_product_efficient_attention _scaled_dot_product_cudnn_attention _scaled_dot_product_fused_attention_overrideable
         _scaled_dot_product_flash_attention_for_cpu_backward""".split(), "attention"),
+    **dict.fromkeys("_linalg_check_errors _assert_async _assert_scalar".split(), "check of values"),
     **dict.fromkeys("sort topk kthvalue median mode searchsorted bucketize argsort".split(), "sort"),
     **dict.fromkeys("cumsum cumprod cummax cummin logcumsumexp".split(), "scan"),
     **dict.fromkeys("""scatter scatter_add scatter_reduce index_put _unsafe_index_put index_add index_copy index_reduce

@@ -119,8 +119,8 @@ class More:
         """Values decide whether the operator fails."""
         v, t = self.fresh(), self.tensor()
         what = self.pick((f"torch.index_select({t}, 0, torch.tensor([n]))", f"{t}[torch.tensor([0, n])]", f"torch.nn.functional.embedding(torch.tensor([n]), {t})",
-                          f"torch.linalg.cholesky(torch.eye(3) * (2 - n))[:, 0]", f"torch.nn.functional.one_hot(torch.tensor([n]), 4).float() @ {t}", f"{t}.gather(0, torch.tensor([[n, 0, n]]))",
-                          f"torch.nn.functional.nll_loss({t}, torch.tensor([n, 0, 1, 2])) + {t}", f"torch.tensor([6]) // torch.tensor([n % 2])"))
+                          "torch.linalg.cholesky(torch.eye(3) * (2 - n))[:, 0]", f"torch.nn.functional.one_hot(torch.tensor([n]), 4).float() @ {t}", f"{t}.gather(0, torch.tensor([[n, 0, n]]))",
+                          f"torch.nn.functional.nll_loss({t}, torch.tensor([n, 0, 1, 2])) + {t}", "torch.tensor([6]) // torch.tensor([n % 2])"))
         self.tensors.append(v)
         return [f"{i}{v} = {t}", f"{i}try:", f"{i}    box['list'].append('before')", f"{i}    {v} = ({what}).sum() + {t}", f"{i}    box['list'].append('after')",
                 f"{i}except Exception as e{v}:", f"{i}    notes.append(type(e{v}).__name__)"]
@@ -159,7 +159,7 @@ class More:
                 *self.bind(i, f"{self.tensor()} * len(s{self.n})")]
 
     def s_merge(self, i):
-        return [f"{i}table = {{**table, 'm': {self.tensor()}}}", f"{i}table |= {{'n': {self.tensor()}}}", *self.bind(i, f"table['m'] + ({{}} | table)['n']"), f"{i}notes.append(list(table))"]
+        return [f"{i}table = {{**table, 'm': {self.tensor()}}}", f"{i}table |= {{'n': {self.tensor()}}}", *self.bind(i, "table['m'] + ({} | table)['n']"), f"{i}notes.append(list(table))"]
 
     def s_stars(self, i):
         v, ts = self.fresh(), [self.tensor() for _ in range(3)]

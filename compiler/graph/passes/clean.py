@@ -21,8 +21,9 @@ Node = torch.fx.Node
 
 
 def has_effect(n: Node) -> bool:
-    """Random operators move the generator's state: they run even where nobody reads the result."""
-    return isinstance(n.target, torch._ops.OpOverload) and op_info(n.target).random
+    """Random operators move the generator's state, and operators without a result are there to raise (_linalg_check_errors, _assert_async):
+    they run even where nobody reads the result."""
+    return isinstance(n.target, torch._ops.OpOverload) and (op_info(n.target).random or not n.target._schema.returns)
 
 
 def dead_code(a: AtenGraph) -> None:
