@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import functools
 import types
+import weakref
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,6 +14,7 @@ from ..guards import source as S
 from . import tensor_calls
 from .generators import InlineGenerator
 from .inline_policy import is_trusted_module
+from .lookups import class_attribute
 from .signals import Break, Raised
 from .world import ATOMS, IMMUTABLE, MISSING, TraceTensor
 
@@ -34,12 +36,7 @@ _MADE_TYPES = (types.FunctionType, BaseException, types.SimpleNamespace, functoo
 _property_types = (property, functools.cached_property)
 
 
-def _lookup(cls: type, name: str) -> Any:
-    for base in cls.__mro__:
-        found = base.__dict__.get(name, MISSING)
-        if found is not MISSING:
-            return found
-    return MISSING
+_lookup = class_attribute
 
 
 def _owner(cls: type, name: str) -> type:
@@ -83,6 +80,14 @@ def _module_attribute(m: Machine, module: types.ModuleType, name: str) -> Any:
         return written[name]
     source = world.anchor(module)
     value = module.__dict__.get(name, MISSING)
+    if value is MISSING and type(module) is not types.ModuleType:
+        raw = _lookup(type(module), name)           # torch.backends.cudnn.enabled: a descriptor of the module's own class
+        getter = _lookup(type(raw), "__get__")
+        if type(raw) is property and raw.fget is not None:
+            return m.call(raw.fget, [module])
+        if raw is not MISSING and isinstance(getter, types.FunctionType):
+            world.anchor(raw)
+            return m.call(getter, [raw, module, type(module)])
     if value is MISSING:
         try:
             value = m.native(getattr, module, name)     # a module's own __getattr__ (lazy imports) and __dict__
@@ -96,6 +101,8 @@ def _module_attribute(m: Machine, module: types.ModuleType, name: str) -> Any:
     if is_trusted_module(module.__name__) and isinstance(value, (types.FunctionType, types.BuiltinFunctionType, type, types.ModuleType)) \
             or isinstance(value, types.ModuleType):
         world.anchor(value)
+        if name in module.__dict__ and not isinstance(value, types.ModuleType):
+            world.guard(S.attr(source, name), "ID", value, "module attribute")      # people patch torch.nn.functional
         return value
     return world.load(value, S.attr(source, name), "module attribute")
 
@@ -141,13 +148,20 @@ def _class_attribute(m: Machine, cls: type, name: str) -> Any:
         return world.register(cls.__members__[name], S.attr(world.anchor(cls), name))
     getter = _lookup(type(raw), "__get__")
     if isinstance(getter, types.FunctionType) and not isinstance(raw, type):
-        return m.call(getter, [raw, None, cls])
+        return m.call(getter, [_descriptor(m, cls, raw), None, cls])
     if made:
         return raw
     owner = _owner(cls, name)
     if is_trusted_module(owner.__module__ or "") and type(raw) in ATOMS:
         return raw
     return world.load(raw, S.attr(world.anchor(cls), name), "class attribute")
+
+
+def _descriptor(m: Machine, cls: type, raw: Any) -> Any:
+    """An object in a class whose `__get__` is interpreted: what that reads of it is guarded."""
+    if id(cls) not in m.world.made and id(raw) not in m.world.created:
+        m.world.anchor(raw)
+    return raw
 
 
 def _guarded_function(m: Machine, cls: type, name: str, fn: types.FunctionType, source: Any = None) -> types.FunctionType:
@@ -159,7 +173,7 @@ def _guarded_function(m: Machine, cls: type, name: str, fn: types.FunctionType, 
     if not is_trusted_module(fn.__module__ or ""):
         if source is None:
             source = S.attr(world.anchor(owner), name)
-        world.guard(source, "CODE", fn.__code__, "method")
+        world.guard_function(source, fn, "method")
         if world.source_of(fn) is None:
             world.register(fn, source)
     else:
@@ -174,6 +188,7 @@ def _super_attribute(m: Machine, proxy: Any, name: str) -> Any:
         return getattr(proxy, name)
     mro = start.__mro__
     for base in mro[mro.index(this) + 1:]:
+        _lookup(base, name)                              # none of the classes in between may get it later
         raw = base.__dict__.get(name, MISSING)
         if raw is MISSING:
             continue
@@ -248,7 +263,7 @@ def _generic(m: Machine, obj: Any, t: type, name: str, fallback: bool) -> Any:
         if _lookup(kind, "__set__") is not MISSING and kind is not functools.cached_property:
             getter = _lookup(kind, "__get__")
             if isinstance(getter, types.FunctionType):
-                return m.call(getter, [raw, obj, t])
+                return m.call(getter, [_descriptor(m, t, raw), obj, t])
             return _native_data(m, obj, source, name)
     written = world.pending.get(id(obj))
     if written is not None and name in written:
@@ -289,7 +304,7 @@ def _guard_absent(m: Machine, obj: Any, t: type, source: Any, name: str) -> None
     custom = _lookup(t, "__getattr__")
     if _reads_own_code(t, name) or (isinstance(custom, types.FunctionType) and custom is not _module_getattr):
         if d is not None:
-            m.world.guard(S.attr(source, "__dict__"), "DICT_KEYS", tuple(d), "missing attribute")
+            m.world.guard(S.attr(source, "__dict__"), "LACKS", name, "missing attribute")
         if _lookup(t, name) is MISSING:
             m.world.guard(m.world.anchor(t), "HASATTR", (name, False), "missing attribute")
     else:
@@ -323,7 +338,9 @@ def _native_data(m: Machine, obj: Any, source: Any, name: str) -> Any:
     value = m.native(getattr, obj, name) if not isinstance(obj, torch.nn.Module) or name == "__dict__" else object.__getattribute__(obj, name)
     if source is None or (isinstance(obj, IMMUTABLE) and type(value) in ATOMS):
         return value
-    if isinstance(obj, (types.FunctionType, types.BuiltinFunctionType)) and (source.root.kind == "const" or name in ("__code__", "__name__")):
+    if isinstance(obj, types.FunctionType) and name == "__code__":
+        m.world.identity(obj)
+    if isinstance(obj, (types.FunctionType, types.BuiltinFunctionType)) and (source.root.kind == "const" or name == "__code__"):
         if type(value) in ATOMS:
             return value
         if isinstance(value, (types.CodeType, types.ModuleType)):
@@ -342,7 +359,7 @@ def _bind(m: Machine, obj: Any, t: type, name: str, raw: Any, source: Any) -> An
             if _reads_own_code(t, name):
                 _guard_absent(m, obj, t, source, name)
             elif not name.startswith("__"):
-                world.guard(S.attr(S.attr(source, name), "__func__"), "CODE", raw.__code__, "method")
+                world.guard(S.attr(S.attr(source, name), "__func__"), "WEAK_ID", weakref.ref(raw), "method")
         else:
             _guarded_function(m, t, name, raw)
         return types.MethodType(raw, obj)
@@ -361,7 +378,9 @@ def _bind(m: Machine, obj: Any, t: type, name: str, raw: Any, source: Any) -> An
         return value
     getter = _lookup(type(raw), "__get__")
     if isinstance(getter, types.FunctionType) and not isinstance(raw, type):
-        return m.call(getter, [raw, obj, t])
+        if source is not None and _instance_dict(obj) is not None:
+            world.guard(S.attr(source, "__dict__"), "LACKS", name, "a descriptor of the class is used")
+        return m.call(getter, [_descriptor(m, t, raw), obj, t])
     if getter is not MISSING and not isinstance(raw, (type, types.BuiltinFunctionType)):
         return m.native(lambda: raw.__get__(obj, t))
     if source is not None:

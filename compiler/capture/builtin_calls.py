@@ -6,6 +6,8 @@ containers are read (and guarded) first, callables become callbacks into the int
 from __future__ import annotations
 
 import collections
+import datetime
+import decimal
 import functools
 import itertools
 import logging
@@ -19,7 +21,8 @@ from typing import TYPE_CHECKING, Any, Callable
 
 import torch
 
-from ..guards.state import read_field
+from ..guards.state import AUTOCAST_DEVICES, flag_name, read_field
+from ..guards.values import is_constant
 from . import containers, tensor_calls
 from .generators import InlineGenerator
 from .signals import Break, Raised
@@ -34,12 +37,13 @@ __all__ = ["FUNCTIONS", "CLASSES", "PYTHON_FUNCTIONS", "BREAK_MODULES", "functio
 FUNCTIONS: dict[Any, Callable] = {}                             # native function -> handler(machine, *args, **kwargs)
 CLASSES: dict[type, Callable] = {}                              # class -> handler(machine, *args, **kwargs)
 PYTHON_FUNCTIONS: dict[tuple[str, str], Callable] = {}          # (module, qualified name) -> handler, instead of interpreting
+TAKES_FUNCTION: set[Callable] = set()                           # those of the handlers that are given the function first
 BREAK_MODULES: dict[str, str] = {
-    "random": "random_python", "torch.random": "rng_state", "torch.cuda.random": "rng_state", "torch.utils.checkpoint": "higher_order",
+    "random": "random_python", "torch.random": "rng_state", "torch.cuda.random": "rng_state",
     "torch._functorch.apis": "higher_order", "torch._functorch.eager_transforms": "higher_order", "torch._functorch.vmap": "higher_order",
-    "torch.autograd": "backward", "torch.autograd.function": "autograd_function", "torch._compile": "disabled", "subprocess": "io",
+    "torch.autograd": "backward", "torch._compile": "disabled", "subprocess": "io",
     "socket": "io", "threading": "unsupported", "multiprocessing": "unsupported", "pickle": "io", "torch.serialization": "io",
-    "torch._higher_order_ops.cond": "higher_order", "torch.nn.init": "rng_state", "asyncio.events": "async", "ctypes": "c_call",
+    "torch.nn.init": "rng_state", "asyncio.events": "async", "ctypes": "c_call",
 }
 _SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
@@ -60,8 +64,11 @@ def cls(*classes: type) -> Callable:
     return add
 
 
-def python_function(*names: tuple[str, str]) -> Callable:
+def python_function(*names: tuple[str, str], wants_function: bool = False) -> Callable:
+    """Register what is done instead of interpreting a Python function; `wants_function` gives the handler the function object first."""
     def add(handler: Callable) -> Callable:
+        if wants_function:
+            TAKES_FUNCTION.add(handler)
         for name in names:
             PYTHON_FUNCTIONS[name] = handler
         return handler
@@ -76,9 +83,9 @@ def made_by_native(m: Machine, value: Any) -> Any:
 
 
 # --- pure native functions, called on plain values
-PURE = frozenset((
+PURE = set((
     divmod, ord, chr, hex, bin, oct, hash, ascii, math.sqrt, *(f for f in vars(math).values() if callable(f)),
-    operator.index, operator.length_hint, sys.intern, sys.getrecursionlimit, re.escape, sys.getdefaultencoding,
+    operator.index, operator.length_hint, sys.intern, re.escape, sys.getdefaultencoding,
     torch._C._get_tracing_state,
 ))
 
@@ -154,13 +161,25 @@ def _getter(m: Machine, fn: Any, args: list) -> Any:
                 value = m.getattr(value, name)
             items.append(value)
     else:
-        raise Break("c_call", "operator.methodcaller is called")
+        return _call_named(m, fn, args)
     return items[0] if len(items) == 1 else tuple(items)
+
+
+def _call_named(m: Machine, fn: Any, args: list) -> Any:
+    """operator.methodcaller(name, *arguments, **named)(object)."""
+    maker, parts = fn.__reduce__()[:2]
+    name, named = (maker.args[0], maker.keywords) if isinstance(maker, functools.partial) else (parts[0], {})
+    given = list(parts) if isinstance(maker, functools.partial) else list(parts[1:])
+    return m.call(m.getattr(args[0], name), given, dict(named))
 
 
 def _class_function(m: Machine, fn: Any, owner: type, args: list, kwargs: dict) -> Any:
     """Static and class methods of native classes: dict.fromkeys, str.maketrans, chain.from_iterable, object.__new__, ..."""
     name = fn.__name__
+    if owner in (datetime.date, datetime.datetime, decimal.Decimal) and name not in ("now", "today", "utcnow", "__new__"):
+        return m.native(fn, *[m.deep_plain(a) for a in args], **kwargs)
+    if owner in (datetime.date, datetime.datetime) and name != "__new__":
+        raise Break("time")
     if name == "__new__":
         from .classes import new_object
         if not args or not isinstance(args[0], type):
@@ -195,7 +214,12 @@ def _torch_function(m: Machine, fn: Any, args: list, kwargs: dict) -> Any:
     if tensor_calls.holds_tensor(args) or tensor_calls.holds_tensor(kwargs):
         return tensor_calls.call_function(m, fn, args, kwargs)
     if name.startswith(_QUERY_PREFIXES):
-        return m.native(fn, *[m.deep_plain(a) for a in args], **kwargs)
+        args = [m.deep_plain(a) for a in args]
+        value = m.native(fn, *args, **kwargs)
+        flag = flag_name(fn, args) if not kwargs else None
+        if flag is not None and is_constant(value):
+            m.world.state(flag, value)
+        return value
     if name in ("manual_seed", "seed", "set_rng_state", "get_rng_state", "initial_seed"):
         raise Break("rng_state")
     args = [m.deep_plain(a) for a in args]
@@ -220,8 +244,19 @@ for _name in ("is_autocast_enabled", "get_autocast_dtype", "is_autocast_cache_en
               "is_autocast_cpu_enabled", "is_any_autocast_enabled"):
     for _home in (torch, torch._C):
         if (_fn := getattr(_home, _name, None)) is not None and isinstance(_fn, types.BuiltinFunctionType):
-            FUNCTIONS[_fn] = lambda m, *a, fn=_fn: (m.world.state("autocast", m.initial_state["autocast"]), fn(*a))[1]
+            FUNCTIONS[_fn] = lambda m, *a, fn=_fn: _autocast_state(m, fn, a)
 
+def _autocast_state(m: Machine, fn: Any, args: tuple) -> Any:
+    """What autocast is told or told of: relied on as it was when the frame began."""
+    m.world.state("autocast", m.initial_state["autocast"])
+    flag = flag_name(fn, args)
+    if flag in _AUTOCAST_FLAGS:
+        m.world.state(flag, m.flags_before.get(flag, fn(*args)))
+    return fn(*args)
+
+
+_AUTOCAST_FLAGS = ("torch.is_autocast_cache_enabled", "torch.get_autocast_gpu_dtype", "torch.get_autocast_cpu_dtype",
+                   *(f"torch.get_autocast_dtype:{d}" for d in AUTOCAST_DEVICES))
 _STATE_CHANGES = [getattr(home, name) for home, name in (
     (torch._C, "_set_grad_enabled"), (torch, "set_autocast_enabled"), (torch, "set_autocast_dtype"), (torch, "set_autocast_cache_enabled"),
     (torch, "autocast_increment_nesting"), (torch, "autocast_decrement_nesting"), (torch, "clear_autocast_cache"),
@@ -232,6 +267,8 @@ def _state_change(m: Machine, fn: Callable, *args: Any, **kwargs: Any) -> Any:
     """grad mode and autocast: changed for real while capture goes on, and in the graph for the nodes that follow."""
     if kwargs:
         raise Break("unsupported", f"{fn.__name__} with keywords")
+    if not m.state_changed:
+        m.flags_before = {n: read_field(n) for n in _AUTOCAST_FLAGS}
     m.state_changed = True
     result = m.native(fn, *args)
     if fn is torch._C._set_grad_enabled:
@@ -246,6 +283,15 @@ for _fn in _STATE_CHANGES:
     FUNCTIONS[_fn] = functools.partial(lambda m, *a, fn, **k: _state_change(m, fn, *a, **k), fn=_fn)
 
 
+def _flag(m: Machine, fn: Any) -> Any:
+    value = fn()
+    m.world.state(flag_name(fn, ()), value)
+    return value
+
+
+FUNCTIONS[sys.getrecursionlimit] = lambda m: _flag(m, sys.getrecursionlimit)
+
+
 @function(torch._C._log_api_usage_once)
 def _log_api_usage(m: Machine, *args: Any) -> None:
     return None
@@ -254,7 +300,8 @@ def _log_api_usage(m: Machine, *args: Any) -> None:
 # --- native methods
 _INSIDE_TYPES = (list, dict, tuple, set, frozenset, str, bytes, bytearray, int, float, complex, range, slice, collections.deque,
                  type({}.keys()), type({}.values()), type({}.items()), types.MappingProxyType, re.Pattern, re.Match, torch.dtype, torch.device,
-                 *_SYMBOLIC, types.GenericAlias, collections.OrderedDict, torch.finfo, torch.iinfo)
+                 *_SYMBOLIC, types.GenericAlias, collections.OrderedDict, torch.finfo, torch.iinfo, decimal.Decimal, datetime.date, datetime.time,
+                 datetime.timedelta, datetime.timezone)
 _ITERATORS = (type(iter([])), type(iter(())), type(iter({})), type(iter(range(0))), type(iter("")), zip, map, filter, enumerate, reversed,
               itertools.chain, itertools.count, itertools.repeat, itertools.islice, type(iter(set())))
 
@@ -293,6 +340,8 @@ def call_native_method(m: Machine, fn: Any, owner: Any, args: list, kwargs: dict
         return log_effect(m, fn, args, kwargs)
     if isinstance(owner, InlineGenerator):
         return m.native(getattr(owner, name), *args, **kwargs)
+    if t is property and name in ("setter", "getter", "deleter"):
+        return m.native(_bound(fn, owner), *args)
     if isinstance(owner, _INSIDE_TYPES) and not world.is_outside(owner) or isinstance(owner, (str, int, float, torch.Size, re.Pattern)):
         return _inside_method(m, fn, owner, name, args, kwargs)
     if isinstance(owner, _ITERATORS) and not world.is_outside(owner) and name in ("__next__", "__iter__", "__length_hint__"):
@@ -410,7 +459,13 @@ PYTHON_FUNCTIONS[("_py_warnings", "warn")] = PYTHON_FUNCTIONS[("warnings", "warn
 @function(print)
 def print_(m: Machine, *args: Any, sep: Any = " ", end: Any = "\n", file: Any = None, flush: Any = False) -> None:
     from .operators import to_text
-    if file is not None:
+    streams = [s for s in (sys.stdout, sys.stderr) if s is file]
+    if file is not None and (not streams or m.world.source_of(file) is None):
         raise Break("io", "print to a file")
     texts = [to_text(m, a, "str") for a in args]
-    m.effects.call(print, [(" " if sep is None else sep).join(texts)], {"end": end} if end not in ("\n", None) else {})
+    named = {"end": end} if end not in ("\n", None) else {}
+    if streams:
+        named["file"] = file
+    if m.truth(flush):
+        named["flush"] = True
+    m.effects.call(print, [(" " if sep is None else sep).join(texts)], named)

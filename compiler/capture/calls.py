@@ -1,7 +1,9 @@
 """Calls: what a callable is decides whether it is interpreted, recorded, computed now, logged as an effect, or a break."""
 from __future__ import annotations
 
+import dataclasses
 import functools
+import reprlib
 import types
 import weakref
 from typing import TYPE_CHECKING, Any
@@ -11,6 +13,7 @@ import torch
 from ..guards import source as S
 from ..runtime.dispatch import Dispatcher
 from . import attributes, builtin_calls, classes, modules, operators, tensor_calls
+from .functional_transforms import Transformed, call_object, jacobian_wrapper
 from .generators import InlineGenerator, PythonIterator
 from .inline_policy import CONSTANT_BY_NAME, is_disabled, is_leaf_function, is_trusted_module, known_constant_functions
 from .signals import Break, Raised
@@ -20,11 +23,14 @@ from .world import ATOMS, BOUND_NATIVE, MISSING, TraceTensor, native_owner
 if TYPE_CHECKING:
     from .machine import Machine
 
-__all__ = ["call", "call_python", "bind"]
+__all__ = ["call", "call_python", "interpret", "bind"]
 
 _CO_VARARGS, _CO_VARKEYWORDS = 0x04, 0x08
+_TRANSFORMS = torch.func.jacrev.__code__.co_filename
 _LRU = type(functools.lru_cache(lambda: None))
 _OPTIMIZERS = (torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler)
+_RECURSIVE_REPRS = frozenset((reprlib.recursive_repr()(repr).__code__, *(  # type: ignore[arg-type]
+    f(repr).__code__ for f in (getattr(dataclasses, "_recursive_repr", None),) if f is not None)))
 _OPS = (torch._ops.OpOverload, torch._ops.OpOverloadPacket)
 
 
@@ -67,6 +73,8 @@ def call(m: Machine, fn: Any, args: list, kwargs: dict) -> Any:
         return _call_cached(m, fn, args, kwargs)
     if t is weakref.ReferenceType:
         return _call_weakref(m, fn)
+    if t is Transformed:
+        return call_object(m, fn, args, kwargs)
     if t is Dispatcher:                                  # a function compiled by this compiler: captured with the rest
         return call(m, m.getattr(fn, "__wrapped__"), args, kwargs)
     if t is InlineGenerator:
@@ -125,7 +133,17 @@ def _call_cached(m: Machine, fn: Any, args: list, kwargs: dict) -> Any:
         return builtin_calls.log_effect(m, fn, args, kwargs)
     if m.world.is_outside(fn) and isinstance(inner, types.FunctionType) and m.world.source_of(inner) is None:
         m.world.register(inner, S.attr(m.world.sources[id(fn)], "__wrapped__"))
-    return call(m, inner, args, kwargs)
+    before = len(m.effects.entries), _outside_writes(m)
+    result = call(m, inner, args, kwargs)
+    if (len(m.effects.entries), _outside_writes(m)) != before:
+        raise Break("c_call", f"the cached function {inner.__qualname__} has side effects: whether they happen depends on its cache")
+    return result
+
+
+def _outside_writes(m: Machine) -> int:
+    """How many tensors from outside the graph writes into."""
+    written = m.graph.written
+    return sum(id(t.tt_storage) in written for t in m.world.tensors.values()) if written else 0
 
 
 def _is_logging(fn: Any) -> bool:
@@ -143,9 +161,13 @@ def _call_function(m: Machine, fn: types.FunctionType, args: list, kwargs: dict)
         return named
     replaced = builtin_calls.PYTHON_FUNCTIONS.get((module, fn.__qualname__))
     if replaced is not None:
-        return replaced(m, *args, **kwargs)
+        return replaced(m, fn, *args, **kwargs) if replaced in builtin_calls.TAKES_FUNCTION else replaced(m, *args, **kwargs)
+    if fn.__code__.co_filename == _TRANSFORMS and (transformed := jacobian_wrapper(m, fn)) is not None:
+        return call_object(m, transformed, args, kwargs)
     if fn.__dict__ and (result := marked_call(m, fn, args, kwargs)) is not NotImplemented:
         return result
+    if fn.__code__ in _RECURSIVE_REPRS and hasattr(fn, "__wrapped__"):
+        return call(m, fn.__wrapped__, args, kwargs)          # what it adds is a stop for objects that contain themselves
     if is_disabled(fn):
         raise Break("disabled", f"{fn.__qualname__} is marked to stay uncompiled")
     trusted = is_trusted_module(module)
@@ -171,13 +193,16 @@ def call_python(m: Machine, fn: types.FunctionType, args: list, kwargs: dict) ->
     if source is None and id(fn) not in world.created:
         source = world.anchor(fn)
     if source is not None and not is_trusted_module(fn.__module__ or ""):
-        world.guard(source, "CODE", code, "function")
-        if source.root.kind in ("local", "closure") and source.base is None:
-            world.guard(S.attr(source, "__globals__"), "ID", fn.__globals__, "function")
+        world.guard_function(source, fn, "function")
     if code.co_flags & 0x380:
         raise Break("async", "a coroutine or async generator is called")
     slots = bind(m, fn, args, kwargs)
     return m.call_code(code, m.scope_of(fn.__globals__), fn, slots, fn.__closure__ or ())
+
+
+def interpret(m: Machine, fn: types.FunctionType, args: list, kwargs: dict) -> Any:
+    """Interpret a function of capture's own, or of a module that is taken to stay as it is: nothing is guarded."""
+    return m.call_code(fn.__code__, m.scope_of(fn.__globals__), fn, bind(m, fn, args, kwargs), fn.__closure__ or ())
 
 
 def _default(m: Machine, fn: types.FunctionType, index: int) -> Any:
@@ -185,7 +210,7 @@ def _default(m: Machine, fn: types.FunctionType, index: int) -> Any:
     assert defaults is not None
     value = defaults[index]
     source = m.world.source_of(fn)
-    if source is None or (type(value) in ATOMS and (is_trusted_module(fn.__module__ or "") or source.root.kind == "const")):
+    if source is None or (type(value) in ATOMS and is_trusted_module(fn.__module__ or "")):
         return value
     return m.world.load(value, S.default(source, index), "default argument")
 
@@ -193,7 +218,7 @@ def _default(m: Machine, fn: types.FunctionType, index: int) -> Any:
 def _kwdefault(m: Machine, fn: types.FunctionType, name: str) -> Any:
     value = fn.__kwdefaults__[name]
     source = m.world.source_of(fn)
-    if source is None or (type(value) in ATOMS and (is_trusted_module(fn.__module__ or "") or source.root.kind == "const")):
+    if source is None or (type(value) in ATOMS and is_trusted_module(fn.__module__ or "")):
         return value
     return m.world.load(value, S.kwdefault(source, name), "default argument")
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 import builtins
 import collections
 import enum
-import functools
 import types
 import typing
 from typing import TYPE_CHECKING, Any
@@ -13,21 +12,18 @@ import torch
 
 from . import builtin_calls, tensor_calls
 from .generators import InlineGenerator
+from .inline_policy import is_trusted_module
+from .lookups import class_attribute
 from .signals import Break, Raised
 from .world import ATOMS, MISSING, TraceTensor
 
 if TYPE_CHECKING:
     from .machine import Machine
 
-__all__ = ["instantiate", "build_class"]
+__all__ = ["instantiate", "build_class", "make_class", "made_inside"]
 
 
-def _lookup(cls: type, name: str) -> Any:
-    for base in cls.__mro__:
-        found = base.__dict__.get(name, MISSING)
-        if found is not MISSING:
-            return found
-    return MISSING
+_lookup = class_attribute
 
 
 def instantiate(m: Machine, cls: type, args: list, kwargs: dict) -> Any:
@@ -125,34 +121,68 @@ def new_object(m: Machine, cls: type, *args: Any, **kwargs: Any) -> Any:
     return m.world.create(obj)
 
 
-def build_class(m: Machine, body: Any, name: str, *bases: Any, metaclass: Any = None, **kwargs: Any) -> Any:
+def build_class(m: Machine, body: Any, name: str, *given: Any, metaclass: Any = None, **kwargs: Any) -> Any:
     """`class name(*bases): ...` inside a captured function."""
-    if metaclass is not None and metaclass is not type or kwargs:
-        raise Break("class_definition", "a class with a metaclass or keywords is defined")
+    bases = m.native(types.resolve_bases, given) if _all_known(given) else given
+    meta = metaclass if metaclass is not None else type
+    if isinstance(meta, type):
+        meta = m.native(types.prepare_class, name, bases, {"metaclass": meta, **kwargs})[0] if _all_classes(bases) else meta
+    _check_class(m, meta, bases, kwargs)
+    namespace = m.native(meta.__prepare__, name, bases, **kwargs)
+    _run_body(m, body, namespace)
+    if bases is not given and bases != given:
+        namespace["__orig_bases__"] = given
+    return make_class(m, meta, name, bases, namespace, kwargs)
+
+
+def _all_known(values: tuple) -> bool:
+    """Whether no code of the user's runs where these are resolved to classes: classes, and typing's own aliases of them."""
+    return all(isinstance(v, type) or type(v).__module__ in ("typing", "types") or isinstance(v, types.FunctionType) and v.__module__ == "typing"
+               for v in values)
+
+
+def _all_classes(bases: tuple) -> bool:
+    return all(isinstance(b, type) for b in bases)
+
+
+def _check_class(m: Machine, meta: Any, bases: tuple, kwargs: dict) -> None:
+    """Break where making the class runs code of the user's, or makes something that capture does not follow."""
+    if not isinstance(meta, type) or not is_trusted_module(meta.__module__ or "") or not _all_classes(bases):
+        raise Break("class_definition", "a class with a metaclass of its own is defined")
     for base in bases:
-        if not isinstance(base, type) or type(base) is not type or issubclass(base, (torch.nn.Module, torch.Tensor, torch.autograd.Function)):
-            raise Break("class_definition")
-        if isinstance(_lookup(base, "__init_subclass__"), classmethod) and base is not object:
+        if issubclass(base, (torch.nn.Module, torch.Tensor, torch.autograd.Function)):
+            raise Break("class_definition", f"a subclass of {base.__name__} is defined")
+        hook = _lookup(base, "__init_subclass__")
+        if isinstance(hook, classmethod) and not is_trusted_module(getattr(hook.__func__, "__module__", None) or ""):
             raise Break("class_definition", "a class whose base has __init_subclass__ is defined")
-    from .machine import program_of
-    code = body.__code__
-    namespace: dict[str, Any] = {}
-    bytecode, _program = program_of(code)
-    cell = _run_body(m, body, namespace)
-    for value in namespace.values():
-        if hasattr(type(value), "__set_name__") and isinstance(type(value).__set_name__, types.FunctionType) \
-                and not isinstance(value, functools.cached_property):
-            raise Break("class_definition", "a class with a descriptor that has __set_name__ is defined")
+
+
+def make_class(m: Machine, meta: type, name: str, bases: tuple, namespace: dict, kwargs: dict) -> Any:
+    """The class itself, made natively; what descriptors do with their names is interpreted."""
+    named: dict[str, Any] = {}
+    for key, value in list(namespace.items()):
         if isinstance(value, TraceTensor):
             raise Break("class_definition", "a class that holds a tensor is defined")
-    classcell = namespace.pop("__classcell__", None)
-    cls = m.native(type, name, bases, namespace)
-    if classcell is not None:
-        classcell.cell_contents = cls
+        hook = _lookup(type(value), "__set_name__")
+        if isinstance(hook, types.FunctionType) and not is_trusted_module(hook.__module__ or ""):
+            if meta is not type:
+                raise Break("class_definition", "a class with a metaclass and a descriptor that has __set_name__ is defined")
+            named[key] = value
+            namespace[key] = None                        # keeps its place; type.__new__ would run the hook natively
+    cls = m.native(meta, name, bases, namespace, **kwargs)
+    made_inside(m, cls)
+    for key, value in named.items():
+        type.__setattr__(cls, key, value)
+    for key, value in named.items():
+        m.call(m.getattr(value, "__set_name__"), [cls, key])
+    return cls
+
+
+def made_inside(m: Machine, cls: type) -> type:
+    """A class that native code made for the program (namedtuple, dataclass with slots)."""
     m.world.made[id(cls)] = cls
     m.origins[id(cls)] = m.root_index
     m.world.keep.append(cls)
-    del cell, bytecode
     return cls
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import collections
 import enum
-import sys
 import types
 from typing import TYPE_CHECKING, Any
 
@@ -232,7 +231,7 @@ def get_item(m: Machine, obj: Any, key: Any) -> Any:
         elif type(key) in ATOMS or isinstance(key, (type, enum.Enum, types.FunctionType)):
             if dict.__contains__(obj, key):
                 return world.load(dict.__getitem__(obj, key), S.dict_value(source, key), "dict value")
-            keys_of(m, obj)
+            world.guard(source, "LACKS", key, "missing key")
             return _missing(m, obj, key)
     value = _read(m, obj)
     if isinstance(value, dict) and key not in value:
@@ -257,11 +256,13 @@ def contains(m: Machine, obj: Any, item: Any) -> bool | None:
     if base is dict or base is collections.OrderedDict:
         if isinstance(item, TraceTensor):
             raise Break("unknown_object", "a tensor is looked up in a dict from outside")
-        if obj is sys.modules:
-            return m.native(lambda: item in obj)             # what is imported is not watched
         shadow = m.world.shadows.get(id(obj))
-        if (shadow is None or (shadow.value is None and not shadow.blind)) and type(item) in ATOMS and dict.__contains__(obj, item):
-            m.world.load(dict.__getitem__(obj, item), S.dict_value(m.world.sources[id(obj)], item), "key in a dict")
+        if (shadow is None or (shadow.value is None and not shadow.blind)) and type(item) in ATOMS:
+            source = m.world.sources[id(obj)]
+            if not dict.__contains__(obj, item):
+                m.world.guard(source, "LACKS", item, "key in a dict")
+                return False
+            m.world.load(dict.__getitem__(obj, item), S.dict_value(source, item), "key in a dict")
             return True
         return m.native(lambda: item in keys_of(m, obj))
     if base in (set, frozenset):

@@ -7,11 +7,14 @@ import sys
 import types
 from typing import Any
 
-from . import operators
+from ..guards import source as S
+from . import groups, operators
 from .bytecode.version import NULL_FIRST
 from .classes import build_class  # noqa: F401  (registers itself with calls)
+from .exceptions import traceback_at
 from .frame import Frame
 from .generators import InlineGenerator
+from .inline_policy import is_trusted_module
 from .handlers_data import as_mapping, name_of
 from .machine import RETURN, YIELD, Machine, handler
 from .signals import Break, Raised
@@ -268,6 +271,9 @@ def import_name(m: Machine, f: Frame, ins: Any) -> None:
         raise Break("import", f"the module {full} is imported for the first time")
     if not fromlist and not level:
         module = sys.modules[full.partition(".")[0]]
+    key = full if fromlist or level else full.partition(".")[0]
+    if not is_trusted_module(key):
+        m.world.guard(S.dict_value(S.const(sys.modules), key), "ID", module, "imported module")
     m.world.anchor(module)
     f.stack.append(module)
 
@@ -315,7 +321,7 @@ def before_with(m: Machine, f: Frame, ins: Any) -> None:
 @handler("WITH_EXCEPT_START")
 def with_except_start(m: Machine, f: Frame, ins: Any) -> None:
     exc = f.stack[-1]
-    f.stack.append(m.call(f.stack[-4], [type(exc), exc, None]))
+    f.stack.append(m.call(f.stack[-4], [type(exc), exc, exc.__traceback__ or traceback_at(m.trails.get(id(exc), ()))]))
 
 
 @handler("PUSH_EXC_INFO")
@@ -339,6 +345,22 @@ def check_exc_match(m: Machine, f: Frame, ins: Any) -> None:
     if not all(isinstance(c, type) and issubclass(c, BaseException) for c in classes):
         raise Raised(TypeError("catching classes that do not inherit from BaseException is not allowed"))
     f.stack.append(any(c in type(exc).__mro__ for c in classes))        # a metaclass has no say in it
+
+
+@handler("CHECK_EG_MATCH")
+def check_eg_match(m: Machine, f: Frame, ins: Any) -> None:
+    wanted = f.stack.pop()
+    wanted = tuple(m.plain(wanted)) if isinstance(wanted, tuple) else wanted
+    rest, match = groups.split(m, f.stack.pop(), wanted)
+    f.stack.extend((rest, match))
+    if match is not None:
+        m.handled = match
+
+
+@handler("PREP_RERAISE_STAR")
+def prep_reraise_star(m: Machine, f: Frame, ins: Any) -> None:
+    raised = f.stack.pop()
+    f.stack[-1] = groups.left_to_raise(m, f.stack[-1], m.plain(raised))
 
 
 @handler("RAISE_VARARGS")

@@ -43,9 +43,9 @@ class LoopDriver:
     cells   slots that hold cells, in order
     """
 
-    def __init__(self, code: types.CodeType, loop: Loop, dispatch: Callable, namespace: dict, nulls: Sequence[int], depth: int,
+    def __init__(self, code: types.CodeType, loop: Loop, dispatch: Callable, nulls: Sequence[int], depth: int,
                  bound: Sequence[int], cells: Sequence[int]):
-        self.code, self.loop, self.dispatch, self.namespace = code, loop, dispatch, namespace
+        self.code, self.loop, self.dispatch = code, loop, dispatch
         bytecode = decode(code)
         self.module_level = not bytecode.is_function
         head = bytecode.instructions[loop.head if loop.kind == "for" else loop.entry]
@@ -57,8 +57,9 @@ class LoopDriver:
         self.exhausted = bytecode.instructions[loop.head].target.index if loop.kind == "for" else -1  # type: ignore[union-attr]
         self.again = {e.id for e in self.region.exits if e.target in loop.again or e.target == (loop.head if loop.kind == "for" else loop.entry)}
 
-    def run(self, cells: tuple, stack: tuple, values: tuple) -> Any:
-        """The rest of the frame from the loop on. `stack` holds the values of the stack without NULLs, bottom first."""
+    def run(self, namespace: dict[str, Any], cells: tuple, stack: tuple, values: tuple) -> Any:
+        """The rest of the frame from the loop on. `namespace` are the function's globals; `stack` holds the values of the stack
+        without NULLs, bottom first."""
         slots: dict[int, Any] = dict(zip(self.bound, values))
         slots.update(zip(self.cells, cells))
         full: list[Any] = []
@@ -67,7 +68,7 @@ class LoopDriver:
             full.append(None if depth in self.nulls else next(given))
         region, dispatch = self.region, self.dispatch
         captured = tuple(slots[s] if s in slots else types.CellType() for s in region.closure)
-        function = types.FunctionType(region.code, self.namespace, region.code.co_name, None, captured or None)
+        function = types.FunctionType(region.code, namespace, region.code.co_name, None, captured or None)
         function.__qualname__ = region.code.co_qualname
         locals_wanted = [p.number for p in region.params if p.kind == "local"]
         iterator = iter(full[-1]) if self.loop.kind == "for" else None
@@ -77,7 +78,7 @@ class LoopDriver:
                 value = next(iterator, _NOTHING)
                 if value is _NOTHING:
                     full.pop()
-                    return self._resume(self.exhausted, full, slots)
+                    return self._resume(namespace, self.exhausted, full, slots)
                 arguments.append(value)
                 del value
             result = dispatch(function, *arguments)
@@ -92,10 +93,10 @@ class LoopDriver:
                 del arguments, result
                 continue
             full.extend(reversed(result[1 + n:]))
-            return self._resume(exit_.target, full, slots)
+            return self._resume(namespace, exit_.target, full, slots)
 
-    def _resume(self, target: int, stack: list, slots: dict[int, Any]) -> Any:
+    def _resume(self, namespace: dict[str, Any], target: int, stack: list, slots: dict[int, Any]) -> Any:
         spec = make_resume(self.code, target, [d for d in self.nulls if d < len(stack)], slots.keys(), locals_are_globals=self.module_level)
-        function = spec.function(self.namespace, [slots[s] for s in spec.closure])
+        function = spec.function(namespace, [slots[s] for s in spec.closure])
         return self.dispatch(function, *spec.arguments(slots, stack, {}))
 

@@ -12,6 +12,7 @@ from ..graph.tensor import DataDependentError
 from ..guards.guard import Guard
 from . import containers, tensor_calls
 from .generators import InlineGenerator
+from .lookups import class_attribute
 from .signals import Break, Raised
 from .world import ATOMS, MISSING, TraceTensor
 
@@ -45,13 +46,7 @@ _DIVISIONS = frozenset((operator.truediv, operator.floordiv, operator.mod, opera
 _SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
 
-def mro_lookup(cls: type, name: str) -> Any:
-    """The class attribute `name` as the type's own lookup finds it, unbound; MISSING."""
-    for base in cls.__mro__:
-        found = base.__dict__.get(name, MISSING)
-        if found is not MISSING:
-            return found
-    return MISSING
+mro_lookup = class_attribute
 
 
 def python_method(cls: type, name: str) -> Any:
@@ -244,9 +239,11 @@ def identical(m: Machine, a: Any, b: Any) -> bool:
         for v in (a, b):
             v = world.reals.get(id(v), v)
             source = world.source_of(v)
-            if source is None or source.root.kind == "const":
+            if source is None:
                 return False
             sources.append(source)
+        if all(s.root.kind == "const" and s.base is None for s in sources):
+            return False
         key = (None, "NO_ALIAS", tuple(sources))
         if key not in world.guards:
             world.guards[key] = Guard(None, "NO_ALIAS", tuple(sources), *m.user_line(), "identity comparison")
@@ -259,6 +256,7 @@ def contains(m: Machine, container: Any, item: Any) -> bool:
     if t is TraceTensor:
         raise Break("data_dependent_branch", "whether a tensor holds a value depends on its data",
                     "use (tensor == value).any() with torch.where")
+    m.world.identity(item)
     method = python_method(t, "__contains__")
     if method is not None:
         return m.truth(m.call(method, [container, item]))
@@ -291,7 +289,13 @@ def get_item(m: Machine, obj: Any, key: Any) -> Any:
             if type(method) is types.FunctionType and method.__module__ == "enum":
                 return m.getattr(obj, key)
             return m.call(method, [obj, key])
-        return m.native(operator.getitem, obj, key)
+        subscript = mro_lookup(obj, "__class_getitem__")
+        if isinstance(subscript, classmethod) and isinstance(subscript.__func__, types.FunctionType) and subscript.__func__.__module__ != "typing":
+            return m.call(m.getattr(obj, "__class_getitem__"), [key])
+        return m.native(operator.getitem, obj, m.deep_plain(key))
+    if t.__module__ == "typing":                          # List[int]: caches of its own make it a function of the key
+        return m.native(operator.getitem, obj, m.deep_plain(key))
+    m.world.identity(key)
     method = python_method(t, "__getitem__")
     if method is not None:
         return m.call(method, [obj, key])
@@ -312,6 +316,7 @@ def set_item(m: Machine, obj: Any, key: Any, value: Any) -> None:
     if t is TraceTensor:
         tensor_calls.call_operator(m, operator.setitem, [obj, key, value])
         return
+    m.world.identity(key)
     method = python_method(t, "__setitem__")
     if method is not None:
         m.call(method, [obj, key, value])

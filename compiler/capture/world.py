@@ -10,6 +10,8 @@ Values on the interpreted stack are plain Python objects. Three kinds matter:
 """
 from __future__ import annotations
 
+import abc
+import dataclasses
 import datetime
 import decimal
 import enum
@@ -20,32 +22,26 @@ import re
 import sys
 import types
 import uuid
+import weakref
 from typing import Any
 
 import torch
 
 from ..guards import source as S
-from ..guards.guard import Guard, TensorSpec
+from ..guards.guard import FunctionSpec, Guard, TensorSpec
 from ..guards.source import Source
+from ..guards.values import is_constant
 from ..graph.tensor import TraceTensor, trace_tensor_like
 from .bytecode.regions import UNBOUND
+from .generators import InlineGenerator
+from .inline_policy import is_trusted_module
+from .lookups import MISSING, Missing
 from .signals import Break, Skip
 
-__all__ = ["World", "ATOMS", "CONTAINERS", "NULL", "Missing", "MISSING", "TraceTensor", "BOUND_NATIVE", "IMMUTABLE", "native_owner"]
+__all__ = ["World", "ATOMS", "CONTAINERS", "NULL", "Missing", "MISSING", "TraceTensor", "BOUND_NATIVE", "IMMUTABLE", "native_owner",
+           "constant_only"]
 
 
-class Missing:
-    """Sentinels that never are values of the program."""
-    __slots__ = ("name",)
-
-    def __init__(self, name: str):
-        self.name = name
-
-    def __repr__(self) -> str:
-        return f"<{self.name}>"
-
-
-MISSING = Missing("missing")
 NULL = Missing("NULL")
 
 # Immutable values that a guard can compare: the stack holds them without provenance.
@@ -68,9 +64,22 @@ def native_owner(fn: Any) -> Any:
     return None if type(owner).__name__.startswith(("pybind11", "PyCapsule")) else owner
 
 
+def constant_only(value: Any) -> bool:
+    """Whether a value is immutable and known, or a builtin container of such values."""
+    t = type(value)
+    if t in ATOMS or isinstance(value, IMMUTABLE):
+        return True
+    if t in (list, tuple, set, frozenset):
+        return all(map(constant_only, value))
+    return t is dict and all(constant_only(k) and constant_only(v) for k, v in value.items())
+
+
 def is_numpy_scalar(value: Any) -> bool:
     numpy = sys.modules.get("numpy")
     return numpy is not None and isinstance(value, numpy.generic)
+
+
+_GENERATOR = (i for i in ())
 
 
 class World:
@@ -92,13 +101,14 @@ class World:
         self.shadowed: dict[int, Any] = {}          # id of a shadow's content -> the outside container
         self.cell_contents: dict[int, Source] = {}  # id of an outside cell -> source of its content
         self.state_relied: dict[str, Any] = {}
+        self.class_lookups: dict[int, tuple[type, dict[str, Any]]] = {}
 
     # --- guards
     def guard(self, source: Source, kind: str, expected: Any, why: str = "") -> None:
         """Rely on a fact. A second, equal fact is dropped."""
         if source.root.kind == "const" and kind in ("ID", "TYPE") and source.base is None:
             return
-        key = (source, kind, expected[0] if kind == "HASATTR" else None)
+        key = (source, kind, expected[0] if kind == "HASATTR" else expected if kind == "LACKS" else None)
         if key not in self.guards:
             file, line = self.machine.user_line()
             self.guards[key] = Guard(source, kind, expected, file, line, why)
@@ -185,12 +195,26 @@ class World:
             self._anchor_partial(value)
         elif t in BOUND_NATIVE and not isinstance(native_owner(value), (types.ModuleType, type, type(None))):
             self.guard(source, "TYPE", t, why)              # using it breaks: its owner has no source
-        elif isinstance(value, types.FunctionType) and source.root.kind in ("local", "closure") and source.base is None:
-            self.guard(source, "TYPE", t, why)          # its code is guarded when it is called
+        elif isinstance(value, types.FunctionType) and not is_trusted_module(value.__module__ or ""):
+            self.guard(source, "TYPE", t, why)          # what it does is guarded when it is called, who it is where that matters
         elif isinstance(value, _CODE_TYPES) or isinstance(value, enum.Enum) or t is property:
             self.guard(source, "ID", value, why)
         else:
             self.guard(source, "TYPE", t, why)
+        return value
+
+    def guard_function(self, source: Source, fn: types.FunctionType, why: str) -> None:
+        """Rely on what a function does: its code and globals. The same text defined anew will do; its cells and defaults are
+        guarded where they are read."""
+        own = fn.__globals__ is self.machine.root_globals
+        self.guard(source, "FUNCTION", FunctionSpec(fn.__code__, None if own else fn.__globals__), why)
+
+    def identity(self, value: Any) -> Any:
+        """A function from outside is compared or hashed: relied on as the object that it is."""
+        if isinstance(value, types.FunctionType):
+            source = self.sources.get(id(value))
+            if source is not None:
+                self.guard(source, "WEAK_ID", weakref.ref(value), "the function itself is looked at")
         return value
 
     def pin(self, value: Any) -> Any:
@@ -203,6 +227,12 @@ class World:
         raise Break("unknown_object", f"native code reads the value of a {t.__module__}.{t.__name__} from outside")
 
     def _anchor_partial(self, value: functools.partial) -> None:
+        if value.keywords:
+            keywords = S.attr(self.sources[id(value)], "keywords")
+            self.guard(keywords, "DICT_KEYS", tuple(value.keywords), "keywords of a partial")
+            for name, part in value.keywords.items():
+                constant = is_constant(part)
+                self.guard(S.dict_value(keywords, name), "EQUALS" if constant else "ID", part, "keyword of a partial")
         for part in (value.func, *value.args, *value.keywords.values()):
             if type(part) not in ATOMS and not isinstance(part, torch.Tensor):
                 self.anchor(part)
@@ -266,14 +296,33 @@ class World:
             return type(real) if real is not None else torch.Tensor
         if isinstance(value, torch.SymInt):
             return int
+        if type(value) is InlineGenerator:
+            return types.GeneratorType
         if isinstance(value, torch.SymBool):
             return bool
         if isinstance(value, torch.SymFloat):
             return float
         return type(value)
 
+    def rely_on_tensor(self, trace: TraceTensor, *facts: str) -> None:
+        """Rely on more of the inputs that `trace` is, or is a view of: fields of TensorSpec that methods of the same name give."""
+        for real_id, known in self.tensors.items():
+            if known is trace or known.tt_storage is trace.tt_storage:
+                key = (self.sources[real_id], "TENSOR", None)
+                guard = self.guards[key]
+                real = self.reals[id(known)]
+                now = {name: getattr(real, name)() for name in facts}
+                self.guards[key] = dataclasses.replace(guard, expected=dataclasses.replace(guard.expected, **now))
+
+    def rely_on_subclasses(self, classes: Any) -> None:
+        """isinstance and issubclass of an abstract class of the user's: register() makes other classes its subclasses."""
+        for cls in classes if isinstance(classes, tuple) else (classes,):
+            if isinstance(cls, abc.ABCMeta) and not is_trusted_module(cls.__module__):
+                self.state("_abc.get_cache_token", abc.get_cache_token())
+
     def is_instance(self, value: Any, classes: Any) -> bool:
         """`isinstance(value, classes)`; native for all but the stand-ins."""
+        self.rely_on_subclasses(classes)
         if isinstance(value, TraceTensor):
             real = self.reals.get(id(value))
             return isinstance(real if real is not None else torch.empty(0, dtype=value.dtype), classes)
@@ -283,7 +332,7 @@ class World:
             return isinstance(True, classes)
         if isinstance(value, torch.SymFloat):
             return isinstance(1.5, classes)
-        return isinstance(value, classes)
+        return isinstance(_GENERATOR if type(value) is InlineGenerator else value, classes)
 
 
 def _as_result(trace: TraceTensor) -> TraceTensor:

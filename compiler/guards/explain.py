@@ -227,6 +227,9 @@ def _plain(guard: Guard, name: str, value: Any) -> GuardFailure:
             f"`{name}` has the keys {brief(keys)}",
         )
         f.suggestion = "keep the same keys in the same order"
+    elif kind == "LACKS":
+        f.expected_text, f.got_text = f"`{name}` had no {brief(expected)}", f"`{name}` has {brief(expected)}"
+        f.suggestion = "set attributes before the first call"
     elif kind == "HASATTR":
         had, has = ("had", "has no") if expected[1] else ("had no", "has")
         f.expected_text, f.got_text = (
@@ -330,7 +333,7 @@ def _state(guard: Guard) -> GuardFailure:
     for name, wanted in guard.expected.items():
         got = read_field(name)
         if got != wanted and not const_equal(got, wanted):
-            words = _STATE_WORDS[name]
+            words = _STATE_WORDS.get(name) or f"{name.partition(':')[0]}({name.partition(':')[2]!r})".replace("('')", "()")
             return GuardFailure(
                 guard,
                 _plain_value(got),

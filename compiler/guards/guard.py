@@ -9,6 +9,7 @@ TYPE            the exact type
 EQUALS          an immutable constant: same type and equal (NaN equals NaN, 0.0 differs from -0.0)
 LEN             int: len(value), of a list, tuple, dict, set, str, ...
 DICT_KEYS       tuple of keys, in order; of a set, its elements as it iterates
+LACKS           a key that the dict at source does not have
 HASATTR         (name, bool): whether the attribute exists, instance and class alike
 TENSOR          TensorSpec
 INT_SYMBOL      Expr symbol: the value is an int (not bool) of 2 or more, within 64 bits, and binds this size symbol
@@ -37,7 +38,7 @@ from .source import Source
 
 __all__ = ["Guard", "TensorSpec", "FunctionSpec", "GuardFailure", "KINDS", "STATE_FIELDS"]
 
-KINDS = ("ID", "TYPE", "EQUALS", "LEN", "DICT_KEYS", "HASATTR", "TENSOR", "INT_SYMBOL", "FLOAT", "PREDICATE", "ALIAS",
+KINDS = ("ID", "TYPE", "EQUALS", "LEN", "DICT_KEYS", "LACKS", "HASATTR", "TENSOR", "INT_SYMBOL", "FLOAT", "PREDICATE", "ALIAS",
          "NO_ALIAS", "NO_OVERLAP", "STATE", "CODE", "FUNCTION", "CLASS", "WEAK_ID")
 
 # What STATE guards may hold; `compiler/guards/state.py` reads the present values.

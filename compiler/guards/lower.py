@@ -11,7 +11,7 @@ import torch
 from . import probe
 from .guard import Guard, TensorSpec
 from .plan import Plan
-from .state import read_field
+from .state import flag_function, read_field
 from .tensors import is_symbol, key_template, tensor_mismatch
 from .values import Unreachable, plain_key, same_code, step
 
@@ -106,6 +106,8 @@ class _Lowering:
             return self._make("C_FUNCTION", obj=payload.code, data=payload.globals, ask=same_code, **common)
         if kind == "CLASS":
             return self._make("C_CLASS", obj=tuple(part for pair in payload for part in pair), **common)
+        if kind == "LACKS":
+            return self._make("C_LACKS", obj=payload, hash_=hash(payload) if plain_key(payload) else -1, **common)
         if kind == "LEN":
             return self._make("C_LEN", n=payload, **common)
         if kind == "DICT_KEYS":
@@ -224,7 +226,7 @@ def _expr_asker(e: Any) -> Callable[[dict], bool]:
 
 # ---- state
 def _state(expected: dict[str, Any]) -> tuple:
-    """(autograd mask, autograd bits, ((C function, value), ...), predicate on the key words, predicate asked always).
+    """(autograd mask, autograd bits, ((C function, arguments, value), ...), predicate on the key words, predicate asked always).
 
     Fields split by what their value depends on: bits of a byte, the dispatch keys of the thread (their answer is
     remembered for the words it was given for), a C function without arguments, or anything else."""
@@ -236,42 +238,44 @@ def _state(expected: dict[str, Any]) -> tuple:
     slow: dict[str, Any] = {}
     no_modes = "torch_function" in expected and expected["torch_function"][1] == ()
     for name, value in expected.items():
-        if name in ("grad_mode", "inference_mode"):
+        if "." in name:
+            calls.append((*flag_function(name), value))
+        elif name in ("grad_mode", "inference_mode"):
             if thread is not None:
                 bit = thread.grad_bit if name == "grad_mode" else thread.inference_bit
                 mask |= bit
                 bits |= bit if value else 0
             else:
-                calls.append((C.is_grad_enabled if name == "grad_mode" else C.is_inference_mode_enabled, bool(value)))
+                calls.append((C.is_grad_enabled if name == "grad_mode" else C.is_inference_mode_enabled, (), bool(value)))
         elif (name == "autocast" and value == ()) or (name == "functorch" and value is None):
             by_keys[name] = value
         elif name == "deterministic":
             calls += [
-                (C._get_deterministic_algorithms, value[0]),
-                (C._get_deterministic_algorithms_warn_only, value[1]),
-                (C._get_deterministic_fill_uninitialized_memory, value[2]),
+                (C._get_deterministic_algorithms, (), value[0]),
+                (C._get_deterministic_algorithms_warn_only, (), value[1]),
+                (C._get_deterministic_fill_uninitialized_memory, (), value[2]),
             ]
         elif name == "default_dtype":
-            calls.append((torch.get_default_dtype, value))
+            calls.append((torch.get_default_dtype, (), value))
         elif name == "num_threads":
-            calls.append((torch.get_num_threads, value))
+            calls.append((torch.get_num_threads, (), value))
         elif (
             name == "torch_function"
             and value == (True, (), 0)
             and expected.get("default_device") is None
             and "default_device" in expected
         ):
-            calls += [(C._len_torch_function_stack, 0), (C._is_torch_function_enabled, True)]
+            calls += [(C._len_torch_function_stack, (), 0), (C._is_torch_function_enabled, (), True)]
             by_keys["torch_dispatch_modes"] = 0
         elif name == "default_device" and value is None and no_modes and expected["torch_function"] == (True, (), 0):
             continue  # set_default_device pushes a mode: the empty stack says it
         elif name == "matmul_precision":
             calls += [
-                (C._get_float32_matmul_precision, value[0]),
-                (C._get_cublas_allow_tf32, value[1]),
-                (C._get_cudnn_allow_tf32, value[2]),
-                (C._get_cublas_allow_fp16_reduced_precision_reduction, value[3]),
-                (C._get_cublas_allow_bf16_reduced_precision_reduction, value[4]),
+                (C._get_float32_matmul_precision, (), value[0]),
+                (C._get_cublas_allow_tf32, (), value[1]),
+                (C._get_cudnn_allow_tf32, (), value[2]),
+                (C._get_cublas_allow_fp16_reduced_precision_reduction, (), value[3]),
+                (C._get_cublas_allow_bf16_reduced_precision_reduction, (), value[4]),
             ]
         else:
             slow[name] = value

@@ -41,6 +41,7 @@ _COST = {
     "LEN": 2,
     "HASATTR": 2,
     "DICT_KEYS": 2,
+    "LACKS": 2,
     "TENSOR": 3,
     "SIZES": 4,
     "PREDICATE": 4,
@@ -85,7 +86,7 @@ def _validate(i: int, g: Guard, n_locals: int) -> None:
         raise ValueError(f"guard {i}: TENSOR expects a TensorSpec, got {type(g.expected).__name__}")
     if g.kind == "STATE":
         for name in g.expected:
-            if name not in STATE_FIELDS:
+            if name not in STATE_FIELDS and "." not in name:
                 raise ValueError(f"guard {i}: unknown state {name!r}; known are {', '.join(STATE_FIELDS)}")
     if g.source is not None and g.source.root.kind == "local" and not 0 <= g.source.root.key[0] < n_locals:
         raise ValueError(f"guard {i}: {g.source.name()} is local {g.source.root.key[0]} of a frame with {n_locals}")

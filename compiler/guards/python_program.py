@@ -20,6 +20,7 @@ from .values import (
     Unreachable,
     class_holds,
     const_equal,
+    dict_has,
     dict_keys,
     key_equal,
     length,
@@ -167,6 +168,8 @@ class PythonGuardProgram:
         if kind == "DICT_KEYS":
             keys = dict_keys(value)
             return len(keys) == len(expected) and all(map(key_equal, keys, expected))
+        if kind == "LACKS":
+            return isinstance(value, dict) and not dict_has(value, expected)
         if kind == "HASATTR":
             return _has_attr(value, expected)
         if kind == "TENSOR":

@@ -16,17 +16,21 @@ functorch         innermost functorch level (vmap, grad, jvp, ...), or None
 num_threads       int
 matmul_precision  (float32 matmul precision, cuda allow_tf32, cudnn allow_tf32, reduced-precision reductions fp16, bf16)
 anomaly           (anomaly mode, check_nan)
+a dotted name     what that C function of torch (or sys) gives, such as torch._C._get_cudnn_enabled: flags that the program read.
+                  With an argument behind a colon: torch.get_autocast_dtype:cpu
 """
 
 from __future__ import annotations
 
+import sys
+import types
 from typing import Any, Callable, Iterable
 
 import torch
 
 from .guard import STATE_FIELDS
 
-__all__ = ["read_state", "read_field", "DEFAULT_FIELDS", "AUTOCAST_DEVICES"]
+__all__ = ["read_state", "read_field", "flag_name", "flag_function", "DEFAULT_FIELDS", "AUTOCAST_DEVICES"]
 
 # What any capture may have relied on. Not among them: matmul_precision (190 ns to read), which matters to code that
 # computes matrix products by itself, not where torch's kernels are called; num_threads; anomaly.
@@ -131,7 +135,31 @@ assert set(_READERS) == set(STATE_FIELDS)
 
 def read_field(name: str) -> Any:
     """The present value of one field. Raises KeyError for a field that STATE guards do not know."""
-    return _READERS[name]()
+    reader = _READERS.get(name)
+    if reader is not None:
+        return reader()
+    fn, args = flag_function(name)
+    return fn(*args)
+
+
+def flag_function(name: str) -> tuple[Callable[..., Any], tuple[str, ...]]:
+    """The C function and the arguments that a flag's name stands for. Raises KeyError where there is none."""
+    path, _, argument = name.partition(":")
+    module, _, function = path.rpartition(".")
+    fn = getattr(sys.modules.get(module), function, None)
+    if not isinstance(fn, types.BuiltinFunctionType):
+        raise KeyError(name)
+    return fn, (argument,) if argument else ()
+
+
+def flag_name(fn: Any, args: Iterable[Any]) -> str | None:
+    """The field that stands for `fn(*args)`, a function of C that reads a flag: no arguments, or one str."""
+    args = tuple(args)
+    module = getattr(fn, "__module__", None)
+    if not isinstance(fn, types.BuiltinFunctionType) or not module or len(args) > 1 or any(type(a) is not str or not a for a in args):
+        return None
+    name = f"{module}.{fn.__name__}" + (f":{args[0]}" if args else "")
+    return name if getattr(sys.modules.get(module), fn.__name__, None) is fn else None
 
 
 def read_state(fields: Iterable[str] = DEFAULT_FIELDS) -> dict[str, Any]:

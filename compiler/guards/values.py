@@ -26,6 +26,7 @@ __all__ = [
     "const_equal",
     "instance_dict",
     "dict_keys",
+    "dict_has",
     "same_code",
     "class_lookup",
     "class_holds",
@@ -127,6 +128,11 @@ def _dict_get(d: dict, key: Any) -> Any:
         if k is key:
             return v
     return _MISSING
+
+
+def dict_has(d: dict, key: Any) -> bool:
+    """`key in d` by the plain dict lookup."""
+    return _dict_get(d, key) is not _MISSING
 
 
 def plain_key(key: Any) -> bool:

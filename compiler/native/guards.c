@@ -436,6 +436,10 @@ static int check(Run *r, const Ins *i)
                 rec->unwatchable = 1;
         }
         return tc_dict_keys_equal(v, i->obj);
+    case C_LACKS:
+        if (rec)
+            rec_container(rec, v);
+        return PyDict_Check(v) && tc_dict_get(v, i->obj, i->hash, rec) == NULL;
     case C_HASATTR: {
         int owned = 0, why = TC_FOUND;
         PyObject *found = tc_attr(v, i->obj, &owned, &why, rec);

@@ -48,16 +48,14 @@ StateCheck *tc_state_new(PyObject *spec)
     s->mask = (unsigned char)mask;
     s->bits = (unsigned char)bits;
     for (Py_ssize_t i = 0; i < n; i++) {
-        PyObject *f, *expected;
-        if (!PyArg_ParseTuple(PyTuple_GET_ITEM(calls, i), "O!O", &PyCFunction_Type, &f, &expected) ||
-            (PyCFunction_GET_FLAGS(f) & METH_NOARGS) == 0) {
-            if (!PyErr_Occurred())
-                PyErr_SetString(PyExc_TypeError, "a state function must take no arguments");
+        PyObject *f, *given, *expected;
+        if (!PyArg_ParseTuple(PyTuple_GET_ITEM(calls, i), "O!O!O", &PyCFunction_Type, &f, &PyTuple_Type, &given, &expected)) {
             tc_state_free(s);
             return NULL;
         }
-        /* The function object is kept alive by the module that it is taken from; its self is borrowed from it. */
-        s->calls[s->n_calls++] = (StateCall){PyCFunction_GET_FUNCTION(f), PyCFunction_GET_SELF(f), Py_NewRef(expected)};
+        int direct = PyTuple_GET_SIZE(given) == 0 && PyCFunction_GET_FLAGS(f) & METH_NOARGS;
+        s->calls[s->n_calls++] = (StateCall){direct ? PyCFunction_GET_FUNCTION(f) : NULL, PyCFunction_GET_SELF(f), Py_NewRef(f),
+                                             Py_NewRef(given), Py_NewRef(expected)};
     }
     s->by_keys = by_keys == Py_None ? NULL : Py_NewRef(by_keys);
     s->slow = slow == Py_None ? NULL : Py_NewRef(slow);
@@ -68,8 +66,11 @@ void tc_state_free(StateCheck *s)
 {
     if (s == NULL)
         return;
-    for (int i = 0; i < s->n_calls; i++)
+    for (int i = 0; i < s->n_calls; i++) {
+        Py_DECREF(s->calls[i].callable);
+        Py_DECREF(s->calls[i].given);
         Py_DECREF(s->calls[i].expected);
+    }
     PyMem_Free(s->calls);
     Py_XDECREF(s->by_keys);
     Py_XDECREF(s->slow);
@@ -115,7 +116,9 @@ int tc_state_check(StateCheck *s)
         }
     }
     for (int i = 0; i < s->n_calls; i++) {
-        PyObject *r = s->calls[i].function(s->calls[i].self, NULL);
+        const StateCall *c = &s->calls[i];
+        PyObject *r = c->function ? c->function(c->self, NULL) :
+                      PyObject_Vectorcall(c->callable, ((PyTupleObject *)c->given)->ob_item, (size_t)PyTuple_GET_SIZE(c->given), NULL);
         if (r == NULL)
             return -1;
         int same = r == s->calls[i].expected || tc_const_equal(r, s->calls[i].expected);

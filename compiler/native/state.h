@@ -3,7 +3,8 @@
 #define TCOMPILE_STATE_H
 #include "native.h"
 
-typedef struct { PyCFunction function; PyObject *self, *expected; } StateCall;
+/* callable(*given) must give `expected`. `function` and `self` are set where it is called without its object. */
+typedef struct { PyCFunction function; PyObject *self, *callable, *given, *expected; } StateCall;
 typedef struct StateCheck StateCheck;
 /* From (autograd mask, autograd bits, calls, by_keys, slow): see compiler/guards/lower.py. NULL with an exception set. */
 HIDDEN StateCheck *tc_state_new(PyObject *spec);

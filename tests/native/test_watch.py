@@ -478,7 +478,7 @@ def test_attributes_in_the_object_itself(taken):
     assert not holds()
     object.__setattr__(o, "a", 1)
     assert holds()
-    setattr(o, "b", 1)
+    o.b = 1
     assert not holds()
 
 
