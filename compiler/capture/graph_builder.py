@@ -19,14 +19,40 @@ __all__ = ["GraphBuilder"]
 _PLAIN = (type(None), bool, int, float, complex, str, torch.dtype, torch.device, torch.layout, torch.memory_format, type(...))
 
 
+class Scope:
+    """A graph that grows: the frame's own, or the body of a higher-order operator inside it. `nodes` maps the id of a TraceTensor to
+    the node that computes it. What a body uses of the graphs around it becomes a parameter: `lifted` has their nodes, in order."""
+
+    def __init__(self) -> None:
+        self.graph = torch.fx.Graph()
+        self.nodes: dict[int, torch.fx.Node] = {}
+        self.lifted: dict[torch.fx.Node, torch.fx.Node] = {}        # node of the graph around it -> the body's placeholder
+        self.last_input: torch.fx.Node | None = None
+
+    def placeholder(self, name: str, meta: dict[str, Any]) -> torch.fx.Node:
+        first = next(iter(self.graph.nodes), None)
+        where = self.graph.inserting_after(self.last_input) if self.last_input is not None else (
+            self.graph.inserting_before(first) if first is not None else self.graph.inserting_after(self.graph._root))
+        with where:
+            node = self.graph.placeholder(name)
+        node.meta.update(meta)
+        self.last_input = node
+        return node
+
+    def lift(self, outer: torch.fx.Node) -> torch.fx.Node:
+        node = self.lifted.get(outer)
+        if node is None:
+            node = self.lifted[outer] = self.placeholder(outer.name, dict(outer.meta))
+        return node
+
+
 class GraphBuilder:
-    """Grows the graph of one frame. `nodes` maps the id of a TraceTensor to the node that computes it; the tensors are
-    kept alive, so that an id never names two."""
+    """Grows the graph of one frame. The tensors are kept alive, so that an id never names two."""
 
     def __init__(self, machine: Any):
         self.machine = machine
-        self.graph = torch.fx.Graph()
-        self.nodes: dict[int, torch.fx.Node] = {}
+        self.root = Scope()
+        self.scopes = [self.root]                       # the frame's graph, then the bodies that are being captured
         self.keep: list[Any] = []
         self.inputs: list[GraphInput] = []
         self.examples: list[Any] = []
@@ -34,7 +60,24 @@ class GraphBuilder:
         self.calls = 0                                  # nodes that compute something
         self.written: set[int] = set()                  # ids of the storages that some call writes into
         self._names: set[str] = set()
-        self._last_input: torch.fx.Node | None = None
+
+    @property
+    def graph(self) -> torch.fx.Graph:
+        return self.scopes[-1].graph
+
+    @property
+    def nodes(self) -> dict[int, torch.fx.Node]:
+        return self.scopes[-1].nodes
+
+    def find(self, key: int, level: int = -1) -> torch.fx.Node | None:
+        """The node of a tensor's id in the graph that grows now; one of a graph around it is lifted."""
+        level %= len(self.scopes)
+        node = self.scopes[level].nodes.get(key)
+        if node is None and level:
+            outer = self.find(key, level - 1)
+            if outer is not None:
+                node = self.scopes[level].nodes[key] = self.scopes[level].lift(outer)
+        return node
 
     # --- inputs
     def _placeholder(self, wanted: str) -> torch.fx.Node:
@@ -47,20 +90,14 @@ class GraphBuilder:
             k += 1
             name = f"{base}_{k}"
         self._names.add(name)
-        first = next(iter(self.graph.nodes), None)
-        where = self.graph.inserting_after(self._last_input) if self._last_input is not None else (
-            self.graph.inserting_before(first) if first is not None else self.graph.inserting_after(self.graph._root))
-        with where:
-            node = self.graph.placeholder(name)
-        self._last_input = node
-        return node
+        return self.root.placeholder(name, {})
 
     def add_input(self, real: torch.Tensor, trace: TraceTensor, source: Source | None, spec: Any, static: bool) -> None:
         node = self._placeholder(source.name().replace("._modules[", "[") if source is not None else "arg")
         node.meta.update(val=trace, stack=[], module="")
         self.inputs.append(GraphInput(node.name, source, "tensor", static, spec))
         self.examples.append(real)
-        self.nodes[id(trace)] = node
+        self.root.nodes[id(trace)] = node
         self.keep.append(trace)
 
     def symbol_node(self, name: str) -> torch.fx.Node:
@@ -77,6 +114,15 @@ class GraphBuilder:
         """A node (or an int) that computes a size expression from the symbols' placeholders."""
         if expr.is_const:
             return expr.value
+        if len(self.scopes) > 1:                        # computed in the frame's graph, and lifted from there
+            inner, self.scopes = self.scopes, [self.root]
+            try:
+                node = self.expr_node(expr)
+            finally:
+                self.scopes = inner
+            for scope in inner[1:]:
+                node = scope.lift(node)
+            return node
         node = self.expr_nodes.get(expr)
         if node is None:
             if expr.op == "sym":
@@ -103,7 +149,7 @@ class GraphBuilder:
         if t in _PLAIN:
             return value
         if isinstance(value, TraceTensor):
-            node = self.nodes.get(id(value))
+            node = self.find(id(value))
             if node is None:
                 raise Break("unsupported", "a tensor was made in a way that capture did not see")
             return node

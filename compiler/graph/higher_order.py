@@ -1,0 +1,252 @@
+"""Operators whose operands are graphs: custom autograd functions, checkpoints, torch.cond, loops, function transforms.
+
+In a captured graph such an operator is one `call_function` node; its target is an object of this module that holds the bodies as
+torch-level GraphModules and gets as arguments the tensors that these take. Called with real tensors it does what eager does. Called with
+TraceTensors, in the graph and autograd stages, it is traced through: what it computes becomes part of the functional graph. What has no
+trace raises NotImplementedError, and the graph runs by torch's own kernels.
+"""
+from __future__ import annotations
+
+from typing import Any, Callable, Sequence
+
+import torch
+import torch.utils._pytree as pytree
+from torch.autograd.function import once_differentiable
+
+from .tensor import TraceTensor
+
+__all__ = ["HigherOrderCall", "AutogradFunctionCall", "CheckpointCall", "CondCall", "WhileLoopCall", "ScanCall", "TransformCall"]
+
+_LONGEST = 64          # iterations of a scan that are traced one by one
+
+
+def traced(values: Sequence[Any]) -> bool:
+    return any(isinstance(v, TraceTensor) for v in values)
+
+
+class HigherOrderCall:
+    """A callable that fx prints by name. `bodies` are its graphs, by the name they have in messages and dumps."""
+
+    kind = "higher_order"
+
+    def __init__(self, name: str, bodies: dict[str, torch.fx.GraphModule]):
+        self.bodies = bodies
+        self.__name__ = self.__qualname__ = name
+        self.__module__ = __name__
+
+    def __repr__(self) -> str:
+        return f"<{self.kind} {self.__name__}: {', '.join(self.bodies)}>"
+
+    def __deepcopy__(self, memo: dict) -> "HigherOrderCall":
+        return self                                    # holds no parameters and is never changed
+
+
+# --- torch.autograd.Function
+class _Apply(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, call: "AutogradFunctionCall", *inputs: Any) -> Any:
+        out = call.bodies["forward"](*inputs)
+        results, kept = out[:call.n_results], out[call.n_results:]
+        ctx.call = call
+        ctx.kinds = [isinstance(k, torch.Tensor) for k in kept]
+        ctx.plain = [k for k in kept if not isinstance(k, torch.Tensor)]
+        ctx.save_for_backward(*[k for k in kept if isinstance(k, torch.Tensor)])
+        ctx.mark_non_differentiable(*[results[i] for i in call.non_differentiable])
+        if call.dirty:
+            ctx.mark_dirty(*[inputs[i] for i in call.dirty])
+        return tuple(results)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        call, tensors, plain = ctx.call, iter(ctx.saved_tensors), iter(ctx.plain)
+        kept = [next(tensors) if is_tensor else next(plain) for is_tensor in ctx.kinds]
+        out = iter(call.bodies["backward"](*grads, *kept))
+        return (None, *[next(out) if has else None for has in call.has_grad])
+
+
+class _ApplyOnce(_Apply):
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Any) -> Any:
+        return _Apply.backward(ctx, *grads)
+
+
+class AutogradFunctionCall(HigherOrderCall):
+    """A custom autograd function applied to tensors that need a gradient.
+
+    forward    (*inputs) -> n_results results, then what backward needs
+    backward   (*gradients of all results, *what forward kept) -> the gradients of the inputs for which `has_grad` is True
+    """
+    kind = "autograd_function"
+
+    def __init__(self, name: str, forward: Any, backward: Any, n_results: int, has_grad: Sequence[bool], non_differentiable: Sequence[int],
+                 dirty: Sequence[int], once: bool):
+        super().__init__(name, {"forward": forward, "backward": backward})
+        self.n_results, self.has_grad, self.non_differentiable, self.dirty = n_results, tuple(has_grad), tuple(non_differentiable), tuple(dirty)
+        self.once = once
+
+    def __call__(self, *inputs: Any) -> tuple:
+        return (_ApplyOnce if self.once else _Apply).apply(self, *inputs)
+
+
+# --- torch.utils.checkpoint
+class CheckpointCall(HigherOrderCall):
+    """torch.utils.checkpoint.checkpoint(body, *inputs). Traced, it is its body: the partition of the joint graph decides what is
+    computed again."""
+    kind = "checkpoint"
+
+    def __init__(self, body: Any, reentrant: bool, preserve_rng_state: bool):
+        super().__init__("checkpoint", {"body": body})
+        self.reentrant, self.preserve_rng_state = reentrant, preserve_rng_state
+
+    def __call__(self, *inputs: Any) -> tuple:
+        if traced(inputs) or not torch.is_grad_enabled():
+            return tuple(self.bodies["body"](*inputs))
+        from torch.utils.checkpoint import checkpoint
+        return tuple(checkpoint(self.bodies["body"], *inputs, use_reentrant=self.reentrant, preserve_rng_state=self.preserve_rng_state))
+
+
+# --- control flow
+class CondCall(HigherOrderCall):
+    """torch.cond(pred, true, false, inputs): one of the branches runs."""
+    kind = "cond"
+
+    def __init__(self, true: Any, false: Any):
+        super().__init__("cond", {"true": true, "false": false})
+
+    def __call__(self, pred: torch.Tensor, *inputs: Any) -> tuple:
+        if isinstance(pred, TraceTensor):
+            return self._select(pred, inputs)
+        return tuple(self.bodies["true" if pred.item() else "false"](*inputs))
+
+    def _select(self, pred: torch.Tensor, inputs: tuple) -> tuple:
+        """Both branches are computed and each result chosen: only where that can't be told from running one of them."""
+        if torch.is_grad_enabled() and any(isinstance(t, torch.Tensor) and t.requires_grad for t in inputs):
+            raise NotImplementedError("torch.cond on tensors that need a gradient: the branch that is not taken must give none, not NaN")
+        for body in self.bodies.values():
+            for node in body.graph.nodes:
+                if not _selectable(node):
+                    raise NotImplementedError(f"a branch of torch.cond calls {node.target}, which may fail or draw random numbers")
+        results = [body(*inputs) for body in self.bodies.values()]
+        flag = pred.reshape(())
+        return tuple(torch.where(flag, a, b) for a, b in zip(*results))
+
+
+_MAY_FAIL = frozenset(("embedding", "index_select", "gather", "take", "take_along_dim", "index_add", "index_copy", "scatter", "scatter_add", "cholesky", "inv",
+                       "inverse", "solve", "one_hot", "embedding_bag", "nll_loss", "cross_entropy", "multinomial", "bernoulli", "dropout", "rrelu",
+                       "alpha_dropout", "feature_dropout", "lstsq", "eigh", "eig", "svd", "qr", "lu", "bincount", "getitem", "index_put",
+                       "floor_divide", "remainder", "fmod", "mod", "floordiv"))
+_RANDOM = ("rand", "normal", "poisson", "exponential", "uniform", "random", "log_normal", "cauchy", "geometric")
+
+
+def _selectable(node: torch.fx.Node) -> bool:
+    """Whether the node of a branch may run although the branch is not taken."""
+    if not node.op.startswith("call"):
+        return True
+    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+    if isinstance(node.target, HigherOrderCall):
+        return isinstance(node.target, CondCall)
+    if name == "getitem":                              # indices that are constants are checked by their shapes
+        return not _holds_tensor_node(node.args[1])
+    return name.rstrip("_") not in _MAY_FAIL and not name.startswith(_RANDOM)
+
+
+def _holds_tensor_node(index: Any) -> bool:
+    return any(isinstance(leaf, torch.fx.Node) and isinstance(leaf.meta.get("val"), torch.Tensor) for leaf in pytree.tree_leaves(index))
+
+
+class WhileLoopCall(HigherOrderCall):
+    """while condition(*carried, *inputs): carried = step(*carried, *inputs)"""
+    kind = "while_loop"
+
+    def __init__(self, condition: Any, step: Any, n_carried: int):
+        super().__init__("while_loop", {"condition": condition, "step": step})
+        self.n_carried = n_carried
+
+    def __call__(self, *values: Any) -> tuple:
+        carried, inputs = tuple(values[:self.n_carried]), values[self.n_carried:]
+        if traced(values):
+            raise NotImplementedError("torch.while_loop: the number of iterations depends on values")
+        while bool(self.bodies["condition"](*carried, *inputs)[0]):
+            carried = tuple(self.bodies["step"](*carried, *inputs))
+        return tuple(c.clone() if any(c is v for v in values) else c for c in carried)
+
+
+class ScanCall(HigherOrderCall):
+    """A body applied along dimension 0 of the sequences: (*carried, *slices, *inputs) -> (*carried, *results of this step)."""
+    kind = "scan"
+
+    def __init__(self, name: str, step: Any, n_carried: int, n_sequences: int, reverse: bool = False):
+        super().__init__(name, {"step": step})
+        self.n_carried, self.n_sequences, self.reverse = n_carried, n_sequences, reverse
+
+    def __call__(self, *values: Any) -> tuple:
+        n, k = self.n_carried, self.n_sequences
+        carried, sequences, inputs = tuple(values[:n]), values[n:n + k], values[n + k:]
+        length = int(sequences[0].shape[0])
+        if traced(values) and length > _LONGEST:
+            raise NotImplementedError(f"a scan of {length} steps (more than {_LONGEST})")
+        steps = []
+        for i in (reversed(range(length)) if self.reverse else range(length)):
+            out = self.bodies["step"](*carried, *[s[i] for s in sequences], *inputs)
+            carried = tuple(out[:n])
+            steps.append(out[n:])
+        if self.reverse:
+            steps.reverse()
+        carried = tuple(c.clone() if any(c is v for v in values) else c for c in carried)
+        return (*carried, *[torch.stack(parts) for parts in zip(*steps)])
+
+
+# --- torch.func
+class TransformCall(HigherOrderCall):
+    """A transform of torch.func applied to a captured function.
+
+    transform   function -> transformed function (torch.func.grad with its options, and so on)
+    arguments   pytree spec and constants of the transformed function's arguments; its tensors are this call's first inputs
+    """
+    kind = "transform"
+
+    def __init__(self, name: str, body: Any, transform: Callable[[Callable], Callable], arguments: "Template", results: "Template",
+                 parameters: "Template"):
+        super().__init__(name, {"body": body})
+        self.transform, self.arguments, self.results, self.parameters = transform, arguments, results, parameters
+        self.out: Template | None = None
+
+    def call(self, *inputs: Any) -> Any:
+        """The structured result."""
+        n = self.arguments.n_tensors
+        closed_over = inputs[n:]
+
+        def function(*args: Any, **kwargs: Any) -> Any:
+            return self.results.fill(self.bodies["body"](*self.parameters.tensors((args, kwargs)), *closed_over))
+        args, kwargs = self.arguments.fill(inputs[:n])
+        return self.transform(function)(*args, **kwargs)
+
+    def __call__(self, *inputs: Any) -> tuple:
+        self.out, tensors = Template.of(self.call(*inputs))
+        return tuple(tensors)
+
+
+class Template:
+    """A nested value with its tensors taken out: `fill(tensors)` puts others in."""
+
+    def __init__(self, leaves: list[Any], spec: Any, n_tensors: int):
+        self.leaves, self.spec, self.n_tensors = leaves, spec, n_tensors
+
+    @classmethod
+    def of(cls, value: Any) -> tuple["Template", list[torch.Tensor]]:
+        leaves, spec = pytree.tree_flatten(value)
+        tensors = [v for v in leaves if isinstance(v, torch.Tensor)]
+        return cls([_HOLE if isinstance(v, torch.Tensor) else v for v in leaves], spec, len(tensors)), tensors
+
+    def fill(self, tensors: Sequence[Any]) -> Any:
+        given = iter(tensors)
+        return pytree.tree_unflatten([next(given) if v is _HOLE else v for v in self.leaves], self.spec)
+
+    def tensors(self, value: Any) -> list[Any]:
+        """The tensors of a value of the same structure."""
+        leaves = pytree.tree_leaves(value)
+        return [v for v, mine in zip(leaves, self.leaves) if mine is _HOLE]
+
+
+_HOLE = object()
