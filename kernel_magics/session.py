@@ -345,11 +345,15 @@ class Session:
 
     def _time(self, builder: Any, spec: CellOptions, cell: Cell, place: Place) -> Any:
         from .calls import worth_timing
+        from .kernels import time_kernels
         from .timing import measure, measure_cell
 
         if not spec.repeat:
             calls = worth_timing(builder.calls, builder.r)
-            return measure(calls, self.engine, spec.options, spec.compare, spec.time, place.say)
+            speedups = measure(calls, self.engine, spec.options, spec.compare, spec.time, place.say)
+            if spec.time is not None:
+                time_kernels(calls, builder.r, spec.time)
+            return speedups
         if cell.is_async:
             return Speedups("unavailable", "a cell with top-level await is not run again")
 

@@ -433,6 +433,8 @@ class ReportBuilder:
             self.reused.append(e.facts.get("entry"))
         call = e.facts.get("call")
         if call is not None:
+            for g in call.graphs:  # stated right after its graph
+                g.number = len(self.r.graphs) - 1
             self.calls.append(call)
 
     def adopt(self, old: CompileReport, entry: int, hits: int) -> None:

@@ -50,6 +50,7 @@ class GraphCall:
     compiled: Callable[..., Any]
     inputs: tuple
     versions: tuple = ()
+    number: int | None = None  # of the graph in the report that tells of this run
 
     def __post_init__(self) -> None:
         self.versions = tuple(_version(x) for x in self.inputs)

@@ -62,7 +62,9 @@ def _total(rows: Any) -> int:
 def _times(out: RunDiff, before: Any, after: Any) -> None:
     for call in after.calls:
         old = next((c for c in before.calls if c.name == call.name and c.measured == call.measured), None)
-        for e in call.engines if old is not None else ():
+        if old is None:
+            continue
+        for e in call.engines:
             o = next((x for x in old.engines if x.engine == e.engine), None)
             if o is None or o.median is None or e.median is None or None in (o.lo, o.hi, e.lo, e.hi):
                 continue

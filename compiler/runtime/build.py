@@ -72,9 +72,9 @@ def build(generated: Generated, opts: Any, eager: Callable[..., tuple] | None = 
     return CompiledGraph(generated, python_plan(generated, kernels), "python", kernels)
 
 
-def python_plan(generated: Generated, kernels: dict[str, Callable]) -> Callable[..., tuple]:
-    """The host plan's text as a function."""
-    namespace = {**generated.host.names, **kernels}
+def python_plan(generated: Generated, kernels: dict[str, Callable], instead: dict[str, Callable] | None = None) -> Callable[..., tuple]:
+    """The host plan's text as a function. `instead`: functions in the place of those that the plan names."""
+    namespace = {**generated.host.names, **kernels, **(instead or {})}
     if native_ready():
         from .program import fast_empty
         namespace["empty_strided"] = fast_empty()
