@@ -8,15 +8,16 @@ import itertools
 import operator
 import sys
 import types
+import weakref
 from typing import TYPE_CHECKING, Any, Callable
 
 import torch
 
-from . import containers, tensor_calls
+from . import containers, polyfills, tensor_calls
 from .builtin_calls import CLASSES, cls, function, made_by_native
 from .signals import Break, Raised
 from .generators import InlineGenerator
-from .world import ATOMS, MISSING, TraceTensor
+from .world import ATOMS, MISSING, NULL, TraceTensor
 
 if TYPE_CHECKING:
     from .machine import Machine
@@ -91,7 +92,8 @@ def delattr_(m: Machine, obj: Any, name: str) -> None:
 @function(iter)
 def iter_(m: Machine, value: Any, sentinel: Any = MISSING) -> Any:
     if sentinel is not MISSING:
-        raise Break("unsupported", "iter() with a sentinel")
+        from .calls import interpret
+        return interpret(m, polyfills.call_until, [value, sentinel], {})
     return m.iterate(value)
 
 
@@ -134,9 +136,14 @@ def pow_(m: Machine, base: Any, exponent: Any, modulus: Any = None) -> Any:
 
 @function(round)
 def round_(m: Machine, value: Any, digits: Any = None) -> Any:
-    from .operators import specialize
-    if type(value) is TraceTensor:
+    from .operators import python_method, specialize
+    if type(value) is TraceTensor and hasattr(torch.Tensor, "__round__"):
         return tensor_calls.call_method(m, value, "round", [], {} if digits is None else {"decimals": digits})
+    method = python_method(type(value), "__round__")
+    if method is not None:
+        return m.call(method, [value] if digits is None else [value, digits])
+    if type(value) is TraceTensor:
+        raise Raised(TypeError("type Tensor doesn't define __round__ method"))
     return m.native(round, specialize(value), digits)
 
 
@@ -177,8 +184,14 @@ def _native_iter(m: Machine, iterable: Any) -> Any:
 def sorted_(m: Machine, iterable: Any, *, key: Any = None, reverse: Any = False) -> list:
     items = list(_native_iter(m, iterable))
     keys = items if key is None else [m.call(key, [v]) for v in items]
-    keys = [m.deep_plain(k) for k in keys]
-    order = m.native(sorted, range(len(items)), key=keys.__getitem__, reverse=m.truth(reverse))
+    from .operators import compare, python_method
+    reverse = m.truth(reverse)
+    if any(type(k) not in ATOMS and (type(k) is TraceTensor or python_method(type(k), "__lt__") is not None) for k in keys):
+        def before(i: int, j: int) -> int:
+            return -1 if m.truth(compare(m, "<", keys[i], keys[j])) else 0
+        order = m.native(sorted, range(len(items)), key=functools.cmp_to_key(before), reverse=reverse)
+    else:
+        order = m.native(sorted, range(len(items)), key=[m.deep_plain(k) for k in keys].__getitem__, reverse=reverse)
     return [items[i] for i in order]
 
 
@@ -222,16 +235,44 @@ def format_(m: Machine, value: Any, spec: str = "") -> str:
 @function(vars)
 def vars_(m: Machine, *args: Any) -> Any:
     if not args:
-        raise Break("unsupported", "vars() reads the local variables")
+        return locals_(m)
     return m.getattr(args[0], "__dict__")
+
+
+@function(locals)
+def locals_(m: Machine) -> dict:
+    """The variables of the interpreted frame, as a dict of its own. A class body and a module have theirs as it is."""
+    from .handlers_data import read_cell
+    from .machine import Unread
+    frame = m.frames[-1]
+    if frame.names is not None:
+        return frame.names
+    if not frame.bytecode.is_function:
+        raise Break("unsupported", "locals() reads the variables of the frame")
+    found = {}
+    for slot, value in zip(frame.bytecode.slots, frame.slots):
+        if (slot.cell or slot.free) and isinstance(value, types.CellType):
+            value = read_cell(m, value)
+        if isinstance(value, Unread):
+            value = value.load(m)
+        if value is not MISSING and value is not NULL and not slot.name.startswith((".", "__stack_", "__local_")):
+            found[slot.name] = value
+    return found
 
 
 @function(id)
 def id_(m: Machine, value: Any) -> int:
-    raise Break("unsupported", "the address of an object is read by id()")
+    source = m.world.source_of(value)
+    if source is None or isinstance(value, torch.Tensor):
+        raise Break("unsupported", "the address of an object is read by id()", "compare by `is`, or key a dict by the object itself")
+    try:
+        m.world.guard(source, "WEAK_ID", weakref.ref(value), "its id is read")
+    except TypeError:
+        raise Break("unsupported", f"the address of a {type(value).__name__} is read by id()") from None
+    return id(value)
 
 
-@function(globals, locals, dir, exec, eval, compile, input, open, breakpoint, __import__)
+@function(globals, dir, exec, eval, compile, input, open, breakpoint, __import__)
 def refused(m: Machine, *args: Any, **kwargs: Any) -> Any:
     raise Break("unsupported", "a builtin that reads or changes the frame, or does input and output, is called")
 
@@ -240,13 +281,6 @@ def refused(m: Machine, *args: Any, **kwargs: Any) -> Any:
 def exc_info(m: Machine) -> tuple:
     exc = m.handled
     return (None, None, None) if exc is None else (type(exc), exc, None)
-
-
-@function(collections._count_elements)  # type: ignore[attr-defined]
-def count_elements(m: Machine, mapping: Any, iterable: Any) -> None:
-    if m.world.is_outside(mapping):
-        raise Break("mutation", "a Counter from outside is updated")
-    m.native(collections._count_elements, mapping, list(_native_iter(m, iterable)))  # type: ignore[attr-defined]
 
 
 @function(sys.exception)
@@ -270,7 +304,11 @@ def reduce_(m: Machine, fn: Any, iterable: Any, initial: Any = MISSING) -> Any:
 def type_(m: Machine, *args: Any, **kwargs: Any) -> Any:
     if len(args) == 1:
         return m.world.type_of(args[0])
-    raise Break("class_definition", "a class is made by type()")
+    from .classes import _check_class, make_class
+    if len(args) != 3 or not isinstance(args[1], tuple) or not isinstance(m.plain(args[2]), dict):
+        raise Break("class_definition", "a class is made by type()")
+    _check_class(m, type, args[1], kwargs)
+    return make_class(m, type, args[0], args[1], dict(m.plain(args[2])), kwargs)
 
 
 @cls(super)
@@ -365,7 +403,13 @@ def _pairs(m: Machine, args: tuple) -> Any:
     if isinstance(value, dict) or hasattr(type(value), "keys"):
         from .handlers_data import as_mapping
         return as_mapping(m, value)
-    return [tuple(m.iterate(pair)) for pair in _native_iter(m, value)]
+    pairs = []
+    for i, pair in enumerate(_native_iter(m, value)):
+        t = m.world.type_of(pair)
+        if not hasattr(t, "__iter__") and not hasattr(t, "__getitem__"):
+            raise Raised(TypeError(f"cannot convert dictionary update sequence element #{i} to a sequence"))
+        pairs.append(tuple(m.iterate(pair)))
+    return pairs
 
 
 @cls(dict)
@@ -453,7 +497,7 @@ def classmethod_(m: Machine, fn: Any) -> Any:
 
 @cls(functools.partial)
 def partial_(m: Machine, fn: Any, *args: Any, **kwargs: Any) -> Any:
-    return m.native(functools.partial, fn, *args, **kwargs)
+    return m.world.create(m.native(functools.partial, fn, *args, **kwargs))
 
 
 @cls(types.MethodType)

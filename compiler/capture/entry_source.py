@@ -2,11 +2,13 @@
 from __future__ import annotations
 
 import collections
+import datetime
 import enum
 import functools
 import keyword
 import math
 import operator
+import pathlib
 import types
 from typing import TYPE_CHECKING, Any, Sequence
 
@@ -18,7 +20,7 @@ from .effects import Effect
 from .exceptions import traceback_at
 from .generators import InlineGenerator, PythonIterator
 from .signals import Unrebuildable
-from .world import ATOMS, BOUND_NATIVE, MISSING, TraceTensor, native_owner
+from .world import ATOMS, BOUND_NATIVE, IMMUTABLE, MISSING, TraceTensor, is_numpy_scalar, native_owner
 
 if TYPE_CHECKING:
     from .machine import Machine
@@ -228,6 +230,8 @@ class EntryWriter:
             return self.assign(v, "{" + ", ".join(f"{self.value(k)}: {self.value(x)}" for k, x in v.items()) + "}")
         if t is set:
             return self.assign(v, "{" + self.sequence(v) + "}" if v else "set()")
+        if t is bytearray:
+            return self.assign(v, f"bytearray({bytes(v)!r})")
         if t is frozenset:
             return self.assign(v, f"frozenset([{self.sequence(v)}])")
         if v is UNBOUND:
@@ -276,7 +280,10 @@ class EntryWriter:
             return self._iterator(v)
         if isinstance(v, (InlineGenerator, PythonIterator)) or id(v) in self.machine.origins:
             raise Unrebuildable(v, f"a {'generator' if t is InlineGenerator else t.__name__}")
-        if t in (torch.finfo, torch.iinfo, torch.device, operator.itemgetter, operator.attrgetter):
+        if is_numpy_scalar(v):
+            self._keep.append(v)
+            return self.constant(v)
+        if t in (torch.finfo, torch.iinfo, torch.device, operator.itemgetter, operator.attrgetter) or t in IMMUTABLE or t in (pathlib.PosixPath, pathlib.WindowsPath, datetime.datetime, datetime.timezone):
             self._keep.append(v)
             return self.constant(v)
         return self._instance(v, t)

@@ -20,8 +20,8 @@ _NEVER_LEAF = frozenset(("handle_torch_function", "boolean_dispatch", "fn"))
 
 @functools.lru_cache(maxsize=4096)
 def is_trusted_module(name: str) -> bool:
-    """torch and the standard library: what is defined there is taken to stay as it is while the process runs."""
-    return name.partition(".")[0] in _STDLIB or name == "torch" or name.startswith("torch.")
+    """torch, the standard library and the compiler: what is defined there is taken to stay as it is while the process runs."""
+    return name.partition(".")[0] in _STDLIB or name == "torch" or name.startswith(("torch.", "tcompile.compiler."))
 
 
 def is_leaf_function(fn: types.FunctionType) -> bool:

@@ -1,8 +1,10 @@
 """Python functions of torch and the standard library that are computed during capture instead of interpreted."""
 from __future__ import annotations
 
+import collections
 import copy
 import dataclasses
+import functools
 import inspect
 import logging
 import types
@@ -11,10 +13,12 @@ from typing import TYPE_CHECKING, Any, Callable
 
 import torch
 
+from ..guards import source as S
 from . import tensor_calls
 from .builtin_calls import PYTHON_FUNCTIONS, python_function
+from .classes import made_inside
 from .signals import Break
-from .world import ATOMS, TraceTensor
+from .world import ATOMS, TraceTensor, constant_only
 
 if TYPE_CHECKING:
     from .machine import Machine
@@ -70,17 +74,9 @@ def get_logger(m: Machine, *args: Any) -> Any:
 @python_function(("copy", "deepcopy"))
 def deepcopy_(m: Machine, value: Any, *args: Any) -> Any:
     value = m.deep_plain(value)
-    if not _only_atoms(value):
+    if not constant_only(value):
         raise Break("unsupported", "copy.deepcopy of objects or tensors")
     return m.native(copy.deepcopy, value)
-
-
-def _only_atoms(value: Any) -> bool:
-    if type(value) in ATOMS:
-        return True
-    if type(value) in (list, tuple, set, frozenset):
-        return all(map(_only_atoms, value))
-    return type(value) is dict and all(_only_atoms(k) and _only_atoms(v) for k, v in value.items())
 
 
 @python_function(("copy", "copy"))
@@ -102,6 +98,37 @@ def copy_(m: Machine, value: Any) -> Any:
     for name in list(m.iterate(m.getattr(value, "__dict__"))):
         object.__setattr__(made, name, m.getattr(value, name))
     return made
+
+
+@python_function(("dataclasses", "dataclass"))
+def dataclass_(m: Machine, cls: Any = None, /, **options: Any) -> Any:
+    """The decorator writes and compiles methods: done natively, for classes that the program itself made."""
+    if cls is None:
+        return m.world.create(functools.partial(dataclasses.dataclass, **options))
+    if id(cls) not in m.world.made:
+        raise Break("class_definition", "a class from outside is made a dataclass")
+    return made_inside(m, m.native(dataclasses.dataclass, cls, **options))
+
+
+@python_function(("collections", "namedtuple"))
+def namedtuple_(m: Machine, name: Any, fields: Any, **options: Any) -> Any:
+    options.setdefault("module", m.frames[-1].scope.namespace.get("__name__"))
+    return made_inside(m, m.native(collections.namedtuple, name, m.deep_plain(fields), **{k: m.deep_plain(v) for k, v in options.items()}))
+
+
+@python_function(("functools", "singledispatch.<locals>.dispatch"), wants_function=True)
+def dispatch_(m: Machine, dispatch: Any, cls: Any) -> Any:
+    """Which implementation serves a class: found natively; what is registered later is seen by the keys of the registry."""
+    source = m.world.source_of(dispatch)
+    if source is None:
+        raise Break("unsupported", "functools.singledispatch is applied inside")
+    index = dispatch.__code__.co_freevars.index("registry")
+    registry = dispatch.__closure__[index].cell_contents
+    where = S.cell(S.item(S.attr(source, "__closure__"), index))
+    m.world.guard(where, "DICT_KEYS", tuple(registry), "registered implementations")
+    found = m.native(dispatch, cls)
+    key = next(k for k, v in registry.items() if v is found)
+    return m.world.load(found, S.dict_value(where, key), "registered implementation")
 
 
 def _native_constant(fn: Any) -> Callable:

@@ -27,10 +27,11 @@ def _library_roots() -> tuple[str, ...]:
     roots.update(site.getsitepackages() if hasattr(site, "getsitepackages") else ())
     import torch
     roots.add(os.path.dirname(torch.__file__))
+    roots.add(os.path.dirname(os.path.dirname(__file__)))            # the compiler's own
     return tuple(sorted(os.path.join(os.path.realpath(r), "") for r in roots) + sorted(os.path.join(r, "") for r in roots))
 
 
 @functools.lru_cache(maxsize=4096)
 def is_library_file(file: str) -> bool:
-    """True for the standard library and installed packages, whose lines a user cannot change."""
+    """True for the standard library, installed packages and the compiler, whose lines a user cannot change."""
     return file.startswith("<frozen") or file.startswith(_library_roots()) or file == "<string>"
