@@ -121,11 +121,13 @@ def explain(fn: Any, **kwargs: Any) -> Callable[..., Any]:
 def reset() -> None:
     """Forget every compiled entry of this process. The disk cache stays: `tcompile.cache.clear()` empties it."""
     from . import hook
+    from .runtime import output_pool
     for r in _engines:
         e = r()
         if e is not None:
             e.reset()
     hook.reset()
+    output_pool.clear()
 
 
 def compile_fx(gm: Any, example_inputs: list, **options: Any) -> Callable:

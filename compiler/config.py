@@ -61,7 +61,7 @@ OPTIONS: dict[str, Option] = {o.name: o for o in (
     _o("max_autotune", bool, False, "search kernel variants by measuring them", None),
     _o("autotune_seconds", float, 2.0, "most seconds of search per kernel", "TCOMPILE_AUTOTUNE_SECONDS", False),
     _o("cudagraphs", bool, False, "replay the graph's kernels as one CUDA graph (GPU only)", None),
-    _o("output_pool_mb", int, 0, "keep freed output memory for later calls, at most this much; 0: off", None),
+    _o("output_pool_mb", int, 128, "follow the memory of large results (16 MB and more), at most this much, for use by later calls; 0: off", None),
 )}
 
 # What each mode sets. On the CPU there are no CUDA graphs: reduce-overhead is default there, and max-autotune searches.

@@ -17,6 +17,7 @@ from ..lowering.ir import Buffer
 from ..lowering.lowered import Param
 from ..native import native
 from ..symbolic.expr import C_HELPERS, ZERO, Expr, as_expr, ceildiv
+from . import output_pool
 
 __all__ = ["make_program", "fast_empty", "DTYPE_CODES"]
 
@@ -50,6 +51,14 @@ def make_program(generated: Generated, kernels: dict[str, Callable], opts: Any) 
     return _ProgramBuilder(generated, kernels, opts).build()
 
 
+def _with_pool(program: Callable[..., tuple], wanted: list[output_pool.Wanted]) -> Callable[..., tuple]:
+    take = output_pool.take
+    if len(wanted) == 1:
+        only, = wanted
+        return lambda *inputs: program(*inputs, take(only))
+    return lambda *inputs: program(*inputs, *[take(w) for w in wanted])
+
+
 class _ProgramBuilder:
     def __init__(self, generated: Generated, kernels: dict[str, Callable], opts: Any):
         self.g, self.s, self.kernels, self.opts = generated, generated.schedule, kernels, opts
@@ -61,6 +70,7 @@ class _ProgramBuilder:
         self.scratch: Expr = ZERO
         self.returned = {id(o.value) for o in self.s.outputs if o.kind == "buffer"}
         self.views: set[int] = set()
+        self.pooled: list[output_pool.Wanted] = []   # large results: made by the pool, handed to the program as further inputs
 
     def build(self) -> Callable[..., tuple] | None:
         s = self.s
@@ -86,9 +96,15 @@ class _ProgramBuilder:
         for o in s.outputs:
             if o.kind == "buffer":
                 slot = self._slot(o.value)
-                if slot is None or self.slots[slot][0] != SLOT_TENSOR:
+                if slot is None:
                     return None
-                outputs.append((OUT_SLOT, slot))
+                kind, at = self.slots[slot][:2]
+                if kind == SLOT_INPUT and at >= len(s.inputs):
+                    outputs.append((OUT_INPUT, at))
+                elif kind == SLOT_TENSOR:
+                    outputs.append((OUT_SLOT, slot))
+                else:
+                    return None
             elif o.kind == "input":
                 outputs.append((OUT_INPUT, o.value))
             elif o.kind == "int":
@@ -105,8 +121,9 @@ class _ProgramBuilder:
             keep = self._compile_values(names)
             compute = ctypes.cast(keep.host_values, ctypes.c_void_p).value or 0
         fixed = tuple(e.value if e.is_const else 0 for e in self.values)
-        return native.Program(len(s.inputs), symbols, fixed, compute, tuple(self.slots), tuple(steps), tuple(outputs), tuple(self.constants),
-                              scratch, keep)
+        program = native.Program(len(s.inputs) + len(self.pooled), symbols, fixed, compute, tuple(self.slots), tuple(steps), tuple(outputs),
+                                 tuple(self.constants), scratch, keep)
+        return _with_pool(program, self.pooled) if self.pooled else program
 
     def _compile_values(self, names: list[str]) -> ctypes.CDLL:
         """The size arithmetic of the plan as C++."""
@@ -136,6 +153,11 @@ class _ProgramBuilder:
     def _alloc(self, step: Alloc) -> bool:
         b = step.buffer
         if id(b) in self.returned:
+            wanted = self._from_pool(b)
+            if wanted is not None:
+                self.slot_of[id(b)] = self._new((SLOT_INPUT, len(self.s.inputs) + len(self.pooled), 0, 0, 0))
+                self.pooled.append(wanted)
+                return True
             dims = tuple(as_expr(x) for x in (*b.shape, *b.stride))
             self.slot_of[id(b)] = self._new((SLOT_TENSOR, 0, DTYPE_CODES[b.dtype], len(b.shape), self._value(*dims) if dims else 0))
             return True
@@ -148,6 +170,15 @@ class _ProgramBuilder:
         self.slot_of[id(b)] = self._new((SLOT_SCRATCH, 0, 0, 0, self._value(self.scratch)))
         self.scratch = self.scratch + ceildiv(nbytes(b), 64) * 64
         return True
+
+    def _from_pool(self, b: Buffer) -> output_pool.Wanted | None:
+        limit = int(self.opts.get("output_pool_mb", 0)) << 20
+        dims = [as_expr(x) for x in (*b.shape, *b.stride)]
+        if not limit or any(not e.is_const for e in dims):
+            return None
+        shape, stride = (tuple(e.value for e in part) for part in (dims[:len(b.shape)], dims[len(b.shape):]))
+        n_bytes = output_pool.strides_reach(shape, stride, b.dtype.itemsize)
+        return output_pool.Wanted(shape, stride, b.dtype, n_bytes, limit) if output_pool.LEAST_BYTES <= n_bytes <= limit else None
 
     def _slot(self, b: Buffer) -> int | None:
         at = self.slot_of.get(id(b))
