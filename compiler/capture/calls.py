@@ -130,6 +130,7 @@ def _call_cached(m: Machine, fn: Any, args: list, kwargs: dict) -> Any:
     purpose is their effect (warn once) are logged instead."""
     inner = fn.__wrapped__
     if _is_logging(inner):
+        m.world.anchor(fn)
         return builtin_calls.log_effect(m, fn, args, kwargs)
     if m.world.is_outside(fn) and isinstance(inner, types.FunctionType) and m.world.source_of(inner) is None:
         m.world.register(inner, S.attr(m.world.sources[id(fn)], "__wrapped__"))
