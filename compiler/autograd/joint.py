@@ -157,6 +157,8 @@ def _backward_modes() -> Iterator[None]:
     """Backward's formulas run outside of the autocast region that forward was called in."""
     with ExitStack() as stack:
         stack.enter_context(torch.enable_grad())
+        # the formulas of tensors on a GPU would run in a thread of autograd's, where nothing is recorded
+        stack.enter_context(torch.autograd.set_multithreading_enabled(False))
         before = [(d, torch.is_autocast_enabled(d)) for d in ("cpu", "cuda")]
         for d, enabled in before:
             if enabled:
