@@ -71,7 +71,8 @@ LIBRARY = {
     **dict.fromkeys("convolution _convolution convolution_backward mkldnn_convolution".split(), "convolution"),
     **dict.fromkeys("""_scaled_dot_product_flash_attention_for_cpu _scaled_dot_product_flash_attention
         _scaled_dot_product_efficient_attention _scaled_dot_product_cudnn_attention _scaled_dot_product_fused_attention_overrideable
-        _scaled_dot_product_flash_attention_for_cpu_backward scaled_dot_product_attention""".split(), "attention"),
+        _scaled_dot_product_flash_attention_backward _scaled_dot_product_efficient_attention_backward
+        _scaled_dot_product_cudnn_attention_backward _scaled_dot_product_flash_attention_for_cpu_backward scaled_dot_product_attention""".split(), "attention"),
     **dict.fromkeys("sort topk kthvalue median mode searchsorted bucketize argsort".split(), "sort"),
     **dict.fromkeys("cumsum cumprod cummax cummin logcumsumexp".split(), "scan"),
     **dict.fromkeys("""scatter scatter_add scatter_reduce index_put _unsafe_index_put index_add index_copy index_reduce masked_scatter
