@@ -7,8 +7,10 @@ import torch
 import torch.utils._pytree as pytree
 
 from ..graph.higher_order import CheckpointCall, CondCall, ScanCall, Template, WhileLoopCall
+from . import operators
 from .bodies import Body, Purity, capture_body, leaves_of, record_call, stand_in
 from .builtin_calls import python_function
+from .functional_transforms import vmap_
 from .signals import Break
 from .world import TraceTensor
 
@@ -235,27 +237,68 @@ def map_(m: Machine, f: Any, xs: Any, *args: Any) -> Any:
 
 @python_function(("torch._higher_order_ops.associative_scan", "associative_scan"))
 def associative_scan_(m: Machine, combine_fn: Any, xs: Any, dim: int, reverse: bool = False, combine_mode: str = "pointwise") -> Any:
-    """As a plain scan from the first element: an associative function gives the same in any order, but for rounding."""
+    """The scan as a tree: each level combines whole slabs, and the depth is the logarithm of the length."""
     xs_t, sequences = _tensors_only(m.deep_plain(xs), "associative_scan")
+    if not sequences or any(s.dim() == 0 for s in sequences) or sequences[0].shape[0 if not dim else dim] == 0:
+        raise Break("higher_order", "associative_scan over nothing")
     if dim:
         sequences = [m.call(torch.movedim, [s, dim, 0]) for s in sequences]
     if m.truth(reverse):
         sequences = [m.call(torch.flip, [s, [0]]) for s in sequences]
-    if sequences[0].shape[0] == 1:
-        return xs_t.fill(sequences)
-    first = [m.call(torch.select, [s, 0, 0]) for s in sequences]
-    rest = [m.call(torch.narrow, [s, 0, 1, s.shape[0] - 1]) for s in sequences]
     pure = Purity(m, "the body of associative_scan", combine_fn)
-
-    def step(c: list, x: list) -> Any:
-        value = pytree.tree_leaves(m.deep_plain(m.call(combine_fn, [xs_t.fill(c), xs_t.fill(x)])))
-        return tuple(value), tuple(m.call(torch.clone, [v]) for v in value)
-    _, out = _scan(m, "associative_scan", step, first, rest, False, lambda r: None)
+    combine = _slab_combiner(m, combine_fn, xs_t, sequences)
+    results = _tree_scan(m, combine, sequences)
     pure.check()
-    results = []
-    for head, tail in zip(first, out[len(first):]):
-        whole = m.call(torch.cat, [[m.call(torch.unsqueeze, [head, 0]), tail]])
-        if m.truth(reverse):
-            whole = m.call(torch.flip, [whole, [0]])
-        results.append(m.call(torch.movedim, [whole, 0, dim]) if dim else whole)
+    if m.truth(reverse):
+        results = [m.call(torch.flip, [r, [0]]) for r in results]
+    if dim:
+        results = [m.call(torch.movedim, [r, 0, dim]) for r in results]
     return xs_t.fill(results)
+
+
+_ELEMENTWISE = frozenset(("add", "sub", "mul", "div", "truediv", "true_divide", "neg", "abs", "exp", "log", "sin", "cos", "tanh", "sigmoid", "sqrt",
+                          "maximum", "minimum", "logaddexp", "where", "pow", "reciprocal", "relu", "and_", "or_", "xor", "logical_and", "logical_or",
+                          "clone", "square", "rsqrt", "clamp"))
+
+
+def _slab_combiner(m: Machine, combine_fn: Any, template: Template, sequences: list) -> Callable[[list, list], list]:
+    """The combining function on slabs of slices. One that works element by element is applied as it is, any other under vmap."""
+    inside = [stand_in(m, s, drop_dim=0) for s in (*sequences, *sequences)]
+    k = len(sequences)
+    body = capture_body(m, "combine", inside, lambda: m.call(combine_fn, [template.fill(inside[:k]), template.fill(inside[k:])]))
+    out = leaves_of(body.result)
+    if len(out) != k or any(a.shape != b.shape or a.dtype != b.dtype for a, b in zip(out, inside)):
+        raise Break("higher_order", "the body of associative_scan changes the shape or dtype of what it combines")
+    names = [n.target if isinstance(n.target, str) else getattr(n.target, "__name__", "") for n in body.graph.graph.nodes if n.op.startswith("call")]
+    # what is combined with something from around it is aligned by vmap alone
+    elementwise = not body.lifted and all(n in _ELEMENTWISE for n in names)
+    fn = combine_fn if elementwise else vmap_(m, combine_fn)
+
+    def combine(a: list, b: list) -> list:
+        return pytree.tree_leaves(m.deep_plain(m.call(fn, [template.fill(a), template.fill(b)])))
+    return combine
+
+
+def _tree_scan(m: Machine, combine: Callable[[list, list], list], elements: list) -> list:
+    n = int(elements[0].shape[0])
+    if n < 2:
+        return elements
+
+    def part(t: TraceTensor, start: int, stop: int | None, step: int) -> TraceTensor:
+        return operators.get_item(m, t, slice(start, stop, step))
+    odd = _tree_scan(m, combine, combine([part(e, 0, -1, 2) for e in elements], [part(e, 1, None, 2) for e in elements]))
+    if n == 2:
+        return [m.call(torch.cat, [[part(e, 0, 1, 1), o]]) for e, o in zip(elements, odd)]
+    heads = odd if n % 2 else [part(o, 0, -1, 1) for o in odd]
+    even = combine(heads, [part(e, 2, None, 2) for e in elements])
+    even = [m.call(torch.cat, [[part(e, 0, 1, 1), r]]) for e, r in zip(elements, even)]
+    return [_interleave(m, a, b) for a, b in zip(even, odd)]
+
+
+def _interleave(m: Machine, even: TraceTensor, odd: TraceTensor) -> TraceTensor:
+    """even[0], odd[0], even[1], ...; there may be one more of the even ones."""
+    n = int(odd.shape[0])
+    more = int(even.shape[0]) > n
+    pairs = m.call(torch.stack, [[operators.get_item(m, even, slice(0, n)) if more else even, odd], 1])
+    flat = m.call(torch.flatten, [pairs, 0, 1])
+    return m.call(torch.cat, [[flat, operators.get_item(m, even, slice(n, None))]]) if more else flat

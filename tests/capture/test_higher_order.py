@@ -408,6 +408,33 @@ def test_map_and_associative_scan():
         torch.testing.assert_close(c(x), x.cumsum(0))
 
 
+@pytest.mark.parametrize("n", [1, 2, 3, 7, 8, 33])
+@pytest.mark.parametrize("reverse", [False, True])
+def test_associative_scan_of_any_length(n, reverse):
+    x = tensor(3, n).exp() * 0.5
+
+    def f(x):
+        combine = lambda a, b: {"p": a["p"] * b["p"], "s": b["p"] * a["s"] + b["s"]}
+        return associative_scan(combine, {"p": x, "s": x * 2}, dim=1, reverse=reverse, combine_mode="generic")
+    got = tcompile.compile(f, backend="eager", fullgraph=True)(x)
+    p, s, ps, ss = None, None, [], []
+    for v in (x.unbind(1)[::-1] if reverse else x.unbind(1)):
+        p, s = (v, v * 2) if p is None else (p * v, v * s + v * 2)
+        ps.append(p)
+        ss.append(s)
+    order = slice(None, None, -1 if reverse else 1)
+    torch.testing.assert_close(got, {"p": torch.stack(ps[order], 1), "s": torch.stack(ss[order], 1)}, rtol=1e-4, atol=1e-5)
+
+
+def test_associative_scan_that_is_not_elementwise():
+    x = tensor(6, 3, 3) * 0.5
+    got = tcompile.compile(lambda x: associative_scan(lambda a, b: b @ a, x, dim=0, combine_mode="generic"), backend="eager", fullgraph=True)(x)
+    want = [x[0]]
+    for v in x[1:]:
+        want.append(v @ want[-1])
+    torch.testing.assert_close(got, torch.stack(want), rtol=1e-4, atol=1e-5)
+
+
 # --- torch.func
 W = tensor(4, seed=3)
 
