@@ -201,11 +201,18 @@ class _Printer:
             body += [f"rnumel = {self._t(numel(self.reduced))}", "rbase = tl.arange(0, RBLOCK)[None, :]"]
             constants["RBLOCK"] = lay.rblock
         names = Names()
-        for number, stage in enumerate(self.k.stages):
-            if lay.kind == "looped" and stage.axes:
+        stages = self.k.stages
+        number = 0
+        while number < len(stages):
+            stage = stages[number]
+            if lay.kind == "looped" and number + 1 < len(stages) and is_online_softmax(stage, stages[number + 1]):
+                body += self._online(number, stage, stages[number + 1], names, masks)
+                number += 1
+            elif lay.kind == "looped" and stage.axes:
                 body += self._loop(number, stage, names, masks, "0", "rnumel")
             else:
                 body += self._straight(stage, names, masks)
+            number += 1
         return self._function(self.name, body, grid, constants)
 
     def _values(self, stage: Stage, names: Names, masks: dict[str, str], number: int = -1) -> Values:
@@ -329,6 +336,40 @@ class _Printer:
         names.forget("r")
         return [*v.outside, *declare, f"for roffset in range({start}, {end}, RBLOCK):", *(f"    {line}" for line in [*head, *v.inside]), *finish]
 
+    def _online(self, number: int, first: Stage, second: Stage, names: Names, masks: dict[str, str]) -> list[str]:
+        """A row's maximum and the sum of its exponentials in one pass: where a piece raises the maximum, the sum so far is scaled.
+        A row of nothing but -inf gives NaN, as exp(-inf - -inf) does."""
+        top, = first.accs
+        total, = second.accs
+        n = numel(first.axes)
+        inner = dict(masks)
+        head = ["rindex = roffset + rbase"]
+        if not (n.is_const and n.value % self.lay.rblock == 0):
+            head.append("rmask = rindex < rnumel")
+            inner["r"] = "rmask"
+        head += self._axes(first.axes, "r")
+        v = self._values(first, names, inner, number + 1)
+        v.emit([top.value])
+        x = v.operand(top.value)
+        full = frozenset("xr")
+        t = ttype(total.dtype)
+        self.need("_max")
+        infinite = 'float("inf")'
+        tile = self._tile(x, f"-{infinite}", inner, full)
+        piece = names.fresh("piece")
+        v.inside += [f"{piece} = {tile}",
+                     f"_top = tl.maximum({top.name}, tl.reduce({piece}, 1, _max)[:, None], propagate_nan=tl.PropagateNan.ALL)",
+                     f"_from = tl.where(_top == -{infinite}, 0.0, _top)",
+                     f"_{total.name} = _{total.name} * libdevice.exp({top.name} - _from) + libdevice.exp({piece} - _from)",
+                     f"{top.name} = _top"]
+        declare = [f"{top.name} = tl.full([XBLOCK, 1], -{infinite}, {x.t.held})", f"_{total.name} = tl.full([XBLOCK, RBLOCK], 0.0, {t.held})"]
+        finish: list[str] = []
+        self._fold(total, f"_{total.name}", "", Operand("", t, full), finish)
+        finish.append(f'{total.name} = tl.where({top.name} == -{infinite}, float("nan"), {total.name})')
+        self.accs[top.name] = Operand(top.name, ttype(top.dtype), frozenset("x"))
+        names.forget("r")
+        return [*v.outside, *declare, "for roffset in range(0, rnumel, RBLOCK):", *(f"    {line}" for line in [*head, *v.inside]), *finish]
+
     # ---- split kernels
     def _split(self) -> list[tuple[Function, str]]:
         lay = self.lay
@@ -399,6 +440,17 @@ class _Printer:
         out.append(f"{a.name}_parts = tl.load({parts[0].name} + {where}{mask}){widen}")
         self._fold(a, f"{a.name}_parts", "", Operand("", t), out)
         return out
+
+
+def is_online_softmax(first: Stage, second: Stage) -> bool:
+    """Whether two passes are max(v) and sum(exp(v - max)) in float32."""
+    if first.stores or second.stores or len(first.accs) != 1 or len(second.accs) != 1 or first.axes != second.axes or not first.axes:
+        return False
+    top, total = first.accs[0], second.accs[0]
+    e = total.value
+    return (top.op == "max" and total.op == "sum" and total.dtype == torch.float32 and e.op == "exp" and e.args[0].op == "sub"
+            and e.args[0].args[0] is top.value and top.value.dtype == torch.float32 and e.args[0].args[1].op == "acc"
+            and e.args[0].args[1].attr == top.name)
 
 
 def _buffers_read(stage: Stage) -> set[Buffer]:
