@@ -246,6 +246,8 @@ class Engine:
             events.emit("break", brk=b)
         if self.opts.fullgraph and skip.breaks:
             raise FullGraphError(_fullgraph_message(skip.breaks[0]), skip.breaks)
+        if self.opts.fullgraph and not skip.quiet:
+            raise FullGraphError(f"fullgraph=True, but {state.code.co_qualname} is not captured: {skip.reason}", [])
         state.skips += 1
         if state.skips >= self.opts.get("recompile_limit"):
             state.skip_reason = skip.reason

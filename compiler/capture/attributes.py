@@ -480,7 +480,14 @@ def generic_set(m: Machine, obj: Any, name: str, value: Any) -> None:
 
 def _set_module_attribute(m: Machine, module: torch.nn.Module, name: str, value: Any) -> None:
     d = module.__dict__
-    if not m.world.is_outside(module) or isinstance(value, torch.nn.Module) or isinstance(value, torch.nn.Parameter) or \
+    if not m.world.is_outside(module):
+        if isinstance(value, torch.nn.Parameter) or isinstance(m.world.reals.get(id(value)), torch.nn.Parameter):
+            raise Break("module_construction", "a module is made that holds a parameter")
+        m.native(torch.nn.Module.__setattr__, module, name, value)
+        return
+    if "_parameters" not in d:
+        raise Break("module_construction", f"{type(module).__name__} is being constructed")
+    if isinstance(value, torch.nn.Module) or isinstance(value, torch.nn.Parameter) or \
             name in d["_parameters"] or name in d["_modules"]:
         raise Break("mutation", f"the parameter or submodule `{name}` of a module is replaced")
     if name in d["_buffers"] and not (value is None or isinstance(value, TraceTensor)):

@@ -42,7 +42,7 @@ def instantiate(m: Machine, cls: type, args: list, kwargs: dict) -> Any:
         # grouping modules that exist changes none of them; slices of a ModuleList do this
         return m.world.create(m.native(cls, *[m.native(list, m.iterate(a)) if cls is torch.nn.ModuleList else a for a in args]))
     if issubclass(cls, torch.nn.Module):
-        raise Break("module_construction", f"a {cls.__name__} is constructed")
+        return _make_module(m, cls, args, kwargs)
     if issubclass(cls, torch.Tensor):
         if cls is torch.nn.Parameter or cls is torch.nn.Buffer:
             raise Break("module_construction", f"a {cls.__name__} is constructed")
@@ -54,6 +54,14 @@ def instantiate(m: Machine, cls: type, args: list, kwargs: dict) -> Any:
     meta_call = _lookup(type(cls), "__call__")
     if isinstance(meta_call, types.FunctionType):
         return m.call(meta_call, [cls, *args], kwargs)
+    return construct(m, cls, args, kwargs)
+
+
+def _make_module(m: Machine, cls: type, args: list, kwargs: dict) -> Any:
+    """A module without parameters (an activation, a loss): nothing but Python, so its __init__ is interpreted. What makes a
+    Parameter breaks there."""
+    if cls.__new__ is not object.__new__ or type(cls) is not type or issubclass(cls, (torch.jit.ScriptModule, torch.fx.GraphModule)):
+        raise Break("module_construction", f"a {cls.__name__} is constructed")
     return construct(m, cls, args, kwargs)
 
 

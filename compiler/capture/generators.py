@@ -1,7 +1,7 @@
 """Generators whose frames are interpreted."""
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Callable
 
 from .signals import Break, CaptureBug, Raised
 
@@ -9,7 +9,21 @@ if TYPE_CHECKING:
     from .frame import Frame
     from .machine import Machine
 
-__all__ = ["InlineGenerator", "PythonIterator"]
+__all__ = ["InlineGenerator", "PythonIterator", "natively"]
+
+
+def natively(step: Callable, *args: Any) -> Any:
+    """Call the interpreter from native code: exceptions of the program leave as themselves, raised outside of every handler, so that
+    none of capture's own becomes their context."""
+    try:
+        return step(*args)
+    except Raised as raised:
+        error = raised.exc
+    except StopIteration:
+        raise
+    except Exception as exc:
+        raise CaptureBug(f"{type(exc).__name__}: {exc}") from exc
+    raise error
 
 
 class InlineGenerator:
@@ -97,29 +111,16 @@ class InlineGenerator:
             self.machine.close_soon(self)
 
     def __next__(self) -> Any:
-        try:
-            return self._resume(None, None)
-        except Raised as raised:
-            raise raised.exc
-        except StopIteration:
-            raise
-        except Exception as exc:
-            raise CaptureBug(f"{type(exc).__name__}: {exc}") from exc
+        return natively(self._resume, None, None)
 
     def send(self, value: Any) -> Any:
         if not self.started and value is not None:
             raise TypeError("can't send non-None value to a just-started generator")
-        try:
-            return self._resume(value, None)
-        except Raised as raised:
-            raise raised.exc
+        return natively(self._resume, value, None)
 
     def throw(self, kind: Any, value: Any = None, traceback: Any = None) -> Any:
         exc = kind if isinstance(kind, BaseException) else (value if isinstance(value, BaseException) else kind(*(() if value is None else (value,))))
-        try:
-            return self._resume(None, exc)
-        except Raised as raised:
-            raise raised.exc
+        return natively(self._resume, None, exc)
 
     def close(self) -> None:
         if self.finished:
@@ -128,12 +129,8 @@ class InlineGenerator:
             self.finished = True
             return
         try:
-            self._resume(None, GeneratorExit())
-        except Raised as raised:
-            if isinstance(raised.exc, GeneratorExit):
-                return
-            raise raised.exc
-        except StopIteration:
+            natively(self._resume, None, GeneratorExit())
+        except (GeneratorExit, StopIteration):
             return
         raise RuntimeError("generator ignored GeneratorExit")
 
@@ -151,11 +148,4 @@ class PythonIterator:
 
     def __next__(self) -> Any:
         m = self.machine
-        try:
-            return m.call(m.getattr(self.target, "__next__"), [])
-        except Raised as raised:
-            raise raised.exc
-        except StopIteration:
-            raise
-        except Exception as exc:
-            raise CaptureBug(f"{type(exc).__name__}: {exc}") from exc
+        return natively(lambda: m.call(m.getattr(self.target, "__next__"), []))

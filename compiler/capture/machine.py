@@ -12,11 +12,11 @@ from .bytecode.instructions import Bytecode, decode
 from .effects import EffectLog
 from .exceptions import note_frame
 from .frame import Frame, GlobalScope
-from .generators import InlineGenerator
+from .generators import InlineGenerator, natively
 from .graph_builder import GraphBuilder
 from .inline_policy import is_trusted_module
 from .locations import Position
-from .signals import Break, CaptureBug, Raised, Skip
+from .signals import Break, Raised, Skip
 from .world import ATOMS, MISSING, World
 
 __all__ = ["Machine", "StopAt", "RETURN", "YIELD", "HANDLERS", "handler"]
@@ -242,12 +242,7 @@ class Machine:
     def callback(self, fn: Any) -> Callable:
         """A native callable that interprets `fn`; for native code that calls back (sorted's key, map, reduce)."""
         def call_back(*args: Any, **kwargs: Any) -> Any:
-            try:
-                return self.call(fn, list(args), kwargs)
-            except Raised as raised:
-                raise raised.exc
-            except Exception as exc:
-                raise CaptureBug(f"{type(exc).__name__}: {exc}") from exc
+            return natively(self.call, fn, list(args), kwargs)
         return call_back
 
     # --- the operations that everything else is written with

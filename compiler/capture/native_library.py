@@ -9,10 +9,8 @@ import _heapq
 import _operator
 import _struct
 import binascii
-import collections
 import datetime
 import decimal
-import functools
 import itertools
 import json
 import operator
@@ -21,6 +19,7 @@ import re
 import sys
 import textwrap
 import types
+import typing
 import unicodedata
 import zlib
 from typing import TYPE_CHECKING, Any, Callable
@@ -78,7 +77,7 @@ for _cls in (datetime.date, datetime.time, datetime.datetime, datetime.timedelta
     CLASSES[_cls] = _constant_class(_cls)
 
 
-def _constant_function(fn: Callable, python: Callable | None = None) -> Callable:
+def _constant_function(fn: Callable) -> Callable:
     """Run `fn` natively on constants; interpret it on anything else."""
     def run(m: Machine, *args: Any, **kwargs: Any) -> Any:
         plain = tuple(m.deep_plain(a) for a in args), {k: m.deep_plain(v) for k, v in kwargs.items()}
@@ -99,4 +98,5 @@ def _methodcaller(m: Machine, *args: Any, **kwargs: Any) -> Any:
 
 
 CLASSES[operator.methodcaller] = _methodcaller
-_ = (collections, functools)
+for _cls in (typing.TypeVar, typing.ParamSpec):
+    CLASSES[_cls] = _constant_class(_cls)

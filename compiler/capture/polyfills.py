@@ -139,25 +139,25 @@ def _toward_leaf(heap: list, at: int) -> None:
     _toward_root(heap, start, at)
 
 
-def _check_heap(heap: Any) -> None:
+def _check_heap(heap: Any, function: str) -> None:
     if not isinstance(heap, list):
-        raise TypeError(f"heap argument must be a list, not {type(heap).__name__}")
+        raise TypeError(f"{function} argument {'1 ' if function not in ('heapify()', 'heappop()') else ''}must be list, not {type(heap).__name__}")
 
 
 def heapify(heap: list) -> None:
-    _check_heap(heap)
+    _check_heap(heap, "heapify()")
     for i in reversed(range(len(heap) // 2)):
         _toward_leaf(heap, i)
 
 
 def heappush(heap: list, item: Any) -> None:
-    _check_heap(heap)
+    _check_heap(heap, "heappush()")
     heap.append(item)
     _toward_root(heap, 0, len(heap) - 1)
 
 
 def heappop(heap: list) -> Any:
-    _check_heap(heap)
+    _check_heap(heap, "heappop()")
     if not heap:
         raise IndexError("index out of range")
     last = heap.pop()
@@ -170,7 +170,7 @@ def heappop(heap: list) -> Any:
 
 
 def heapreplace(heap: list, item: Any) -> Any:
-    _check_heap(heap)
+    _check_heap(heap, "heapreplace()")
     if not heap:
         raise IndexError("index out of range")
     smallest = heap[0]
@@ -180,6 +180,7 @@ def heapreplace(heap: list, item: Any) -> Any:
 
 
 def heappushpop(heap: list, item: Any) -> Any:
+    _check_heap(heap, "heappushpop()")
     if heap and heap[0] < item:
         item, heap[0] = heap[0], item
         _toward_leaf(heap, 0)

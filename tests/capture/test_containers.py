@@ -197,7 +197,7 @@ def wrong_spreads(x):
         return named
 
     texts = []
-    for bad in (lambda: f(**3), lambda: f(**{"a": 1}, **{"a": 2}), lambda: f(*3), lambda: [*3], lambda: {**3}, lambda: f(**{1: 2}), lambda: {*3},
+    for bad in (lambda: f(**3), lambda: f(**{"a": 1}, **dict(a=2)), lambda: f(*3), lambda: [*3], lambda: {**3}, lambda: f(**{1: 2}), lambda: {*3},
                 lambda: two(3), lambda: two([1]), lambda: two([1, 2, 3]), lambda: first_of(4), lambda: first_of([])):
         try:
             bad()

@@ -1,0 +1,438 @@
+"""The standard library inside captured functions: native functions interpreted from their Python form, classes made inside, generators,
+exception groups. Each function is captured in one graph and equals eager."""
+import abc
+import bisect
+import collections
+import contextlib
+import dataclasses
+import datetime
+import decimal
+import enum
+import functools
+import heapq
+import inspect
+import itertools
+import json
+import operator
+import os
+import sys
+import textwrap
+import types
+import typing
+
+import pytest
+import torch
+
+from .runner import Runner
+from .test_basics import same
+
+X = torch.linspace(-2, 2, 12).reshape(3, 4)
+
+
+class Ranked:
+    """Compared by a method of its own."""
+
+    def __init__(self, rank, value=None):
+        self.rank, self.value = rank, value
+
+    def __lt__(self, other):
+        return self.rank < other.rank
+
+
+def heaps(x):
+    heap = [5, 3, 8, 1]
+    heapq.heapify(heap)
+    heapq.heappush(heap, 2)
+    first = heapq.heappop(heap), heapq.heappushpop(heap, 0), heapq.heapreplace(heap, 9)
+    ranked = [Ranked(3, x), Ranked(1, x + 1)]
+    heapq.heapify(ranked)
+    return heap, first, ranked[0].value * 2, heapq.nsmallest(2, [4, 1, 3]), heapq.nlargest(2, [4, 1, 3]), list(heapq.merge([1, 4], [2, 3]))
+
+
+def empty_heaps(x):
+    texts = []
+    for wrong in (lambda: heapq.heappop([]), lambda: heapq.heapreplace([], 1), lambda: heapq.heappush((), 1)):
+        try:
+            wrong()
+        except (IndexError, TypeError) as error:
+            texts.append((type(error).__name__, str(error)))
+    return x + 1, texts
+
+
+def bisecting(x):
+    values = [1, 3, 3, 7]
+    bisect.insort(values, 4)
+    bisect.insort_left(values, 3, key=lambda v: v)
+    return x + 1, values, bisect.bisect(values, 3), bisect.bisect_left(values, 3), bisect.bisect_right([Ranked(1), Ranked(2)], Ranked(1))
+
+
+def counting(x):
+    counter = collections.Counter("abracadabra")
+    counter.update(["a", "z"])
+    counter.subtract("r")
+    return x + counter["a"], counter, counter.most_common(2), counter + collections.Counter(b=3), +counter
+
+
+def sorting(x):
+    by_size = sorted([3, -5, 1], key=functools.cmp_to_key(lambda a, b: abs(a) - abs(b)))
+    rows = [Ranked(2, x), Ranked(1, x * 3), Ranked(2, x * 4)]
+    rows.sort()
+    back = sorted(rows, reverse=True)
+    return by_size, [r.value for r in rows], [r.value for r in back], min(rows).value + 1
+
+
+def iterating(x):
+    a, b = itertools.tee([x, x + 1])
+    sizes = iter(lambda it=iter([1, 2, 0, 5]): next(it), 0)
+    return (list(itertools.accumulate([x, x, x])), list(itertools.accumulate([1, 2, 3], operator.mul, initial=10)), next(a) + next(b), list(a), list(b),
+            list(itertools.starmap(torch.add, [(x, x), (x, 1)])), list(sizes), list(itertools.accumulate([])))
+
+
+def operators(x):
+    total = operator.methodcaller("sum", 0)
+    return (total(x), operator.methodcaller("add", 1, alpha=2)(x), operator.countOf([1, 2, 1], 1), operator.indexOf("abc", "c"),
+            operator.concat([1], [2]), operator.iconcat([1], [2]), operator.abs(x))
+
+
+def strings_of_constants(x):
+    table = str.maketrans("ab", "xy")
+    return x + 1, "aabb".translate(table), json.dumps({"a": [1, None]}), json.loads('{"b": 2}'), textwrap.dedent("  a"), os.path.join("a", "b.c")
+
+
+def constants_made(x):
+    day = datetime.date(2024, 2, 28) + datetime.timedelta(days=2)
+    return x + day.day, day, decimal.Decimal("1.10") + 1, datetime.datetime(2020, 1, 2).isoformat(), bytearray(b"ab")
+
+
+def leaving(x):
+    try:
+        sys.exit(3)
+    except SystemExit as error:
+        return x + error.code
+
+
+def ids(x):
+    seen = {id(torch): "torch", id(collections): "collections"}
+    return x + 1, seen[id(torch)], id(torch) == id(torch)
+
+
+def local_names(x):
+    a = 1
+
+    def inner(b, *rest):
+        c = b + a
+        return sorted(locals().items()), sorted(vars())
+    return x + 1, inner(2, 3), sorted(locals())
+
+
+def rounding(x):
+    class Price:
+        def __round__(self, digits=None):
+            return ("rounded", digits)
+    try:
+        whole = round(x)
+    except TypeError as error:
+        whole = str(error)
+    return x + 1, whole, round(Price()), round(Price(), 2), round(2.5)
+
+
+# --- classes made inside
+class Celsius:
+    def __set_name__(self, owner, name):
+        self.name, self.owner = "_" + name, owner.__name__
+
+    def __get__(self, obj, cls):
+        return self if obj is None else getattr(obj, self.name) * 2
+
+    def __set__(self, obj, value):
+        setattr(obj, self.name, value + 1)
+
+
+def classes_with_descriptors(x):
+    class Reading:
+        value = Celsius()
+
+        @property
+        def shown(self):
+            return self.value
+
+        @shown.setter
+        def shown(self, v):
+            self.value = v
+
+        @shown.deleter
+        def shown(self):
+            del self._value
+
+    r = Reading()
+    r.shown = x
+    before = r.shown
+    del r.shown
+    return before, hasattr(r, "_value"), Reading.value.owner, list(vars(Reading))[2:4]
+
+
+def dataclasses_inside(x):
+    @dataclasses.dataclass
+    class Point:
+        a: typing.Any
+        b: int = 2
+
+    @dataclasses.dataclass(frozen=True, order=True, slots=True)
+    class Key:
+        n: int
+
+    p = Point(x)
+    return p.a * p.b, Key(1) < Key(2), repr(Key(3)), {Key(1): 5}[Key(1)], [f.name for f in dataclasses.fields(Point)]
+
+
+def named_tuples_inside(x):
+    Pair = collections.namedtuple("Pair", "left right", defaults=[4])
+
+    class Named(typing.NamedTuple):
+        a: int
+        b: typing.Any = 3
+
+    p = Pair(x)
+    return p.left * p.right, Pair._fields, p._replace(right=1).right, Named(1).b, tuple(Named(1, 2)), Named.__annotations__ == {"a": int, "b": typing.Any}
+
+
+def abstract_inside(x):
+    class Shape(abc.ABC):
+        @abc.abstractmethod
+        def area(self):
+            ...
+
+    class Square(Shape):
+        def area(self):
+            return x * 2
+
+    try:
+        Shape()
+    except TypeError as error:
+        kind = type(error).__name__
+    return Square().area(), kind, isinstance(Square(), Shape)
+
+
+def enums_inside(x):
+    class Mode(enum.Enum):
+        A = 1
+        B = 2
+
+    made = type("Made", (), {"k": 3, "f": lambda self, v: v * self.k})
+    return x * Mode.B.value, Mode(1).name, len(Mode), made().f(x), made.__name__
+
+
+def user_dicts_inside(x):
+    class Upper(collections.UserDict):
+        def __setitem__(self, key, value):
+            super().__setitem__(key.upper(), value)
+
+    d = Upper()
+    d["a"] = x
+    return d["A"] + 1, "A" in d, len(d)
+
+
+def generic_classes_inside(x):
+    T = typing.TypeVar("T")
+
+    class Box(typing.Generic[T]):
+        def __init__(self, v):
+            self.v = v
+
+    class Indexed:
+        def __class_getitem__(cls, key):
+            return (cls.__name__, key)
+    return Box(x).v + 1, Box[int](x).v * 2, Indexed["k"], typing.List[int] == typing.List[int]
+
+
+class Scale(torch.nn.Module):
+    def __init__(self, k):
+        super().__init__()
+        self.k = k
+        self.act = torch.nn.ReLU()
+        self.count = 0
+        self.register_buffer("seen", None)
+
+    def forward(self, v):
+        self.count += 1
+        self.last = v * 2
+        return self.act(v) * self.k
+
+
+def modules_inside(x):
+    m = Scale(3)
+    return m(x) + m(x + 1), m.count, m.last, m.seen, [name for name, _ in m.named_modules()], list(m.parameters())
+
+
+def activations_inside(x):
+    return (torch.nn.ReLU()(x), torch.nn.Softmax(dim=-1)(x), torch.nn.Sequential(torch.nn.Tanh(), torch.nn.Flatten(0))(x),
+            torch.nn.MSELoss()(x, x + 1), torch.nn.Dropout(0.5).eval()(x), len(torch.nn.Sequential(torch.nn.Identity())))
+
+
+@functools.singledispatch
+def describe(value):
+    return "object"
+
+
+@describe.register
+def _(value: int):
+    return f"int {value}"
+
+
+@describe.register(list)
+def _list(value):
+    return ["list", *map(describe, value)]
+
+
+def dispatching(x):
+    return x + 1, describe(3), describe([1, "a"]), describe(2.5), describe(True)
+
+
+# --- generators
+def generator_protocol(x):
+    def one():
+        yield x
+    made = one()
+    return next(made) + 1, inspect.isgenerator(made), isinstance(made, types.GeneratorType), isinstance(made, collections.abc.Generator), type(made).__name__
+
+
+def stopping_inside_a_generator(x):
+    def one():
+        yield 1
+        raise StopIteration("early")
+    try:
+        list(one())
+    except RuntimeError as error:
+        return x + 1, str(error), type(error.__cause__).__name__, type(error.__context__).__name__
+
+
+# --- exceptions
+class Recorder:
+    def __init__(self, log):
+        self.log = log
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, error, traceback):
+        self.log.append((kind.__name__, str(error), traceback is None, type(traceback).__name__))
+        return True
+
+
+def context_managers_see_the_traceback(x):
+    log = []
+    with Recorder(log):
+        raise ValueError("v")
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(Recorder(log))
+        raise KeyError("k")
+    return x + 1, log
+
+
+def exception_groups(x):
+    log = []
+
+    def attempt(error):
+        try:
+            try:
+                raise error
+            except* ValueError as group:
+                log.append(("values", [str(e) for e in group.exceptions]))
+            except* (TypeError, OSError) as group:
+                log.append(("types", len(group.exceptions)))
+                raise KeyError("new")
+            else:
+                log.append("else")
+            finally:
+                log.append("finally")
+        except BaseException as left:
+            log.append((type(left).__name__, str(left), [type(e).__name__ for e in getattr(left, "exceptions", ())]))
+
+    attempt(ExceptionGroup("g", [ValueError(1), ExceptionGroup("h", [ValueError(2), IndexError(3)])]))
+    attempt(ValueError("alone"))
+    attempt(TypeError("alone"))
+    attempt(ExceptionGroup("all", [ValueError(1), TypeError(2)]))
+    attempt(ExceptionGroup("mixed", [TypeError(1), IndexError(2)]))
+    attempt(RuntimeError("other"))
+    return x + 1, log
+
+
+def groups_must_not_be_named(x):
+    try:
+        try:
+            raise ValueError(1)
+        except* ExceptionGroup:
+            pass
+    except TypeError as error:
+        return x + 1, str(error)
+
+
+FUNCTIONS = [heaps, empty_heaps, bisecting, counting, sorting, iterating, operators, strings_of_constants, constants_made, leaving, ids, local_names,
+             rounding, classes_with_descriptors, dataclasses_inside, named_tuples_inside, abstract_inside, enums_inside, user_dicts_inside,
+             generic_classes_inside, modules_inside, activations_inside, dispatching, generator_protocol, stopping_inside_a_generator,
+             context_managers_see_the_traceback, exception_groups, groups_must_not_be_named]
+
+
+@pytest.mark.parametrize("fn", FUNCTIONS, ids=lambda f: f.__name__)
+def test_one_graph(fn):
+    run = Runner()
+    expected = fn(X.clone())
+    for _ in range(2):
+        same(run(fn, X.clone()), expected)
+    assert not run.skips and not run.breaks, [str(s) for s in run.skips] + run.breaks
+    assert len(run.captures) == 1, "the second call must hit"
+
+
+def test_registering_later_is_seen():
+    @functools.singledispatch
+    def size(value):
+        return 1
+
+    def fn(x):
+        return x * size("abc")
+
+    run = Runner()
+    same(run(fn, X), fn(X))
+    size.register(str, len)
+    same(run(fn, X), fn(X))
+    assert len(run.captures) == 2
+
+
+def test_modules_made_inside_leave():
+    def fn(x):
+        net = torch.nn.Sequential(torch.nn.ReLU(), torch.nn.Identity())
+        return net(x) + 1, net
+
+    run = Runner()
+    y, net = run(fn, X)
+    same(y, fn(X)[0])
+    assert type(net) is torch.nn.Sequential and [type(m) for m in net] == [torch.nn.ReLU, torch.nn.Identity] and net.training
+    same(net(X), X.relu())
+    assert not run.breaks and not run.skips
+
+
+def test_a_parameter_made_inside_breaks():
+    def fn(x):
+        torch.manual_seed(0)
+        return torch.nn.Linear(4, 2)(x) * 2
+
+    run = Runner()
+    same(run(fn, X), fn(X))
+    assert run.breaks
+
+
+def test_a_cached_function_with_effects_is_not_repeated():
+    calls = []
+
+    @functools.lru_cache
+    def once(n):
+        calls.append(n)
+        return n * 2
+
+    def fn(x):
+        return x + once(3)
+
+    run = Runner()
+    for _ in range(3):
+        same(run(fn, X), X + 6)
+    assert calls == [3]
