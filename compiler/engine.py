@@ -37,7 +37,7 @@ from .report.calls import EntryCall, GraphCall
 from .report.labels import label
 from .runtime import hook
 from .runtime.stock_hook import hide
-from .frames import never, takes_every_frame, wanted
+from .frames import never, takes_every_frame, types_to_look_for, wanted
 from .runtime.dispatch import RUN_ORIGINAL, CodeCache, Dispatcher, Entry, code_cache, disabled
 
 __all__ = ["Engine", "call_original"]
@@ -220,7 +220,7 @@ class Engine:
             __tracebackhide__ = True
             if hook.is_capturing(callback):
                 return fn(*args)
-            with hook.capturing(callback):
+            with hook.capturing(callback, types_to_look_for()):
                 return fn(*args)
         hide(run.__code__)
         return run

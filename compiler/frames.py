@@ -6,21 +6,21 @@ code calls it, and passed over where it runs by itself.
 """
 from __future__ import annotations
 
+import itertools
 import os
 import types
 from contextlib import contextmanager
-from typing import Any, Iterator
+from typing import Any, Callable, Iterator, NamedTuple
 
 import torch
 import torch.nn as nn
 
-__all__ = ["wanted", "never", "every_frame", "takes_every_frame"]
+__all__ = ["RULES", "Rule", "wanted", "never", "types_to_look_for", "every_frame", "takes_every_frame"]
 
 _TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
 _MODULES = os.path.join(_TORCH, "nn", "modules") + os.sep
 _OWN = ("<tcompile", "<eval_with_key>")      # entries, host plans and captured graphs: the compiler's own output
 _LOOK = 16           # elements of a container that are looked at
-
 
 _forced = 0
 
@@ -40,30 +40,52 @@ def takes_every_frame() -> bool:
     return _forced > 0
 
 
+class Rule(NamedTuple):
+    """A kind of code that the hook passes over for good."""
+    what: str
+    applies: Callable[[types.CodeType, types.FunctionType], bool]
+
+
+# Before these, C has passed over: generators, coroutines, class and module bodies; the standard library and this package (by folder,
+# runtime.hook.default_skip_prefixes); frames in a thread with a debugger; frames without anything of types_to_look_for().
+RULES = (
+    Rule("entries, host plans and captured graphs: the compiler's own output", lambda code, func: code.co_filename.startswith(_OWN)),
+    Rule("methods that were made for the compiler's classes and have no file (a dataclass's __init__)",
+         lambda code, func: str(func.__globals__.get("__name__")).startswith("tcompile.")),
+    Rule("torch's Python, but for the forward of its modules",
+         lambda code, func: code.co_filename.startswith(_TORCH) and not (code.co_filename.startswith(_MODULES) and code.co_name == "forward")),
+)
+
+
 def never(code: types.CodeType, func: types.FunctionType) -> bool:
-    """Code that is not worth asking about again: the compiler's own output, methods made for its own classes (a dataclass's __init__ has
-    no file), and torch's Python but for modules."""
-    file = code.co_filename
-    if file.startswith(_OWN) or str(func.__globals__.get("__name__")).startswith("tcompile."):
-        return True
-    return file.startswith(_TORCH) and not file.startswith(_MODULES)
+    """Code that is not worth asking about again: a rule of RULES applies."""
+    return any(rule.applies(code, func) for rule in RULES)
+
+
+def types_to_look_for() -> tuple[type, ...] | None:
+    """The hook asks about frames that have one of these among their parameters; None: about all."""
+    return None if _forced else (torch.Tensor, nn.Module)
 
 
 def wanted(code: types.CodeType, args: tuple) -> bool:
-    """Whether a frame of `code` with these arguments should be captured."""
-    file = code.co_filename
+    """Whether a frame of `code`, to which no rule applies, should be captured with these arguments."""
     if _forced:
-        return not file.startswith(_TORCH)
-    if file.startswith(_TORCH):
-        return file.startswith(_MODULES) and code.co_name == "forward" and bool(args) and isinstance(args[0], nn.Module)
+        return not code.co_filename.startswith(_TORCH)
+    if code.co_filename.startswith(_TORCH):
+        return bool(args) and nn.Module in type(args[0]).__mro__
     return any(_tensor_work(a) for a in args)
 
 
 def _tensor_work(a: Any) -> bool:
-    if isinstance(a, (torch.Tensor, nn.Module)):
+    if _is_work(a):
         return True
     if type(a) in (list, tuple):
-        return any(isinstance(x, (torch.Tensor, nn.Module)) for x in a[:_LOOK])
-    if type(a) is dict and len(a) <= _LOOK:
-        return any(isinstance(x, (torch.Tensor, nn.Module)) for x in a.values())
+        return any(_is_work(x) for x in a[:_LOOK])
+    if type(a) is dict:
+        return any(_is_work(x) for x in itertools.islice(a.values(), _LOOK))
     return False
+
+
+def _is_work(a: Any) -> bool:
+    mro = type(a).__mro__            # isinstance would ask the object, which may be the user's own code
+    return torch.Tensor in mro or nn.Module in mro

@@ -6,11 +6,12 @@ on for what it calls. Compiled entries are kept per code object and per set of o
 from __future__ import annotations
 
 import inspect
+import sys
 import types
 from contextlib import contextmanager
 from typing import Any, Iterator
 
-from . import events
+from . import events, frames
 from .config import Options
 from .engine import Engine
 from .runtime import hook as _hook
@@ -96,7 +97,9 @@ def enable(opts: Options | None = None, **kwargs: Any) -> Iterator[None]:
     engine = engine_for(opts)
     assert isinstance(engine, HookEngine)
     engine.take_over()
-    with _hook.capturing(engine.on_frame):
+    if sys.gettrace() is not None:
+        events.emit("fallback", what="frame hook", reason="a debugger or tracer watches this thread: frames run eager for it", count=1)
+    with _hook.capturing(engine.on_frame, frames.types_to_look_for()):
         yield
 
 

@@ -8,7 +8,9 @@
 
    Stock torch.compile has a hook of its own, which it puts on top while code that it compiled runs, and takes off by
    putting back what was there. Meanwhile frames are its own: ours passes them on. It is never put on top of stock's, since the
-   two would then call each other for ever. */
+   two would then call each other for ever.
+
+   A debugger or a tracer must see what it sees without us: in a thread with a trace function, frames are passed on. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
@@ -16,7 +18,11 @@
 #define Py_BUILD_CORE
 #include "native.h"
 #include <opcode.h>
+#include <pthread.h>
 #include <internal/pycore_frame.h>
+#if PY_VERSION_HEX >= 0x030C0000
+#include <internal/pycore_interp.h>
+#endif
 #include <structmember.h>
 #undef Py_BUILD_CORE
 #include "dispatch.h"
@@ -47,7 +53,7 @@ static PyObject *active_var;                /* the context variable that holds t
 static unsigned int epoch = 1;              /* moves with each (de)activation: a thread's decision is good for one epoch */
 
 /* ---- who is active */
-typedef struct { PyObject_HEAD unsigned long thread; int alive; PyObject *token, *callback; } Activation;
+typedef struct { PyObject_HEAD unsigned long thread; int alive; PyObject *token, *callback, *work; } Activation;
 static PyTypeObject Activation_Type = {
     PyVarObject_HEAD_INIT(NULL, 0)
     .tp_name = "tcompile.compiler.native._native.Activation",
@@ -59,10 +65,13 @@ static void activation_dealloc(Activation *a)
 {
     Py_XDECREF(a->token);
     Py_XDECREF(a->callback);
+    Py_XDECREF(a->work);
+    epoch++;
     PyObject_Free(a);
 }
 
-typedef struct { PyThreadState *ts; uint64_t context; unsigned int epoch; int active; } Decision;
+/* `work` is borrowed: an activation outlives its epoch's decisions, since ending it starts another epoch. */
+typedef struct { PyThreadState *ts; uint64_t context; unsigned int epoch; int active; PyObject *work; } Decision;
 static __thread Decision decision __attribute__((tls_model("initial-exec")));
 
 static int decide(PyThreadState *ts)
@@ -70,13 +79,15 @@ static int decide(PyThreadState *ts)
     PyObject *a = NULL, *type, *value, *tb;
     PyErr_Fetch(&type, &value, &tb);
     int active = 0;
+    PyObject *work = NULL;
     if (active_var && PyContextVar_Get(active_var, Py_None, &a) == 0) {
         active = Py_TYPE(a) == &Activation_Type && ((Activation *)a)->alive &&
                  ((Activation *)a)->thread == PyThread_get_thread_ident();
+        work = active ? ((Activation *)a)->work : NULL;
         Py_XDECREF(a);
     }
     PyErr_Restore(type, value, tb);
-    decision = (Decision){ts, ts->context_ver, epoch, active};
+    decision = (Decision){ts, ts->context_ver, epoch, active, work};
     return active;
 }
 
@@ -144,6 +155,124 @@ static PyObject *leave(PyThreadState *ts, _PyInterpreterFrame *frame, PyObject *
 #endif
 }
 
+/* ---- deep recursion
+   With an evaluator installed, CPython runs each call of a Python function as a call in C: Python that recurses deeply needs C
+   stack (and, on 3.12+, C recursion depth) that it does not need otherwise. Where half of either is used up, the interpreter gets the
+   evaluator back that it had, until this frame returns: nothing below is looked at, and it recurses as it would without us. */
+static __thread char *stack_half __attribute__((tls_model("initial-exec")));
+
+static char *find_stack_half(void)
+{
+    size_t size = 512 * 1024;
+    char *low = (char *)&size - 2 * size;           /* where nothing can be asked: as if a little were left */
+#if defined(__linux__)
+    pthread_attr_t attributes;
+    void *address;
+    if (pthread_getattr_np(pthread_self(), &attributes) == 0) {
+        if (pthread_attr_getstack(&attributes, &address, &size) == 0)
+            low = address;
+        pthread_attr_destroy(&attributes);
+    }
+#elif defined(__APPLE__)
+    size = pthread_get_stacksize_np(pthread_self());
+    low = (char *)pthread_get_stackaddr_np(pthread_self()) - size;
+#endif
+    return stack_half = low + size / 2;
+}
+
+#if PY_VERSION_HEX >= 0x030D0000
+#define C_CALLS_HALF (Py_C_RECURSION_LIMIT / 2)
+#elif PY_VERSION_HEX >= 0x030C0000
+#define C_CALLS_HALF (C_RECURSION_LIMIT / 2)
+#endif
+
+static inline int is_deep(PyThreadState *ts)
+{
+    char here;
+    char *half = stack_half;
+    if (UNLIKELY(half == NULL))
+        half = find_stack_half();
+#ifdef C_CALLS_HALF
+    if (UNLIKELY(ts->c_recursion_remaining < C_CALLS_HALF))
+        return 1;
+#endif
+    (void)ts;
+    return UNLIKELY(&here < half);
+}
+
+static PyObject *evaluate(PyThreadState *ts, _PyInterpreterFrame *frame, int throwflag);
+
+static PyObject *pass_without_hook(PyThreadState *ts, _PyInterpreterFrame *frame, int throwflag)
+{
+    PyInterpreterState *interp = PyThreadState_GetInterpreter(ts);
+    if (_PyInterpreterState_GetEvalFrameFunc(interp) != evaluate)
+        return previous(ts, frame, throwflag);
+    _PyInterpreterState_SetEvalFrameFunc(interp, previous);
+    PyObject *result = previous(ts, frame, throwflag);
+    if (callback && _PyInterpreterState_GetEvalFrameFunc(interp) == previous)
+        _PyInterpreterState_SetEvalFrameFunc(interp, evaluate);
+    return result;
+}
+
+/* Whether a trace function or a debugger watches this thread. Profilers do not count: they may see compiled code. */
+static inline int is_traced(PyThreadState *ts)
+{
+#if PY_VERSION_HEX >= 0x030C0000
+    return ts->c_tracefunc != NULL || PyThreadState_GetInterpreter(ts)->monitoring_tool_names[0] != NULL;
+#else
+    return ts->c_tracefunc != NULL;
+#endif
+}
+
+/* ---- which frames may do tensor work */
+#define LOOK 16                                     /* elements of a container that are looked at */
+
+static inline int is_work(PyObject *o, PyObject *types)
+{
+    PyTypeObject *t = Py_TYPE(o);
+    if (t == &PyLong_Type || t == &PyUnicode_Type || t == &PyFloat_Type || t == Py_TYPE(Py_None) || t == &PyBool_Type)
+        return 0;
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(types); i++) {
+        PyTypeObject *wanted = (PyTypeObject *)PyTuple_GET_ITEM(types, i);
+        if (t == wanted || PyType_IsSubtype(t, wanted))
+            return 1;
+    }
+    return 0;
+}
+
+/* Whether one of a frame's parameters, or of the first elements of a list, tuple or dict among them, is of one of `types`. */
+static int has_work(PyObject *const *locals, Py_ssize_t n, PyObject *types)
+{
+    for (Py_ssize_t i = 0; i < n; i++) {
+        PyObject *o = locals[i];
+        if (o == NULL)
+            continue;
+        if (PyTuple_CheckExact(o) || PyList_CheckExact(o)) {
+            Py_ssize_t length = PySequence_Fast_GET_SIZE(o);
+            for (Py_ssize_t k = 0; k < length && k < LOOK; k++) {
+                if (is_work(PySequence_Fast_GET_ITEM(o, k), types))
+                    return 1;
+            }
+        } else if (PyDict_CheckExact(o)) {
+            PyObject *value;
+            Py_ssize_t at = 0, k = 0;
+            while (k++ < LOOK && PyDict_Next(o, &at, NULL, &value)) {
+                if (is_work(value, types))
+                    return 1;
+            }
+        } else if (is_work(o, types)) {
+            return 1;
+        }
+    }
+    return 0;
+}
+
+static inline Py_ssize_t n_parameters(PyCodeObject *code)
+{
+    return code->co_argcount + code->co_kwonlyargcount + ((code->co_flags & CO_VARARGS) != 0) +
+           ((code->co_flags & CO_VARKEYWORDS) != 0);
+}
+
 static int first_seen(PyCodeObject *code)
 {
     PyObject *name = code->co_filename;
@@ -162,8 +291,7 @@ static int first_seen(PyCodeObject *code)
 
 static PyObject *run_compiled(PyThreadState *ts, _PyInterpreterFrame *frame, PyCodeObject *code, CodeCache *cache, int *ran)
 {
-    Py_ssize_t n = code->co_argcount + code->co_kwonlyargcount + ((code->co_flags & CO_VARARGS) != 0) +
-                   ((code->co_flags & CO_VARKEYWORDS) != 0);
+    Py_ssize_t n = n_parameters(code);
     PyObject *inline_locals[INLINE_LOCALS + 2], **buffer = inline_locals, *result = NULL, *func = frame_func(frame);
     *ran = 1;
     if (n > INLINE_LOCALS && (buffer = PyMem_Malloc((size_t)(n + 2) * sizeof *buffer)) == NULL)
@@ -209,7 +337,9 @@ done:
 
 static PyObject *evaluate(PyThreadState *ts, _PyInterpreterFrame *frame, int throwflag)
 {
-    if (throwflag || tc_disabled || !is_active(ts))
+    if (is_deep(ts))
+        return pass_without_hook(ts, frame, throwflag);
+    if (throwflag || tc_disabled || !is_active(ts) || is_traced(ts))
         return previous(ts, frame, throwflag);
     if (_PyInterpreterState_GetEvalFrameFunc(PyThreadState_GetInterpreter(ts)) != evaluate)
         return previous(ts, frame, throwflag);          /* another hook sits on top: the frame is its own */
@@ -220,8 +350,12 @@ static PyObject *evaluate(PyThreadState *ts, _PyInterpreterFrame *frame, int thr
     GetExtra((PyObject *)code, extra_index, &state);
     if (state == SKIP || (IS_CACHE(state) && ((CodeCache *)state)->skip))
         return previous(ts, frame, throwflag);
-    if (!at_start(frame, code) || callback == NULL || Py_TYPE(frame_func(frame)) != &PyFunction_Type ||
-        (!IS_CACHE(state) && !first_seen(code)))
+    if (!at_start(frame, code) || callback == NULL || Py_TYPE(frame_func(frame)) != &PyFunction_Type)
+        return previous(ts, frame, throwflag);
+    if (decision.work && !(IS_CACHE(state) && ((CodeCache *)state)->n) &&
+        !has_work((PyObject *const *)frame->localsplus, n_parameters(code), decision.work))
+        return previous(ts, frame, throwflag);
+    if (!IS_CACHE(state) && !first_seen(code))
         return previous(ts, frame, throwflag);
     if (Py_EnterRecursiveCall(" while calling a compiled Python function"))
         return leave(ts, frame, NULL);
@@ -246,13 +380,8 @@ static int is_stock(_PyFrameEvalFunction f)
            strstr(info.dli_fname, "libtorch") != NULL;
 }
 
-static PyObject *hook_install(PyObject *self, PyObject *f)
+static void install(PyObject *f)
 {
-    (void)self;
-    if (!PyCallable_Check(f)) {
-        PyErr_SetString(PyExc_TypeError, "hook_install: a callable(code, func, args) was expected");
-        return NULL;
-    }
     Py_XSETREF(callback, Py_NewRef(f));
     PyInterpreterState *interp = PyInterpreterState_Get();
     _PyFrameEvalFunction now = _PyInterpreterState_GetEvalFrameFunc(interp);
@@ -261,19 +390,15 @@ static PyObject *hook_install(PyObject *self, PyObject *f)
         _PyInterpreterState_SetEvalFrameFunc(interp, evaluate);
     }
     epoch++;
-    Py_RETURN_NONE;
 }
 
-static PyObject *hook_uninstall(PyObject *self, PyObject *unused)
+static void uninstall(void)
 {
-    (void)self;
-    (void)unused;
     PyInterpreterState *interp = PyInterpreterState_Get();
     if (_PyInterpreterState_GetEvalFrameFunc(interp) == evaluate)
         _PyInterpreterState_SetEvalFrameFunc(interp, previous);
     Py_CLEAR(callback);                             /* where another hook sits on ours we stay, and pass everything on */
     epoch++;
-    Py_RETURN_NONE;
 }
 
 static PyObject *hook_installed(PyObject *self, PyObject *unused)
@@ -283,45 +408,147 @@ static PyObject *hook_installed(PyObject *self, PyObject *unused)
     return PyBool_FromLong(callback != NULL && _PyInterpreterState_GetEvalFrameFunc(PyInterpreterState_Get()) == evaluate);
 }
 
-static PyObject *hook_activate(PyObject *self, PyObject *args)
+static Activation *activate(PyObject *f, PyObject *work)
 {
-    PyObject *f = NULL;
-    (void)self;
-    if (!PyArg_ParseTuple(args, "|O:hook_activate", &f))
-        return NULL;
     Activation *a = PyObject_New(Activation, &Activation_Type);
     if (a == NULL)
         return NULL;
     a->token = NULL;
     a->thread = PyThread_get_thread_ident();
     a->alive = 1;
-    a->callback = Py_XNewRef(f);
+    a->callback = Py_NewRef(f);
+    a->work = Py_XNewRef(work);
     a->token = PyContextVar_Set(active_var, (PyObject *)a);
     if (a->token == NULL)
         Py_CLEAR(a);
     epoch++;
-    return (PyObject *)a;
+    return a;
 }
 
-static PyObject *hook_deactivate(PyObject *self, PyObject *o)
+static void deactivate(Activation *a)
 {
-    (void)self;
-    if (Py_TYPE(o) != &Activation_Type) {
-        PyErr_SetString(PyExc_TypeError, "hook_deactivate: the object that hook_activate gave was expected");
-        return NULL;
-    }
-    Activation *a = (Activation *)o;
     a->alive = 0;                                   /* also for tasks that copied the context */
     epoch++;
     PyObject *token = a->token;
     a->token = NULL;
     Py_CLEAR(a->callback);
     if (token) {
+        PyObject *type, *value, *tb;
+        PyErr_Fetch(&type, &value, &tb);
         if (PyContextVar_Reset(active_var, token) < 0)
             PyErr_Clear();                          /* ended in another context than it began in: `alive` says enough */
+        PyErr_Restore(type, value, tb);
         Py_DECREF(token);
     }
+}
+
+/* Capturing: the context manager that installs and activates. In C, so that no interrupt comes in the middle of either end. */
+typedef struct { PyObject_HEAD PyObject *callback, *work; Activation *activation; } Capturing;
+static PyObject *callbacks;                         /* list of those in force, innermost last */
+
+static PyObject *capturing_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    PyObject *f, *work = Py_None;
+    if ((kwargs && PyDict_GET_SIZE(kwargs)) || !PyArg_ParseTuple(args, "O|O:Capturing", &f, &work))
+        return PyErr_Occurred() ? NULL : PyErr_Format(PyExc_TypeError, "Capturing takes no keywords");
+    if (!PyCallable_Check(f)) {
+        PyErr_SetString(PyExc_TypeError, "Capturing: a callable(code, func, args) was expected");
+        return NULL;
+    }
+    if (work != Py_None) {
+        int right = PyTuple_CheckExact(work);
+        for (Py_ssize_t i = 0; right && i < PyTuple_GET_SIZE(work); i++)
+            right = PyType_Check(PyTuple_GET_ITEM(work, i));
+        if (!right) {
+            PyErr_SetString(PyExc_TypeError, "Capturing: a tuple of types, or None, was expected");
+            return NULL;
+        }
+    }
+    Capturing *c = (Capturing *)type->tp_alloc(type, 0);
+    if (c) {
+        c->callback = Py_NewRef(f);
+        c->work = work == Py_None ? NULL : Py_NewRef(work);
+    }
+    return (PyObject *)c;
+}
+
+static PyObject *capturing_enter(Capturing *c, PyObject *unused)
+{
+    (void)unused;
+    if (c->activation) {
+        PyErr_SetString(PyExc_RuntimeError, "this Capturing is in use; make another");
+        return NULL;
+    }
+    if (PyList_Append(callbacks, c->callback) < 0)
+        return NULL;
+    if ((c->activation = activate(c->callback, c->work)) == NULL) {
+        PyList_SetSlice(callbacks, PyList_GET_SIZE(callbacks) - 1, PyList_GET_SIZE(callbacks), NULL);
+        return NULL;
+    }
+    install(c->callback);
     Py_RETURN_NONE;
+}
+
+static void capturing_end(Capturing *c)
+{
+    Activation *a = c->activation;
+    if (a == NULL)
+        return;
+    c->activation = NULL;
+    deactivate(a);
+    Py_DECREF(a);
+    Py_ssize_t i = PyList_GET_SIZE(callbacks);
+    while (--i >= 0 && PyList_GET_ITEM(callbacks, i) != c->callback)
+        ;
+    if (i >= 0)
+        PyList_SetSlice(callbacks, i, i + 1, NULL);
+    Py_ssize_t n = PyList_GET_SIZE(callbacks);
+    if (n)
+        install(PyList_GET_ITEM(callbacks, n - 1));
+    else
+        uninstall();
+}
+
+static PyObject *capturing_exit(Capturing *c, PyObject *args)
+{
+    (void)args;
+    capturing_end(c);
+    Py_RETURN_FALSE;
+}
+
+static void capturing_dealloc(Capturing *c)
+{
+    capturing_end(c);
+    Py_XDECREF(c->callback);
+    Py_XDECREF(c->work);
+    Py_TYPE(c)->tp_free((PyObject *)c);
+}
+
+static PyMethodDef capturing_methods[] = {
+    {"__enter__", (PyCFunction)capturing_enter, METH_NOARGS, "Install the hook and act in this thread and context."},
+    {"__exit__", (PyCFunction)capturing_exit, METH_VARARGS, "End it, wherever the context was copied to."},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyTypeObject Capturing_Type = {
+    PyVarObject_HEAD_INIT(NULL, 0)
+    .tp_name = "tcompile.compiler.native._native.Capturing",
+    .tp_doc = "Capturing(callback, types=None): a context manager, in whose block this thread and context (and contexts copied from it) "
+              "show their frames. callback(code, func, args) is asked where no entry serves a frame; it gives an Entry to run, RUN_ORIGINAL, "
+              "or the frame's result. With `types`, only about frames that have one of them among their parameters, or that have entries.",
+    .tp_basicsize = sizeof(Capturing),
+    .tp_flags = Py_TPFLAGS_DEFAULT,
+    .tp_new = capturing_new,
+    .tp_dealloc = (destructor)capturing_dealloc,
+    .tp_methods = capturing_methods,
+};
+
+static PyObject *hook_asks(PyObject *self, PyObject *f)
+{
+    (void)self;
+    Py_ssize_t n = PyList_GET_SIZE(callbacks);
+    int same = n ? PyObject_RichCompareBool(PyList_GET_ITEM(callbacks, n - 1), f, Py_EQ) : 0;
+    return same < 0 ? NULL : PyBool_FromLong(same);
 }
 
 static PyObject *hook_active(PyObject *self, PyObject *unused)
@@ -444,15 +671,8 @@ static PyObject *forget_skips(PyObject *self, PyObject *unused)
 
 static PyMethodDef functions[] = {
     {"forget_skips", forget_skips, METH_NOARGS, "All marks of skip_code made so far on code without a cache mean nothing."},
-    {"hook_install", hook_install, METH_O,
-     "hook_install(callback): see frames. callback(code, func, args) is asked where no entry serves a frame; it gives an "
-     "Entry to run, RUN_ORIGINAL, or the frame's result."},
-    {"hook_uninstall", hook_uninstall, METH_NOARGS, "Give the interpreter its evaluator back."},
     {"hook_installed", hook_installed, METH_NOARGS, "Whether the hook is the interpreter's evaluator now."},
-    {"hook_activate", hook_activate, METH_VARARGS,
-     "hook_activate([callback]): act in this thread and context (and in contexts copied from it), asking `callback` instead of "
-     "the one that was installed; gives what hook_deactivate takes."},
-    {"hook_deactivate", hook_deactivate, METH_O, "End an activation, wherever its context was copied to."},
+    {"hook_asks", hook_asks, METH_O, "Whether this callback is the innermost one in force."},
     {"hook_active", hook_active, METH_NOARGS, "Whether frames started here and now would be looked at."},
     {"set_skip_prefixes", set_skip_prefixes, METH_O, "Never look at code whose filename starts with one of these."},
     {"skip_code", skip_code, METH_O, "Pass frames of this code over from now on."},
@@ -467,8 +687,10 @@ int tc_init_hook(PyObject *module)
 {
     Activation_Type.tp_dealloc = (destructor)activation_dealloc;
     active_var = PyContextVar_New("tcompile_active", Py_None);
+    callbacks = PyList_New(0);
     extra_index = RequestExtraIndex(free_extra);
-    if (active_var == NULL || extra_index < 0 || PyType_Ready(&Activation_Type) < 0) {
+    if (active_var == NULL || callbacks == NULL || extra_index < 0 || PyType_Ready(&Activation_Type) < 0 ||
+        PyModule_AddType(module, &Capturing_Type) < 0) {
         if (!PyErr_Occurred())
             PyErr_SetString(PyExc_ImportError, "no code extra slot is left");
         return -1;

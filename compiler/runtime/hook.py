@@ -12,19 +12,15 @@ import functools
 import os
 import sys
 import sysconfig
-import threading
 import types
-from contextlib import contextmanager
-from typing import Any, Callable, Iterator
+from contextlib import AbstractContextManager
+from typing import Any, Callable
 
 from ..native import native, say_missing, why_missing
 
 __all__ = ["available", "why_unavailable", "capturing", "is_capturing", "skip_code", "is_skipped", "default_skip_prefixes"]
 
 Callback = Callable[[types.CodeType, types.FunctionType, tuple], Any]
-_lock = threading.Lock()
-_depth = 0
-_callbacks: list[Callback] = []
 
 
 def available() -> bool:
@@ -56,37 +52,21 @@ def default_skip_prefixes() -> tuple[str, ...]:
     )
 
 
-@contextmanager
-def capturing(callback: Callback) -> Iterator[None]:
-    """See the frames that this thread and context start. Nests; the innermost callback is asked, in each
-    thread its own. Raises RuntimeError where the extension is not built."""
-    global _depth
+def capturing(callback: Callback, types: tuple[type, ...] | None = None) -> AbstractContextManager[None]:
+    """See the frames that this thread and context start: all, or those that have one of `types` among their parameters (or in a list,
+    tuple or dict there) or have entries already. Nests; the innermost callback is asked, in each thread its own. Raises
+    RuntimeError where the extension is not built."""
     if native is None:
         say_missing()
         raise RuntimeError(why_missing)
-    with _lock:
-        if _depth == 0:
-            native.set_skip_prefixes(default_skip_prefixes())
-        _depth += 1
-        _callbacks.append(callback)
-        native.hook_install(callback)
-    activation = native.hook_activate(callback)
-    try:
-        yield
-    finally:
-        native.hook_deactivate(activation)
-        with _lock:
-            _depth -= 1
-            _callbacks.remove(callback)
-            if _callbacks:
-                native.hook_install(_callbacks[-1])
-            else:
-                native.hook_uninstall()
+    if not native.hook_installed():
+        native.set_skip_prefixes(default_skip_prefixes())
+    return native.Capturing(callback, types)
 
 
 def is_capturing(callback: Callback) -> bool:
     """Whether frames started here and now would be shown to `callback`."""
-    return bool(_callbacks) and _callbacks[-1] == callback and native is not None and native.hook_active()
+    return native is not None and native.hook_asks(callback) and native.hook_active()
 
 
 def skip_code(code: types.CodeType) -> None:

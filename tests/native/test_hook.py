@@ -378,13 +378,10 @@ def test_no_leaks_in_many_frames():
 def test_skip_prefixes():
     native.set_skip_prefixes((HERE[:-3],))
     r = Recorder()
-    native.hook_install(r)
-    a = native.hook_activate()
     try:
-        (lambda: 1)()
+        with native.Capturing(r):
+            (lambda: 1)()
     finally:
-        native.hook_deactivate(a)
-        native.hook_uninstall()
         native.set_skip_prefixes(())
     assert r.names == []
     assert any(p.endswith("threading.py") for p in hook.default_skip_prefixes())
@@ -393,9 +390,13 @@ def test_skip_prefixes():
 
 def test_bad_arguments():
     with pytest.raises(TypeError):
-        native.hook_install(3)
+        native.Capturing(3)
     with pytest.raises(TypeError):
-        native.hook_deactivate(3)
+        native.Capturing(callback=print)
+    once = native.Capturing(Recorder())
+    with once:
+        with pytest.raises(RuntimeError, match="in use"):
+            once.__enter__()
     with pytest.raises(TypeError):
         native.set_skip_prefixes([1])
     with pytest.raises(TypeError):
@@ -437,7 +438,8 @@ print("ok")
     assert done.returncode == 0 and done.stdout.strip() == "ok", done.stderr[-2000:]
 
 
-def test_cost_of_passing_over(capsys):
+def test_passing_over_costs_little():
+    """tests/benchmarks/hook.py measures it; here only that it is no Python call."""
     def small(x):
         return x
 
@@ -451,20 +453,6 @@ def test_cost_of_passing_over(capsys):
         return best
 
     bare = ns()
-    native.skip_code(small.__code__)
-    with hook.capturing(Recorder()):
+    with hook.capturing(lambda *a: pytest.fail("asked"), (dict,)):
         over = ns()
-        with disabled():
-            off = ns()
-    forget_code(small.__code__)
-    native.hook_install(Recorder())
-    inactive = ns()
-    native.hook_uninstall()
-    with hook.capturing(Recorder(small=lambda f, x: x)):
-        hit = ns()
-    with capsys.disabled():
-        print(
-            f"\na call {bare:.0f} ns; passed over + {over - bare:.0f} ns, switched off + {off - bare:.0f}, inactive + "
-            f"{inactive - bare:.0f}; served by an entry (a Python function) + {hit - bare:.0f} ns"
-        )
-    assert over - bare < 120  # the budget is 60 ns; slack for a busy machine
+    assert over - bare < 150         # the budget is 60 ns; slack for a busy machine

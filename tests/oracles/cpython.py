@@ -1,6 +1,6 @@
 """CPython's own tests as an oracle: what they say under `tcompile.enable()` must be what they say without.
 
-    python -m tests.oracles.cpython [--forced] [--jobs N] [--timeout S] [module ...]
+    python -m tests.oracles.cpython [--forced] [--strict] [--jobs N] [--timeout S] [module ...]
 
 Each module of the interpreter's `test` package runs in a process of its own: once plain, once with the frame hook on. With --forced every
 frame of the tests goes through capture, tensors or not: its entry is used, its breaks are resumed. A test that passes plain
@@ -49,16 +49,18 @@ class Run:
     outcomes: dict[str, str] = field(default_factory=dict)
     words: dict[str, str] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)     # of the compiler's events
+    errors: list[str] = field(default_factory=list)          # internal errors that fell back to eager
     last: str = ""                                           # the test that was running when the process ended early
     end: str = ""                                            # not empty: crashed, hung, could not be imported
 
 
-def run(module: str, mode: str = "plain", timeout: float = 300.0, only: str = "") -> Run:
-    """Run `module` (of the package `test`) in a process of its own; `only`: tests whose id contains it."""
+def run(module: str, mode: str = "plain", timeout: float = 300.0, only: str = "", strict: bool = False) -> Run:
+    """Run `module` (of the package `test`) in a process of its own; `only`: tests whose id contains it; `strict`: an internal error of the
+    compiler fails the test, where users would get the eager result and a note."""
     found = Run(module, mode)
     with tempfile.TemporaryDirectory(prefix="tcompile-cpython-") as folder:
         log = Path(folder) / "log"
-        environment = dict(os.environ, TCOMPILE_SUPPRESS_ERRORS="0", PYTHONFAULTHANDLER="1", OMP_NUM_THREADS="1")
+        environment = dict(os.environ, TCOMPILE_SUPPRESS_ERRORS="01"[not strict], PYTHONFAULTHANDLER="1", OMP_NUM_THREADS="1")
         root = Path(__file__).resolve().parents[2]
         try:
             done = subprocess.run([sys.executable, str(Path(__file__).with_name("cpython_child.py")), module, mode, str(log), only],
@@ -76,6 +78,8 @@ def run(module: str, mode: str = "plain", timeout: float = 300.0, only: str = ""
                 found.outcomes[rest[0]] = rest[1]
                 if rest[2]:
                     found.words[rest[0]] = rest[2].replace(str(root), "")
+            elif kind == "error":
+                found.errors.append(f"{rest[0]}: {rest[1]}")
             elif kind == "counts":
                 found.counts = rest[0]
             elif kind == "end":
@@ -109,12 +113,13 @@ def main() -> int:
     parser.add_argument("--forced", action="store_true", help="every frame of the tests is captured")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--timeout", type=float, default=300.0)
+    parser.add_argument("--strict", action="store_true", help="internal errors of the compiler fail the test")
     parser.add_argument("--only", default="", help="tests whose id contains this")
     options = parser.parse_args()
     mode = "forced" if options.forced else "enabled"
 
     def both(module: str) -> tuple[Run, Run]:
-        return run(module, "plain", options.timeout, options.only), run(module, mode, options.timeout * 3, options.only)
+        return run(module, "plain", options.timeout, options.only), run(module, mode, options.timeout * 3, options.only, options.strict)
 
     total = differing = 0
     with ThreadPoolExecutor(options.jobs) as pool:
@@ -124,6 +129,8 @@ def main() -> int:
             differing += len(differences)
             print(f"{plain.module}: {len(plain.outcomes)} tests, {len(differences)} differences; {compiled.counts}"
                   + (f"; plain: {plain.end.splitlines()[-1]}" if plain.end else ""), flush=True)
+            for text in compiled.errors:
+                print("  internal error in " + text.replace("\n", " "), flush=True)
             for text in differences:
                 print("  " + text.rstrip().replace("\n", "\n    "), flush=True)
     version = ".".join(map(str, sys.version_info[:3]))

@@ -79,13 +79,12 @@ def tests(suite):
 
 def main() -> None:
     counts: Counter = Counter()
-    reasons: Counter = Counter()
 
     def count(event) -> None:
-        if event.kind in ("entry", "break", "skip", "limit", "recompile"):
+        if event.kind in ("entry", "break", "skip", "limit", "recompile", "error"):
             counts[event.kind] += 1
-        if os.environ.get("TCOMPILE_CPYTHON_REASONS") and event.kind in ("skip", "break"):
-            reasons[f"{event.kind}: {event.reason if event.kind == 'skip' else event.brk.reason}"] += 1
+        if event.kind == "error":
+            tell("error", event.where, str(event.error)[:300])
 
     try:
         loaded = importlib.import_module(f"test.{module}")
@@ -105,8 +104,6 @@ def main() -> None:
             stack.enter_context(compiler.enable(backend="eager"))
         suite.run(Result())
     tell("counts", dict(counts, seconds=round(time.perf_counter() - began, 1)))
-    for reason, n in reasons.most_common(40):
-        print(n, reason)
     tell("end")
 
 
