@@ -2,6 +2,7 @@
 
    CudaKernel   one generated kernel on one device: kernel(*tensors, *sizes, *scalars) enqueues it on torch's current stream.
    CudaEmpty    an allocation whose shape is fixed: empty() -> tensor.
+   CudaStatic   the inputs and outputs of a CUDA graph: checks addresses, copies in and out.
 
    Nothing is linked: the driver is found by dlopen when cuda_setup() is called, torch's C functions (aoti_torch_*) in the
    libraries that torch has loaded. Where something is missing, cuda_setup() says what, and the module works without a GPU. */
@@ -28,6 +29,7 @@ static struct {
     CUresult (*context)(CUcontext *);
     CUresult (*push)(CUcontext);
     CUresult (*pop)(CUcontext *);
+    CUresult (*copy)(uint64_t, uint64_t, size_t, CUstream);
     int (*data_ptr)(AtenTensor, void **);
     int (*empty_strided)(int64_t, const int64_t *, const int64_t *, int32_t, int32_t, int32_t, AtenTensor *);
     int (*delete_tensor)(AtenTensor);
@@ -419,6 +421,199 @@ static PyTypeObject CudaKernel_Type = {
     .tp_vectorcall_offset = offsetof(CudaKernelObject, vectorcall),
 };
 
+/* ---- inputs and outputs of a CUDA graph */
+typedef struct {
+    int index;                             /* of the input */
+    uint64_t address;
+    int64_t bytes;                         /* to copy to the address; -1: the input must be there already */
+} StaticInput;
+
+typedef struct {
+    int kind, index;                       /* OUT_COPY: of dims; OUT_INPUT: of the input; OUT_OBJECT: of the object */
+    uint64_t address;
+    int64_t bytes;
+    int ndim, dtype;
+} StaticOutput;
+
+enum { OUT_COPY, OUT_INPUT, OUT_OBJECT };
+
+typedef struct {
+    PyObject_HEAD
+    int device, n_inputs, n_outputs;
+    StaticInput *inputs;
+    StaticOutput *outputs;
+    int64_t *dims;                         /* shapes and strides of the outputs that are copied */
+    PyObject *objects;                     /* tuple */
+} StaticObject;
+
+/* load(inputs) -> -1, or the number of the first input that is not where the graph reads it; copies nothing then. */
+static PyObject *static_load(PyObject *self, PyObject *inputs)
+{
+    StaticObject *s = (StaticObject *)self;
+    uint64_t *from = alloca(sizeof(uint64_t) * (s->n_inputs + 1));
+    if (!PyTuple_CheckExact(inputs)) {
+        PyErr_SetString(PyExc_TypeError, "load(inputs) takes a tuple");
+        return NULL;
+    }
+    for (int i = 0; i < s->n_inputs; i++) {
+        StaticInput *in = &s->inputs[i];
+        AtenTensor t = in->index < PyTuple_GET_SIZE(inputs) ? tc_launcher_tensor(PyTuple_GET_ITEM(inputs, in->index)) : NULL;
+        void *p = NULL;
+        if (UNLIKELY(!t || cu.data_ptr(t, &p))) {
+            if (!PyErr_Occurred())
+                PyErr_SetString(PyExc_RuntimeError, "compiled code was given a tensor without memory");
+            return NULL;
+        }
+        from[i] = (uint64_t)(uintptr_t)p;
+        if (UNLIKELY(in->bytes < 0 && from[i] != in->address))
+            return PyLong_FromLong(in->index);
+    }
+    CUstream stream = NULL;
+    if (UNLIKELY(cu.stream(s->device, &stream))) {
+        PyErr_SetString(PyExc_RuntimeError, "torch gave no current CUDA stream");
+        return NULL;
+    }
+    for (int i = 0; i < s->n_inputs; i++) {
+        StaticInput *in = &s->inputs[i];
+        if (in->bytes > 0 && from[i] != in->address && failed(cu.copy(in->address, from[i], (size_t)in->bytes, stream), "cuMemcpyDtoDAsync"))
+            return NULL;
+    }
+    return PyLong_FromLong(-1);
+}
+
+/* results(inputs) -> tuple of new tensors with what the graph left */
+static PyObject *static_results(PyObject *self, PyObject *inputs)
+{
+    StaticObject *s = (StaticObject *)self;
+    CUstream stream = NULL;
+    if (UNLIKELY(!PyTuple_CheckExact(inputs) || cu.stream(s->device, &stream))) {
+        PyErr_SetString(PyExc_RuntimeError, "results(inputs) takes the tuple of inputs, and a current CUDA stream");
+        return NULL;
+    }
+    PyObject *out = PyTuple_New(s->n_outputs);
+    for (int i = 0; out && i < s->n_outputs; i++) {
+        StaticOutput *o = &s->outputs[i];
+        PyObject *value = NULL;
+        if (o->kind == OUT_COPY) {
+            const int64_t *dims = s->dims + o->index;
+            void *p = NULL;
+            value = device_tensor(o->ndim, dims, dims + o->ndim, o->dtype, s->device);
+            AtenTensor t = value ? tc_launcher_tensor(value) : NULL;
+            if (value && o->bytes > 0 && (!t || cu.data_ptr(t, &p) || failed(cu.copy((uint64_t)(uintptr_t)p, o->address, (size_t)o->bytes, stream), "cuMemcpyDtoDAsync")))
+                Py_CLEAR(value);
+        } else if (o->kind == OUT_INPUT) {
+            value = Py_XNewRef(PyTuple_GetItem(inputs, o->index));
+        } else {
+            value = Py_NewRef(PyTuple_GET_ITEM(s->objects, o->index));
+        }
+        if (UNLIKELY(!value)) {
+            if (!PyErr_Occurred())
+                PyErr_SetString(PyExc_RuntimeError, "a result of a CUDA graph can't be made");
+            Py_CLEAR(out);
+        } else {
+            PyTuple_SET_ITEM(out, i, value);
+        }
+    }
+    return out;
+}
+
+static PyObject *static_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"device", "inputs", "outputs", "objects", NULL};
+    PyObject *inputs, *outputs, *objects;
+    int device;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "iO!O!O!", names, &device, &PyTuple_Type, &inputs, &PyTuple_Type, &outputs, &PyTuple_Type, &objects))
+        return NULL;
+    if (!cu.ready) {
+        PyErr_SetString(PyExc_RuntimeError, "cuda_setup() was not called, or failed");
+        return NULL;
+    }
+    StaticObject *s = (StaticObject *)type->tp_alloc(type, 0);
+    if (!s)
+        return NULL;
+    s->device = device;
+    s->objects = Py_NewRef(objects);
+    s->inputs = calloc(PyTuple_GET_SIZE(inputs) + 1, sizeof(StaticInput));
+    s->outputs = calloc(PyTuple_GET_SIZE(outputs) + 1, sizeof(StaticOutput));
+    Py_ssize_t room = 0;
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(outputs); i++) {
+        PyObject *shape = PyTuple_GET_SIZE(PyTuple_GET_ITEM(outputs, i)) == 6 ? PyTuple_GET_ITEM(PyTuple_GET_ITEM(outputs, i), 3) : NULL;
+        room += shape && PyTuple_CheckExact(shape) ? 2 * PyTuple_GET_SIZE(shape) : 0;
+    }
+    s->dims = calloc(room + 1, sizeof(int64_t));
+    if (!s->inputs || !s->outputs || !s->dims) {
+        PyErr_NoMemory();
+        goto fail;
+    }
+    for (; s->n_inputs < PyTuple_GET_SIZE(inputs); s->n_inputs++) {
+        StaticInput *in = &s->inputs[s->n_inputs];
+        unsigned long long address;
+        long long bytes;
+        if (!PyArg_ParseTuple(PyTuple_GET_ITEM(inputs, s->n_inputs), "iKL", &in->index, &address, &bytes))
+            goto fail;
+        in->address = address;
+        in->bytes = bytes;
+    }
+    int at = 0;
+    for (; s->n_outputs < PyTuple_GET_SIZE(outputs); s->n_outputs++) {
+        StaticOutput *o = &s->outputs[s->n_outputs];
+        PyObject *shape, *stride;
+        unsigned long long address;
+        long long bytes;
+        if (!PyArg_ParseTuple(PyTuple_GET_ITEM(outputs, s->n_outputs), "iLKO!O!i", &o->kind, &bytes, &address, &PyTuple_Type, &shape, &PyTuple_Type,
+                              &stride, &o->dtype))
+            goto fail;
+        o->address = address;
+        if (o->kind == OUT_COPY) {
+            o->bytes = bytes;
+            o->index = at;
+            o->ndim = (int)PyTuple_GET_SIZE(shape);
+            if (read_dims(shape, stride, s->dims + at) < 0)
+                goto fail;
+            at += 2 * o->ndim;
+        } else {
+            o->index = (int)bytes;
+            if (o->index < 0 || (o->kind == OUT_OBJECT && o->index >= PyTuple_GET_SIZE(objects))) {
+                PyErr_SetString(PyExc_ValueError, "an output names nothing");
+                goto fail;
+            }
+        }
+    }
+    return (PyObject *)s;
+fail:
+    Py_DECREF(s);
+    return NULL;
+}
+
+static void static_dealloc(PyObject *self)
+{
+    StaticObject *s = (StaticObject *)self;
+    free(s->inputs);
+    free(s->outputs);
+    free(s->dims);
+    Py_CLEAR(s->objects);
+    Py_TYPE(self)->tp_free(self);
+}
+
+static PyMethodDef static_methods[] = {
+    {"load", static_load, METH_O, "load(inputs) -> -1 after copying what has to be copied, or the number of an input that is at another address."},
+    {"results", static_results, METH_O, "results(inputs) -> tuple: copies of the graph's results."},
+    {NULL},
+};
+
+static PyTypeObject Static_Type = {
+    PyVarObject_HEAD_INIT(NULL, 0)
+    .tp_name = "tcompile.compiler.native._native.CudaStatic",
+    .tp_doc = "CudaStatic(device, inputs, outputs, objects)\n\n"
+              "inputs: (index, address, bytes to copy there, or -1 where the input must be there); outputs: (0, bytes, address, shape, stride,\n"
+              "dtype code) for a copy, (1, input, 0, (), (), 0), (2, object, 0, (), (), 0). See compiler/runtime/gpu/graphs.py.",
+    .tp_basicsize = sizeof(StaticObject),
+    .tp_flags = Py_TPFLAGS_DEFAULT,
+    .tp_new = static_new,
+    .tp_dealloc = static_dealloc,
+    .tp_methods = static_methods,
+};
+
 /* ---- functions of the module */
 #define FIND(lib, field, name)                                              \
     do {                                                                    \
@@ -447,6 +642,7 @@ static PyObject *cuda_setup(PyObject *module, PyObject *allocate)
     FIND(driver, context, "cuCtxGetCurrent");
     FIND(driver, push, "cuCtxPushCurrent_v2");
     FIND(driver, pop, "cuCtxPopCurrent_v2");
+    FIND(driver, copy, "cuMemcpyDtoDAsync_v2");
     FIND(cpu, data_ptr, "aoti_torch_get_data_ptr");
     FIND(cpu, empty_strided, "aoti_torch_empty_strided");
     FIND(cpu, delete_tensor, "aoti_torch_delete_tensor_object");
@@ -522,7 +718,7 @@ static PyMethodDef methods[] = {
 int tc_init_cuda(PyObject *module)
 {
     if (PyModule_AddFunctions(module, methods) < 0 || PyModule_AddType(module, &CudaKernel_Type) < 0 ||
-        PyModule_AddType(module, &Empty_Type) < 0)
+        PyModule_AddType(module, &Empty_Type) < 0 || PyModule_AddType(module, &Static_Type) < 0)
         return -1;
     return 0;
 }

@@ -11,6 +11,7 @@ from ...errors import ToolchainError
 from ...native import native
 from ..build import CompiledGraph, _announce
 from ..program import DTYPE_CODES
+from .graphs import CudaGraphs, why_not_captured
 from .kernels import load_kernels
 
 __all__ = ["build_gpu"]
@@ -31,7 +32,13 @@ def build_gpu(generated: Generated, opts: Any, eager: Callable[..., tuple] | Non
         return CompiledGraph(generated, eager, "eager", {})
     by_name = {k.name: c for k, c in zip(generated.kernels, kernels)}
     _announce(generated)
-    return CompiledGraph(generated, _python_plan(generated, by_name, index), "python", by_name)
+    plan = _python_plan(generated, by_name, index)
+    if opts.get("cudagraphs"):
+        why = why_not_captured(generated.schedule, index)
+        if why is None:
+            return CompiledGraph(generated, CudaGraphs(plan, generated.schedule, index), "cuda graph", by_name)
+        events.emit("fallback", what="CUDA graph", reason=f"plain launches: {why}", count=1)
+    return CompiledGraph(generated, plan, "python", by_name)
 
 
 def _python_plan(generated: Generated, kernels: dict[str, Callable], index: int) -> Callable[..., tuple]:
