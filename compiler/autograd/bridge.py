@@ -99,7 +99,9 @@ class GradGraph:
         graph = getattr(self.forward, "call", self.forward)
         rest = (lambda *inputs: self.rest(inputs)) if self.sizes or self.scalars else None
         forward = native.GradForward(graph, rest, self.n_outputs, tuple(self.at), tuple(self.saved_inputs), tuple(self.remembered))
-        self.function = type("TCompiled", (torch.autograd.Function,), {"forward": forward, "backward": staticmethod(partial(_backward, self))})
+        self.function = type("TCompiled", (torch.autograd.Function,), {
+            "forward": forward, "backward": staticmethod(partial(_backward, self)),
+            "setup_context": staticmethod(torch.autograd.Function.setup_context)})       # where torch looks first
         apply = _apply_of(self.function)
         return native.GradCall(apply, forward, self.n_inputs, tuple([x for kind, k in plan.recipes for x in (_GIVE[kind], k)]))
 

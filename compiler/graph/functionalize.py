@@ -265,6 +265,8 @@ class Functionalizer:
             return
         if info.functional is None:
             raise NotImplementedError(f"{info.op} writes its arguments and has no functional form")
+        if info.functional is aten.bernoulli.p:
+            return self._record_bernoulli(targets[0], [self._arg(a) for a in args[1:]], {k: self._arg(v) for k, v in kwargs.items() if k != "self"})
         returns = info.functional._schema.returns
         lists = [str(r.type).startswith("List") for r in returns]
         if len(returns) > 1 and any(lists):
@@ -295,6 +297,22 @@ class Functionalizer:
                 self._write(t, self._fit(self._getitem(n, i + skip, val[i + skip]), self.alias_of(t).meta))
         else:
             self._write(flat[0], self._fit(n, self.alias_of(flat[0]).meta))
+
+    def _record_bernoulli(self, t: torch.Tensor, args: list, kwargs: dict) -> None:
+        """bernoulli_(p) draws in the order of memory, bernoulli(x, p) in that of the indices: dimensions are brought into memory's order."""
+        meta = self.alias_of(t).meta
+        hints = self.env.hints if self.env is not None else {}
+        rank = [s if isinstance(s, int) else s.eval(hints) for s in meta.stride]
+        order = sorted(range(len(rank)), key=lambda d: (-rank[d], d))
+        one = TensorMeta((), (), meta.dtype, meta.device)
+        m = views.permute(meta, order)
+        x = self.call(aten.full.default, ([], 0), {"dtype": meta.dtype, "device": meta.device}, one)
+        x = self.call(aten.expand.default, (x, list(m.shape)), {}, views.expand(one, m.shape))       # what was in the memory does not matter
+        n = self.call(aten.bernoulli.p, (x, *args), kwargs, TensorMeta(m.shape, views.contiguous_strides(m.shape), m.dtype, m.device))
+        if order != sorted(order):
+            inverse = [order.index(d) for d in range(len(order))]
+            n = self.call(aten.permute.default, (n, inverse), {}, views.permute(n.meta["val"], inverse))
+        self._write(t, n)
 
     def _fit(self, x: Any, to: TensorMeta) -> torch.fx.Node:
         """A value as it arrives in memory of that metadata: cast, moved and expanded."""

@@ -59,7 +59,8 @@ def common_subexpressions(a: AtenGraph) -> None:
         if n.op not in ("call_function", "get_attr") or n in results or has_effect(n):
             continue
         val = n.meta.get("val")
-        strides = val.stride if isinstance(val, TensorMeta) and n.target is aten.clone.default else None
+        laid_out = n.target is aten.clone.default or any(has_effect(u) for u in n.users)       # random numbers are drawn in memory's order
+        strides = val.stride if isinstance(val, TensorMeta) and laid_out else None
         try:
             k = (n.op, n.target, _key(n.args), tuple((m, _key(v)) for m, v in sorted(n.kwargs.items())), strides)
             first = seen.setdefault(k, n)
@@ -115,8 +116,8 @@ def _equivalent(n: Node) -> Node | None:
 
 
 def _layout_matters(n: Node) -> bool:
-    """Whether somebody reads the memory of `n` as it is laid out. Strides of intermediate values are free, except for as_strided
-    and for operators that are no part of torch's public interface: these may take contiguous operands for granted
+    """Whether somebody reads the memory of `n` as it is laid out. Strides of intermediate values are free, except for as_strided,
+    for random operators (numbers are drawn in the order of memory) and for operators that are no part of torch's public interface: these may take contiguous operands for granted
     (mkldnn_rnn_layer does), so they get what eager gives them."""
     todo = list(n.users)
     while todo:
@@ -127,7 +128,7 @@ def _layout_matters(n: Node) -> bool:
             continue
         if u.target in VIEWS:
             todo += u.users
-        elif is_extern(u) and extern_reason(u.target) == UNKNOWN_REASON:
+        elif has_effect(u) or is_extern(u) and extern_reason(u.target) == UNKNOWN_REASON:
             return True
     return False
 
