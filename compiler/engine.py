@@ -52,6 +52,7 @@ class FrameState:
     code: types.CodeType
     dynamic_dims: dict[Any, set[int]] = field(default_factory=dict)     # Source of a tensor -> dimensions that are symbols
     dynamic_ints: set[Any] = field(default_factory=set)                 # Sources of ints that are symbols
+    dynamic_floats: set[Any] = field(default_factory=set)               # Sources of floats that are inputs of the graph
     skips: int = 0
     skip_reason: str = ""            # not empty: run as it is from now on
 
@@ -174,6 +175,7 @@ class Engine:
                 if isinstance(a, torch.Tensor) and (dims := dynamic_dims(a)):
                     state.dynamic_dims.setdefault(local(i, state.code.co_varnames[i]), set()).update(dims)
         capture = CaptureOptions(dynamic=self.opts.dynamic, dynamic_dims=state.dynamic_dims, dynamic_ints=state.dynamic_ints,
+                                 dynamic_floats=state.dynamic_floats,
                                  fullgraph=self.opts.fullgraph, dispatch=self.resume, failed=self.failed,
                                  in_order=self.opts.backend != "tcompile", every_frame=takes_every_frame())
         result: CaptureResult = stages.run("capture", state.code, func, args, opts=self.opts, stage_opts=capture)
@@ -337,6 +339,8 @@ def _learn_dynamic(state: FrameState, failures: list) -> None:
             state.dynamic_dims.setdefault(g.source, set()).add(dim)
         elif g.kind == "EQUALS" and type(g.expected) is int and type(f.got) is int:
             state.dynamic_ints.add(g.source)
+        elif g.kind == "EQUALS" and type(g.expected) is float and type(f.got) is float:
+            state.dynamic_floats.add(g.source)
 
 
 def _fullgraph_message(b: Any) -> str:

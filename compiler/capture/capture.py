@@ -52,6 +52,7 @@ class CaptureOptions:
     dynamic        True: sizes and int parameters are symbols from the start; None, False: only those named below
     dynamic_dims   Source of a tensor -> its dimensions that are symbols
     dynamic_ints   Sources of ints that are symbols
+    dynamic_floats Sources of floats that are inputs of the graph
     fullgraph      the first break is not resumed: the result's `breaks` says it (the caller raises)
     dispatch       dispatch(resume_function, *args): runs the rest of a frame after a break
     failed         failed(error, func, args, handlers=): the graph raised `error`; runs the frame as it is
@@ -62,6 +63,7 @@ class CaptureOptions:
     dynamic: bool | None = None
     dynamic_dims: Mapping[Source, Any] = field(default_factory=dict)
     dynamic_ints: Any = frozenset()
+    dynamic_floats: Any = frozenset()
     fullgraph: bool = False
     dispatch: Callable = call_directly
     failed: Callable = run_natively
@@ -178,7 +180,9 @@ class _Attempt:
             return self._broken(stop.index)
         except Raised as raised:
             # the program raises: let it raise natively, from its own line
-            raise Break("exception", f"{type(raised.exc).__name__}: {raised.exc}") from None
+            signal = Break("exception", f"the program raises {type(raised.exc).__name__}: {raised.exc}")
+            signal.where = machine.trails.get(id(raised.exc), [])[::-1] or None      # one break for one exception, whichever frame it leaves
+            raise signal from None
         except CaptureBug as bug:
             raise bug.__cause__ or RuntimeError(str(bug)) from None
         if outcome is not RETURN:
@@ -363,12 +367,13 @@ class _Attempt:
         world = machine.world
         guards = [Guard(None, "STATE", dict(world.state_relied), None, None, "global state")]
         guards += world.guards.values()
+        guards += world.float_guards()
         for expr, file, line, why in machine.env.guards:
             guards.append(Guard(None, "PREDICATE", expr, file, line, why or "size"))
         written = machine.graph.written
         if written and graph is not None:
             tensors = [(i, e, id(world.tensors[id(e)].tt_storage) in written)
-                       for i, e in zip(graph.inputs, graph.example_inputs) if i.kind == "tensor" and i.source is not None]
+                       for i, e in zip(graph.inputs, graph.example_inputs) if i.kind == "tensor" and i.source is not None and i.source.kind != "scalar"]
             changed = any(w for _, _, w in tensors)
             together = [(i, e) for i, e, w in tensors if w or not i.static]
             if changed and len(together) > 1:

@@ -34,11 +34,12 @@ _CONTAINER_BASES = (list, tuple, collections.OrderedDict, dict, set, frozenset)
 
 class Shadow:
     """What capture knows of an outside container that it has read whole or written to."""
-    __slots__ = ("value", "blind")
+    __slots__ = ("value", "blind", "keys")
 
     def __init__(self) -> None:
         self.value: Any = None                       # the inside copy; None until it is needed
         self.blind: list[tuple[str, list]] = []      # writes done without reading
+        self.keys: dict | None = None                # a dict's keys, where they were iterated over without reading the values
 
 
 def base_of(obj: Any) -> type | None:
@@ -73,6 +74,25 @@ def keys_of(m: Machine, obj: dict) -> tuple:
     keys = _check_keys(tuple(dict.keys(obj)) if not isinstance(obj, collections.OrderedDict) else tuple(collections.OrderedDict.keys(obj)))
     m.world.guard(source, "DICT_KEYS", keys, "keys of a dict")
     return keys
+
+
+def key_view(m: Machine, obj: dict) -> dict:
+    """A dict with the keys of an outside dict, in step with what the program does to them; its values mean nothing unless it is the
+    shadow itself."""
+    shadow = _shadow(m, obj)
+    if shadow.value is not None:
+        return shadow.value
+    if shadow.keys is None:
+        shadow.keys = dict.fromkeys(keys_of(m, obj))
+    return shadow.keys
+
+
+def _follow(view: dict, keys: Any) -> None:
+    """Add to and remove from `view` what makes it hold `keys`; it is not touched where it does already."""
+    for key in [k for k in view if k not in keys]:
+        del view[key]
+    for key in keys:
+        view.setdefault(key)
 
 
 def _read(m: Machine, obj: Any) -> Any:
@@ -156,8 +176,7 @@ def iterate(m: Machine, value: Any) -> Any:
     if t in (list, tuple, dict, set, frozenset, collections.OrderedDict, collections.defaultdict):
         if id(value) in world.sources:
             if isinstance(value, dict):
-                shadow = world.shadows.get(id(value))
-                return iter(shadow.value if shadow is not None and shadow.value is not None else keys_of(m, value))
+                return iter(key_view(m, value))
             return iter(_read(m, value))
         return iter(value)
     if t in (str, bytes, range, InlineGenerator, PythonIterator) or isinstance(value, torch.Size):
@@ -186,7 +205,7 @@ def iterate(m: Machine, value: Any) -> Any:
 def iterate_subclass(m: Machine, value: Any) -> Any:
     """Instances of subclasses of the builtin containers that did not change __iter__."""
     if id(value) in m.world.sources:
-        return iter(keys_of(m, value)) if isinstance(value, dict) else iter(_read(m, value))
+        return iter(key_view(m, value)) if isinstance(value, dict) else iter(_read(m, value))
     return m.native(iter, value)
 
 
@@ -312,6 +331,14 @@ def _native_argument(m: Machine, value: Any) -> Any:
 
 def mutate(m: Machine, obj: Any, name: str, args: list, kwargs: dict) -> Any:
     """A method that changes an outside container: now on its shadow, after the graph on itself."""
+    result = _mutate(m, obj, name, args, kwargs)
+    shadow = m.world.shadows.get(id(obj))
+    if shadow is not None and shadow.keys is not None and shadow.value is not None:
+        _follow(shadow.keys, shadow.value)
+    return result
+
+
+def _mutate(m: Machine, obj: Any, name: str, args: list, kwargs: dict) -> Any:
     base = base_of(obj)
     if base is None or name not in _WRITES.get(base, ()):
         raise Break("mutation", f"{type(obj).__name__}.{name} changes an object from outside")
@@ -331,6 +358,8 @@ def mutate(m: Machine, obj: Any, name: str, args: list, kwargs: dict) -> Any:
     blind = shadow.value is None and ((base is list and name in ("append", "extend", "__iadd__")) or
                                       (base is dict and name == "__setitem__" and type(args[0]) in ATOMS))
     if blind:
+        if shadow.keys is not None:
+            shadow.keys.setdefault(args[0])
         shadow.blind.append((name, args))
         result = obj if name == "__iadd__" else None
     else:
@@ -385,7 +414,7 @@ def call_method(m: Machine, obj: Any, name: str, args: list, kwargs: dict) -> An
     if name == "__getitem__":
         return get_item(m, obj, args[0])
     if name == "__iter__":
-        return iter(keys_of(m, obj)) if isinstance(obj, dict) else iter(_read(m, obj))
+        return iter(key_view(m, obj)) if isinstance(obj, dict) else iter(_read(m, obj))
     if isinstance(obj, dict):
         if name == "get":
             default = args[1] if len(args) > 1 else None
@@ -393,7 +422,7 @@ def call_method(m: Machine, obj: Any, name: str, args: list, kwargs: dict) -> An
         if name == "__contains__":
             return contains(m, obj, args[0])
         if name == "keys":
-            return dict.fromkeys(keys_of(m, obj)).keys()
+            return key_view(m, obj).keys()
     elif name in ("__contains__", "index", "count") and base in (list, tuple):
         from .operators import contains as in_
         if name == "__contains__":

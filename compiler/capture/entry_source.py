@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, Sequence
 
 import torch
 
-from ..guards.source import Source
+from ..guards.source import Source, calc_text, scalar_text
+from ..symbolic.floats import FloatNode
 from .bytecode.regions import UNBOUND
 from .effects import Effect
 from .exceptions import traceback_at
@@ -121,6 +122,10 @@ class EntryWriter:
             if native is not None and type(owner).__getitem__ is not native.__getitem__:      # past what a subclass overrides
                 return f"{native.__name__}.__getitem__({base}, {subscript})"
             return f"{base}[{subscript}]"
+        if kind == "calc":
+            return calc_text(base, key)
+        if kind == "scalar":
+            return scalar_text(base, key, self.constant)
         return {"type": f"type({base})", "cell": f"{base}.cell_contents", "default": f"{base}.__defaults__[{key}]",
                 "kwdefault": f"{base}.__kwdefaults__[{key!r}]", "size": f"{base}.shape[{key}]", "stride": f"{base}.stride({key})",
                 "offset": f"{base}.storage_offset()"}[kind]
@@ -192,6 +197,8 @@ class EntryWriter:
         return name
 
     def _symbolic(self, v: Any) -> str:
+        if isinstance(v, torch.SymFloat) and isinstance(v.node, FloatNode):
+            return self.load(v.node.source)
         if not isinstance(v, torch.SymInt):
             from .operators import specialize
             return repr(specialize(v))

@@ -70,6 +70,7 @@ class Machine:
     def __init__(self, opts: Any, root_globals: dict):
         self.opts = opts
         self.env = ShapeEnv()
+        self.env.locate = self.user_line
         self.world = World(self, opts)
         self.graph = GraphBuilder(self)
         self.effects = EffectLog(self)
@@ -225,7 +226,7 @@ class Machine:
         return InlineGenerator(self, frame, self.root_index)
 
     # --- native code
-    def native(self, fn: Callable, *args: Any, **kwargs: Any) -> Any:
+    def native(self, fn: Callable, /, *args: Any, **kwargs: Any) -> Any:
         """Call native code; what it raises is the interpreted program's exception."""
         try:
             return fn(*args, **kwargs)

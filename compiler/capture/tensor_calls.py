@@ -10,6 +10,7 @@ import torch
 from ..graph.tensor import DataDependentError, TensorMeta, from_meta
 from ..guards import source as S
 from ..symbolic.expr import maybe_int
+from . import scalars
 from .signals import Break, Raised
 from .tensor_errors import true_error
 from .world import MISSING, TraceTensor
@@ -95,6 +96,8 @@ def _meta_of(t: torch.Tensor, device: Any = None) -> TensorMeta:
 def call_operator(m: Machine, fn: Callable, args: list) -> Any:
     """An operator of Python, at least one operand being a tensor."""
     args = [a if type(a) is TraceTensor or type(a) is int or type(a) is float else m.deep_plain(a) for a in args]
+    if scalars.holds_float(args):
+        return scalars.scalar_operation(m, fn, args, lambda f, a: call_operator(m, f, a))
     if fn in _INPLACE_OPERATORS:
         m.graph.writes_to(args[0])
     env = m.env
@@ -121,6 +124,10 @@ def call_function(m: Machine, fn: Callable, args: list, kwargs: dict) -> Any:
     """A torch function as one node."""
     args = [m.deep_plain(a) for a in args]
     kwargs = {k: m.deep_plain(v) for k, v in kwargs.items()}
+    if scalars.holds_float(args) or scalars.holds_float(kwargs.values()):
+        if not kwargs:
+            return scalars.scalar_operation(m, fn, args, lambda f, a: call_function(m, f, a, {}))
+        args, kwargs = scalars.pinned(args), scalars.pinned(kwargs)
     try:
         kind = _BREAK_FUNCTIONS.get(fn)
     except TypeError:
@@ -147,6 +154,11 @@ def call_method(m: Machine, obj: TraceTensor, name: str, args: list, kwargs: dic
         raise Break(kind)
     args = [m.deep_plain(a) for a in args]
     kwargs = {k: m.deep_plain(v) for k, v in kwargs.items()}
+    if scalars.holds_float(args) or scalars.holds_float(kwargs.values()):
+        same = scalars.METHODS.get(name)
+        if same is not None and not kwargs:
+            return call_operator(m, same, [obj, *args]) if name.endswith("_") else call_function(m, same, [obj, *args], {})
+        args, kwargs = scalars.pinned(args), scalars.pinned(kwargs)
     if name in ("storage_offset", "is_inference"):
         m.world.rely_on_tensor(obj, name)
         if name == "is_inference" and id(obj) in m.world.reals:
@@ -242,6 +254,7 @@ FACTORIES = frozenset((*_SIZED, torch.full, torch.arange, torch.linspace, torch.
 
 def call_factory(m: Machine, fn: Callable, args: list, kwargs: dict) -> Any:
     """A function that makes a tensor from plain values. It never draws random numbers nor allocates: it runs on the meta device."""
+    args, kwargs = scalars.pinned(args), scalars.pinned(kwargs)
     args = [m.deep_plain(a) for a in args]
     kwargs = {k: m.deep_plain(v) for k, v in kwargs.items()}
     if fn is torch.tensor and args and type(args[0]) is TraceTensor:

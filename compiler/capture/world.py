@@ -36,6 +36,7 @@ from .bytecode.regions import UNBOUND
 from .generators import InlineGenerator
 from .inline_policy import is_trusted_module
 from .lookups import MISSING, Missing
+from .scalars import float_symbol
 from .signals import Break, Skip
 
 __all__ = ["World", "ATOMS", "CONTAINERS", "NULL", "Missing", "MISSING", "TraceTensor", "BOUND_NATIVE", "IMMUTABLE", "native_owner",
@@ -101,6 +102,8 @@ class World:
         self.shadowed: dict[int, Any] = {}          # id of a shadow's content -> the outside container
         self.cell_contents: dict[int, Source] = {}  # id of an outside cell -> source of its content
         self.state_relied: dict[str, Any] = {}
+        self.float_sources: dict[Source, float] = {}    # floats that may vary
+        self.scalars: dict[Source, TraceTensor] = {}    # their inputs of the graph
         self.class_lookups: dict[int, tuple[type, dict[str, Any]]] = {}
 
     # --- guards
@@ -162,6 +165,9 @@ class World:
         t = type(value)
         if t is int:
             return self._load_int(value, source, why)
+        if t is float and self._varies(source, self.opts.dynamic_floats):
+            self.float_sources[source] = value
+            return float_symbol(self.machine, value, source)
         if t in ATOMS:
             if t in SINGLETONS:
                 self.guard(source, "ID", value, why)
@@ -238,15 +244,28 @@ class World:
                 self.anchor(part)
 
     def _load_int(self, value: int, source: Source, why: str) -> Any:
-        dynamic = source in self.opts.dynamic_ints or (self.opts.dynamic is True and value > 1 and source.root.kind == "local"
-                                                       and source.base is None)
-        if not dynamic or value in (0, 1) or value < 0:
+        if not self._varies(source, self.opts.dynamic_ints) or value in (0, 1) or value < 0:
             self.guard(source, "EQUALS", value, why)
             return value
         symint = self.env.create_symbol(value, source)
         expr = self.env.to_expr(symint)
         self.guard(source, "INT_SYMBOL", expr, why)
         return symint
+
+    def _varies(self, source: Source, known: Any) -> bool:
+        """Whether a number is a symbol: one that changed before, or any argument under dynamic=True."""
+        return source in known or (self.opts.dynamic is True and source.kind == "local")
+
+    def float_guards(self) -> list[Guard]:
+        """FLOAT where the number may vary; by its value where something needed the number."""
+        guards = []
+        for source, value in self.float_sources.items():
+            pinned = self.env.pinned_floats.get(source)
+            if pinned is not None:
+                guards.append(Guard(source, "EQUALS", value, *pinned, "the number itself is used"))
+            else:
+                guards.append(Guard(source, "FLOAT", tuple(self.env.float_facts.get(source, ())), None, None, "passed to the graph"))
+        return guards
 
     def load_tensor(self, real: torch.Tensor, source: Source) -> Any:
         """A graph input for an outside tensor; one per tensor object."""

@@ -17,7 +17,7 @@ from .python_program import PythonGuardProgram, evaluate_source
 from .source import Source
 from .state import read_field
 from .tensors import is_symbol, tensor_mismatch
-from .values import Unreachable, class_holds, const_equal, dict_keys, length, same_code
+from .values import Unreachable, class_holds, const_equal, float_holds, dict_keys, length, same_code
 
 __all__ = ["explain_failure", "brief"]
 
@@ -240,6 +240,12 @@ def _plain(guard: Guard, name: str, value: Any) -> GuardFailure:
     elif kind == "INT_SYMBOL":
         f.expected_text, f.got_text = f"`{name}` was an int of 2 or more", f"`{name}` is {brief(value)}"
         f.suggestion = "0 and 1 are always compiled apart"
+    elif kind == "FLOAT" and type(value) is float:
+        op, c, outcome = next((f for f in expected or () if not float_holds(value, (f,))), ("", 0.0, True))
+        sign = {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!="}.get(op, "")
+        f.expected_text = f"`{name} {sign} {c}` was {outcome}"
+        f.got_text = f"`{name}` is {brief(value)}"
+        f.suggestion = "a branch of the code depends on this number; each side has its own entry"
     elif kind == "FLOAT":
         f.expected_text, f.got_text = f"`{name}` was a float", f"`{name}` is {brief(value)}"
         f.suggestion = f"pass float({name})"

@@ -13,7 +13,8 @@ LACKS           a key that the dict at source does not have
 HASATTR         (name, bool): whether the attribute exists, instance and class alike
 TENSOR          TensorSpec
 INT_SYMBOL      Expr symbol: the value is an int (not bool) of 2 or more, within 64 bits, and binds this size symbol
-FLOAT           any float; the value is passed into the graph
+FLOAT           any float of which the comparisons in the tuple hold, each (operator's name, constant, outcome); the value is
+                passed into the graph
 PREDICATE       boolean Expr over the size symbols that TENSOR and INT_SYMBOL guards bound; source may be None
 ALIAS           Source: both sources give the same object
 NO_ALIAS        tuple of Sources: the objects are all different

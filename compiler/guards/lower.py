@@ -13,7 +13,7 @@ from .guard import Guard, TensorSpec
 from .plan import Plan
 from .state import flag_function, read_field
 from .tensors import is_symbol, key_template, tensor_mismatch
-from .values import Unreachable, plain_key, same_code, step
+from .values import COMPARISONS, Unreachable, plain_key, same_code, step
 
 __all__ = ["lower_plan"]
 
@@ -129,7 +129,8 @@ class _Lowering:
         if kind == "INT_SYMBOL":
             return self._make("C_INT", n=payload[0], **common)
         if kind == "FLOAT":
-            return self._make("C_FLOAT", **common)
+            facts = tuple((COMPARISONS.index(op), c, outcome) for op, c, outcome in payload or ())
+            return self._make("C_FLOAT", data=facts, **common)
         if kind == "PREDICATE":
             return self._make("C_EXPR", data=self._expr(payload), ask=_expr_asker(payload), **common)
         if kind in ("ALIAS", "NO_ALIAS", "NO_OVERLAP"):

@@ -22,6 +22,7 @@ from .values import (
     const_equal,
     dict_has,
     dict_keys,
+    float_holds,
     key_equal,
     length,
     load_attr,
@@ -185,7 +186,7 @@ class PythonGuardProgram:
             bindings[name] = value
             return value >= 2
         if kind == "FLOAT":
-            return type(value) is float
+            return float_holds(value, expected or ())
         if kind == "PREDICATE":
             try:
                 return bool(expected.eval(bindings)) if hasattr(expected, "eval") else bool(expected)

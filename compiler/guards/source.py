@@ -8,10 +8,13 @@ hash-consed, so `is` compares them.
 from __future__ import annotations
 
 import weakref
-from typing import Any, Hashable
+from typing import Any, Callable, Hashable
+
+import torch
 
 __all__ = ["Source", "local", "closure", "glob", "builtin", "function", "attr", "item", "dict_value", "type_of",
-           "cell", "const", "default", "kwdefault", "size", "stride", "storage_offset", "tensor_grad"]
+           "cell", "const", "default", "kwdefault", "size", "stride", "storage_offset", "calc", "scalar",
+           "tensor_grad", "calc_text", "scalar_text"]
 
 _table: dict[tuple, "Source"] = {}
 # Paths that start at an object itself live as long as somebody uses them: they must not keep the object for ever.
@@ -38,6 +41,8 @@ class Source:
     size      src    dim             base.shape[dim]     base is a tensor
     stride    src    dim             base.stride(dim)
     offset    src    None            base.storage_offset()
+    calc      src    (op, c, r)      base op c, or c op base where r; op add, sub, mul or truediv, c the repr of a float. Never guarded
+    scalar    src    (dtype, device) a 0-dim tensor of the float at base. Never guarded
     """
 
     __slots__ = ("kind", "base", "key", "_hash", "__weakref__")
@@ -82,9 +87,11 @@ class Source:
             return f"{b}.{self.key}"
         if k in ("item", "dict"):
             return f"{b}[{self.key!r}]"
+        if k == "calc":
+            return calc_text(b, self.key)
         return {"type": f"type({b})", "cell": f"{b}.cell_contents", "default": f"{b}.__defaults__[{self.key}]",
                 "kwdefault": f"{b}.__kwdefaults__[{self.key!r}]", "size": f"{b}.shape[{self.key}]",
-                "stride": f"{b}.stride({self.key})", "offset": f"{b}.storage_offset()"}[k]
+                "stride": f"{b}.stride({self.key})", "offset": f"{b}.storage_offset()", "scalar": b}[k]
 
     def code(self, fn: str = "__fn", consts: dict[str, Any] | None = None) -> str:
         """A Python expression that reloads the value inside an entry function, whose parameters carry the frame's own
@@ -118,9 +125,35 @@ class Source:
             if consts is not None:
                 consts[name] = key
             return f"{b}[{name}]"
+        if k == "calc":
+            return calc_text(b, self.key)
+        if k == "scalar":
+            return scalar_text(b, self.key, lambda obj: _const_name(obj, consts))
         return {"type": f"type({b})", "cell": f"{b}.cell_contents", "default": f"{b}.__defaults__[{self.key}]",
                 "kwdefault": f"{b}.__kwdefaults__[{self.key!r}]", "size": f"{b}.shape[{self.key}]",
                 "stride": f"{b}.stride({self.key})", "offset": f"{b}.storage_offset()"}[k]
+
+
+_OPERATORS = {"add": "+", "sub": "-", "mul": "*", "truediv": "/"}
+
+
+def calc_text(base: str, key: tuple[str, str, bool]) -> str:
+    """The Python text of a `calc` step over the text of its base."""
+    op, c, reflected = key
+    return f"({c} {_OPERATORS[op]} {base})" if reflected else f"({base} {_OPERATORS[op]} {c})"
+
+
+def scalar_text(base: str, key: tuple[Any, Any], name: Callable[[Any], str]) -> str:
+    """The Python text of a `scalar` step; `name` gives the name of an object that the text needs."""
+    dtype, device = key
+    return f"{name(torch.full)}((), {base}, dtype={name(dtype)}, device={name(device)})"
+
+
+def _const_name(obj: Any, consts: dict[str, Any] | None) -> str:
+    name = f"_const_{id(obj):x}"
+    if consts is not None:
+        consts[name] = obj
+    return name
 
 
 def _make(kind: str, base: Source | None, key: Any) -> Source:
@@ -154,4 +187,6 @@ def kwdefault(base: Source, name: str) -> Source: return _make("kwdefault", base
 def size(base: Source, dim: int) -> Source: return _make("size", base, dim)
 def stride(base: Source, dim: int) -> Source: return _make("stride", base, dim)
 def storage_offset(base: Source) -> Source: return _make("offset", base, None)
+def calc(base: Source, op: str, c: float, reflected: bool) -> Source: return _make("calc", base, (op, repr(c), reflected))   # 0.0 and -0.0 are equal keys
+def scalar(base: Source, dtype: Any, device: Any) -> Source: return _make("scalar", base, (dtype, device))
 def tensor_grad(base: Source) -> Source: return _make("attr", base, "grad")

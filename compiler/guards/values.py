@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import enum
 import math
+import operator
 import re
 import types
 import weakref
@@ -27,6 +28,8 @@ __all__ = [
     "instance_dict",
     "dict_keys",
     "dict_has",
+    "float_holds",
+    "COMPARISONS",
     "same_code",
     "class_lookup",
     "class_holds",
@@ -128,6 +131,14 @@ def _dict_get(d: dict, key: Any) -> Any:
         if k is key:
             return v
     return _MISSING
+
+
+COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne")     # as C numbers them
+
+
+def float_holds(value: Any, facts: tuple) -> bool:
+    """Whether a FLOAT guard's comparisons come out as they did."""
+    return type(value) is float and all(getattr(operator, op)(value, c) is outcome for op, c, outcome in facts)
 
 
 def dict_has(d: dict, key: Any) -> bool:

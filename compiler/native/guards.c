@@ -468,8 +468,19 @@ static int check(Run *r, const Ins *i)
         r->bound[i->n] = 1;
         return n >= 2;
     }
-    case C_FLOAT:
-        return PyFloat_CheckExact(v);
+    case C_FLOAT: {
+        if (!PyFloat_CheckExact(v))
+            return FAILED;
+        double x = PyFloat_AS_DOUBLE(v);
+        const FloatFact *fact = i->data;
+        for (Py_ssize_t k = 0; k < i->n; k++, fact++) {
+            double c = fact->constant;
+            int outcome[6] = {x < c, x <= c, x > c, x >= c, x == c, x != c};
+            if (outcome[fact->comparison] != fact->outcome)
+                return FAILED;
+        }
+        return HOLDS;
+    }
     case C_EXPR: {
         int64_t yes;
         if (i->data && expr_run(i->data, r->values, &yes))

@@ -140,6 +140,25 @@ static int sizes_new(Ins *i, PyObject *sizes)
     return 0;
 }
 
+static int facts_new(Ins *i, PyObject *facts)
+{
+    i->n = PyTuple_Check(facts) ? PyTuple_GET_SIZE(facts) : 0;
+    FloatFact *out = i->data = PyMem_Calloc((size_t)i->n + 1, sizeof *out);
+    if (out == NULL) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    for (Py_ssize_t k = 0; k < i->n; k++) {
+        if (!PyArg_ParseTuple(PyTuple_GET_ITEM(facts, k), "idp", &out[k].comparison, &out[k].constant, &out[k].outcome))
+            return -1;
+        if (out[k].comparison < 0 || out[k].comparison > 5) {
+            PyErr_SetString(PyExc_ValueError, "there are six comparisons");
+            return -1;
+        }
+    }
+    return 0;
+}
+
 /* (op, slot, base, guard, object, number, hash, flag, data, ask) */
 static int ins_init(Ins *i, PyObject *tuple)
 {
@@ -186,6 +205,8 @@ static int ins_init(Ins *i, PyObject *tuple)
         return data == Py_None || (i->data = expr_new(data)) ? 0 : -1;
     case C_SIZES:
         return sizes_new(i, data);
+    case C_FLOAT:
+        return facts_new(i, data);
     case C_ALIAS: case C_NO_ALIAS: case C_NO_OVERLAP:
         return slots_new(i, data);
     case C_FUNCTION: {

@@ -1,7 +1,7 @@
 """ShapeEnv: the size symbols of one capture, their hints and ranges, and every branch that was taken on a size."""
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Callable
 
 import torch
 
@@ -34,6 +34,9 @@ class ShapeEnv:
         self.replacements: dict[str, Expr] = {}
         self.location: tuple[str | None, int | None] = (None, None)
         self.why = ""
+        self.float_facts: dict[Any, list[Any]] = {}         # Source of a float that may vary -> comparisons it was in
+        self.pinned_floats: dict[Any, tuple[str | None, int | None]] = {}    # Source of one used as a number -> the line
+        self.locate: Callable[[], tuple[str | None, int | None]] = lambda: self.location
         self._by_source: dict[Any, str] = {}
         self._decided: dict[Expr, bool] = {}
 
@@ -52,6 +55,17 @@ class ShapeEnv:
         if source is not None:
             self._by_source[source] = name
         return self.wrap(E.symbol(name))
+
+    # ---- floats that may differ from call to call (floats.py)
+    def pin_float(self, source: Any) -> None:
+        """The value of this float is relied on."""
+        self.pinned_floats.setdefault(source, self.locate())
+
+    def float_fact(self, source: Any, fact: Any) -> None:
+        """The outcome of a comparison of this float with a constant is relied on."""
+        facts = self.float_facts.setdefault(source, [])
+        if fact not in facts:
+            facts.append(fact)
 
     def wrap(self, e: IntLike) -> "torch.SymInt | int":
         return wrap(e, self)

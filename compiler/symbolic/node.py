@@ -124,13 +124,17 @@ class SymNode(_TorchSymNode):
 
     # ---- integer arithmetic
     def add(self, o: "SymNode") -> "SymNode":
-        return self._int_or_float(operator.add, o)
+        return self._int_or_float(operator.add, o, "add")
 
     def sub(self, o: "SymNode") -> "SymNode":
-        return self._int_or_float(operator.sub, o)
+        return self._int_or_float(operator.sub, o, "sub")
 
     def mul(self, o: "SymNode") -> "SymNode":
-        return self._int_or_float(operator.mul, o)
+        return self._int_or_float(operator.mul, o, "mul")
+
+    def reflected(self, op: str, f: Callable, o: "SymNode") -> "SymNode | None":
+        """`o op self`, where this node computes that itself (floats.py)."""
+        return None
 
     def mod(self, o: "SymNode") -> "SymNode":
         return self._int_or_float(operator.mod, o)
@@ -200,7 +204,10 @@ class SymNode(_TorchSymNode):
     def _number(self) -> int | float:
         return self.expr if self.pytype is float else self.guard_int("", 0)
 
-    def _int_or_float(self, f: Callable, o: "SymNode") -> "SymNode":
+    def _int_or_float(self, f: Callable, o: "SymNode", op: str = "") -> "SymNode":
+        other = o.reflected(op, f, self) if op else None
+        if other is not None:
+            return other
         if self.pytype is float or o.pytype is float:
             return self.wrap_float(f(float(self._number()), float(o._number())))
         return SymNode(f(self.expr, o.expr), self.env)
@@ -209,6 +216,9 @@ class SymNode(_TorchSymNode):
         return self if self.pytype is float else self.wrap_float(self._number())
 
     def truediv(self, o: "SymNode") -> "SymNode":
+        other = o.reflected("truediv", operator.truediv, self)
+        if other is not None:
+            return other
         return self.wrap_float(self._number() / o._number())
 
     float_truediv = int_truediv = truediv
