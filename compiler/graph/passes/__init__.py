@@ -9,6 +9,7 @@ from typing import Any, Callable
 
 from ..aten import AtenGraph
 from . import clean, fold
+from .attention import attention
 
 __all__ = ["PASSES", "insert", "remove", "run_passes", "pass_names", "fingerprint"]
 
@@ -18,6 +19,7 @@ Pass = Callable[[AtenGraph], "AtenGraph | None"]
 PASSES: list[tuple[str, str, Pass]] = [
     ("cse_recorded", "recorded", clean.common_subexpressions),
     ("dce_recorded", "recorded", clean.dead_code),
+    ("attention", "recorded", attention),
     ("constant_folding", "decomposed", fold.constant_folding),
     ("no_ops", "decomposed", clean.no_ops),
     ("view_chains", "decomposed", clean.view_chains),

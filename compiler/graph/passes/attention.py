@@ -1,0 +1,148 @@
+"""Attention written by hand, softmax(q @ k^T * scale) @ v, as one call of the library's kernel (CUDA, half precision, inference).
+
+Matched on the recorded graph, where softmax is one operator and everything around it views, conversions and scaling. Each value on
+the way may have no other use: a gradient's formulas need them, so a graph with a backward keeps them. What has a mask or a
+dropout stays as it is: rows that are masked as a whole give NaN by hand and 0 in the kernels.
+"""
+from __future__ import annotations
+
+import operator
+from typing import Any, Sequence
+
+import torch
+from torch.fx import Node
+
+from ...symbolic.expr import as_expr
+from ..aten import AtenGraph
+from ..meta import lookup
+from ..meta.core import TensorMeta, contiguous_strides
+
+__all__ = ["attention"]
+
+aten = torch.ops.aten
+_VIEWS = frozenset((aten.view.default, aten._unsafe_view.default, aten.reshape.default, aten.expand.default, aten.clone.default, aten.contiguous.default,
+                    aten.alias.default))
+_KERNEL = aten._scaled_dot_product_flash_attention.default
+
+
+def attention(a: AtenGraph) -> None:
+    for softmax in [n for n in a.graph.nodes if n.target is aten._softmax.default]:
+        found = _match(softmax)
+        if found is not None:
+            _replace(a, *found)
+
+
+def _match(softmax: Node) -> tuple[Node, Node, Node, float, Node] | None:
+    """(first operand, second operand, values, scale, last product) of the pattern."""
+    m = softmax.meta["val"]
+    if m.device.type != "cuda" or softmax.args[1] not in (-1, len(m.shape) - 1):
+        return None
+    scale, x = 1.0, softmax.args[0]
+    while isinstance(x, Node) and x.target is not aten.bmm.default:
+        if len(x.users) != 1:
+            return None
+        number = x.args[1] if len(x.args) > 1 and isinstance(x.args[1], (int, float)) else None
+        if x.target in (aten.div.Tensor, aten.div.Scalar) and number and len(x.args) == 2 and not x.kwargs:
+            scale /= number
+        elif x.target in (aten.mul.Tensor, aten.mul.Scalar) and number and not x.kwargs:
+            scale *= number
+        elif x.target is aten._to_copy.default:
+            if set(x.kwargs) - {"dtype"} or not x.meta["val"].dtype.is_floating_point:
+                return None
+        elif x.target not in _VIEWS or not _same_rows(x):
+            return None
+        x = x.args[0]
+    if not isinstance(x, Node) or len(x.users) != 1:
+        return None
+    product, y = x, softmax
+    while True:
+        if len(y.users) != 1:
+            return None
+        user = next(iter(y.users))
+        if user.target is aten.bmm.default:
+            if user.args[0] is not y:
+                return None
+            break
+        if not (user.target in _VIEWS and _same_rows(user) or user.target is aten._to_copy.default and not set(user.kwargs) - {"dtype"}):
+            return None
+        y = user
+    q, k, v = product.args[0], product.args[1], user.args[1]
+    if not _fits(q.meta["val"], k.meta["val"], v.meta["val"], scale) or _is_output(product):
+        return None
+    return q, k, v, scale, user
+
+
+def _same_rows(view: Node) -> bool:
+    """Whether a view keeps the last dimension and the number of elements."""
+    before, after = view.args[0].meta["val"], view.meta["val"]
+    return bool(before.shape) and len(after.shape) > 1 and before.shape[-1] == after.shape[-1] and _count(before.shape) is _count(after.shape)
+
+
+def _count(shape: Sequence[Any]) -> Any:
+    n = as_expr(1)
+    for s in shape:
+        n = n * as_expr(s)
+    return n
+
+
+def _fits(q: TensorMeta, k: TensorMeta, v: TensorMeta, scale: float) -> bool:
+    d = q.shape[-1]
+    return (q.dtype in (torch.float16, torch.bfloat16) and k.dtype == v.dtype == q.dtype and isinstance(d, int) and d <= 256 and d % 8 == 0
+            and v.shape[-1] == d and k.shape[-1] is not None and scale > 0)
+
+
+def _is_output(n: Node) -> bool:
+    return any(u.op == "output" for u in n.users)
+
+
+def _source(n: Node, shape3: Sequence[Any]) -> Node | None:
+    """The four-dimensional tensor that `n`, (batch * heads, rows, columns), is a view or a copy of."""
+    while n.target in _VIEWS:
+        m = n.meta["val"]
+        if len(m.shape) == 4 and n.target is not aten.expand.default:
+            above = n.args[0]
+            if not (above.target in _VIEWS and tuple(above.meta["val"].shape) == tuple(m.shape)) and n.target not in (aten.clone.default, aten.contiguous.default):
+                return n
+        up = n.args[0]
+        if _count(up.meta["val"].shape) is not _count(m.shape):
+            break                                          # an expansion
+        if len(m.shape) == 4 and len(up.meta["val"].shape) != 4:
+            return n
+        n = up
+    m = n.meta["val"]
+    ok = len(m.shape) == 4 and m.shape[2] == shape3[1] and m.shape[3] == shape3[2] and _count(m.shape[:2]) is as_expr(shape3[0])
+    return n if ok else None
+
+
+def _replace(a: AtenGraph, q: Node, k: Node, v: Node, scale: float, last: Node) -> None:
+    g = a.graph
+    operands = [_source(n, n.meta["val"].shape) for n in (q, k, v)]
+    heads = {tuple(n.meta["val"].shape[:2]) for n in operands if n is not None}
+    with g.inserting_before(last):
+        if None in operands or len(heads) != 1:
+            operands = [_call(g, last, aten.unsqueeze.default, n, 0) for n in (q, k, v)]
+        q4, kt, v4 = operands
+        k4 = _call(g, last, aten.permute.default, kt, [0, 1, 3, 2])
+        if k4.meta["val"].stride[-1] != 1:
+            k4 = _call(g, last, aten.clone.default, k4, memory_format=torch.contiguous_format)
+        out = _call(g, last, _KERNEL, q4, k4, v4, 0.0, False, False, scale=scale)
+        first = g.call_function(operator.getitem, (out, 0))
+        first.meta = {**last.meta, "val": out.meta["val"][0]}
+        m = last.meta["val"]
+        b, h, n, d = q4.meta["val"].shape
+        dense = first
+        if tuple(first.meta["val"].stride) != tuple(contiguous_strides((b, h, n, d))):
+            dense = _call(g, last, aten.clone.default, first, memory_format=torch.contiguous_format)
+        flat = g.call_function(aten.view.default, (dense, list(m.shape)))
+        flat.meta = dict(last.meta)
+    last.replace_all_uses_with(flat)
+    g.eliminate_dead_code()
+
+
+def _call(g: Any, like: Node, op: Any, *args: Any, **kwargs: Any) -> Node:
+    """A new node with its metadata by rule; lines and module of `like`."""
+    n = g.call_function(op, args, kwargs)
+    plain = [x.meta["val"] if isinstance(x, Node) else x for x in args]
+    f = lookup(op)
+    n.meta = {**like.meta, "val": f(*plain, **kwargs)}
+    return n

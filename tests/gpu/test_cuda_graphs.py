@@ -1,0 +1,149 @@
+"""mode="reduce-overhead" on a GPU: replays give what eager gives, and what is not captured says why."""
+import gc
+
+import pytest
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+import tcompile
+from tcompile.compiler.runtime.gpu import graphs
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device on this machine")
+
+
+@pytest.fixture(autouse=True)
+def always_kept(monkeypatch):
+    """Whether a replay pays off depends on the machine: these tests are about results."""
+    monkeypatch.setattr(graphs.CudaGraphs, "_worth_it", lambda *a: "")
+
+
+def model(n=6):
+    torch.manual_seed(0)
+    return nn.Sequential(*[m for _ in range(n) for m in (nn.Linear(64, 64), nn.ReLU(), nn.LayerNorm(64))]).cuda().eval()
+
+
+def live() -> list:
+    return [o for o in gc.get_objects() if isinstance(o, graphs.CudaGraphs) and o.captured]
+
+
+def test_replays_with_moving_inputs_and_results_that_stay():
+    m = model()
+    c = tcompile.compile(m, mode="reduce-overhead")
+    before = len(live())
+    kept = []
+    with torch.no_grad():
+        for i in range(12):
+            x = torch.randn(16, 64, device="cuda")
+            kept.append((c(x), m(x)))
+    assert len(live()) > before
+    for got, want in kept:                       # every one is still what it was
+        torch.testing.assert_close(got, want, atol=1e-5, rtol=1e-4)
+
+
+def test_parameters_that_move_or_change():
+    m = model(2)
+    c = tcompile.compile(m, mode="reduce-overhead")
+    x = torch.randn(16, 64, device="cuda")
+    with torch.no_grad():
+        for i in range(16):
+            if i == 6:
+                m[0].weight.add_(0.1)            # in place: the graph reads the new values
+            if i == 8:
+                m[0].weight.data = m[0].weight.data * 2 + 1     # another memory
+            torch.testing.assert_close(c(x), m(x), atol=1e-4, rtol=1e-3)
+
+
+def test_sizes_have_a_graph_each():
+    m = model(2)
+    c = tcompile.compile(m, mode="reduce-overhead", dynamic=True)
+    with torch.no_grad():
+        for i in range(24):
+            x = torch.randn((5, 9, 33)[i % 3], 64, device="cuda")
+            torch.testing.assert_close(c(x), m(x), atol=1e-5, rtol=1e-4)
+
+
+def test_inputs_that_are_written():
+    state = torch.zeros(64, 64, device="cuda")
+    other = torch.zeros(64, 64, device="cuda")
+
+    def f(x, s):
+        s.add_(x)
+        return torch.sin(s) + 1
+    c = tcompile.compile(f, mode="reduce-overhead")
+    for i in range(8):
+        x = torch.randn(64, 64, device="cuda")
+        version = state._version
+        torch.testing.assert_close(c(x, state), f(x, other))
+        torch.testing.assert_close(state, other)
+        assert state._version > version
+
+
+def test_random_numbers_go_on_and_follow_the_seed():
+    x = torch.ones(4096, device="cuda")
+    c = tcompile.compile(lambda a: F.dropout(a * 1.0, 0.5, True) + 0.0, mode="reduce-overhead")
+    outs = [c(x) for _ in range(6)]
+    assert not any(torch.equal(a, b) for a, b in zip(outs, outs[1:]))
+    torch.manual_seed(3)
+    a = c(x)
+    torch.manual_seed(3)
+    assert torch.equal(a, c(x))
+
+
+def test_two_models_share_a_pool_on_two_streams():
+    a, b = model(3), model(4)
+    ca, cb = tcompile.compile(a, mode="reduce-overhead"), tcompile.compile(b, mode="reduce-overhead")
+    side = torch.cuda.Stream()
+    x = torch.randn(256, 64, device="cuda")
+    torch.cuda.synchronize()
+    with torch.no_grad():
+        for i in range(20):
+            ya = ca(x)
+            with torch.cuda.stream(side):
+                yb = cb(x)
+            torch.cuda.synchronize()
+            torch.testing.assert_close(ya, a(x), atol=1e-5, rtol=1e-4)
+            torch.testing.assert_close(yb, b(x), atol=1e-5, rtol=1e-4)
+
+
+def test_training_with_graphs():
+    import copy
+    m1 = model(2).train()
+    m2 = copy.deepcopy(m1)
+    c = tcompile.compile(m1, mode="reduce-overhead")
+    o1, o2 = torch.optim.SGD(m1.parameters(), 0.05), torch.optim.SGD(m2.parameters(), 0.05)
+    for i in range(8):
+        x = torch.randn(32, 64, device="cuda")
+        for m, o in ((c, o1), (m2, o2)):
+            o.zero_grad()
+            m(x).square().mean().backward()
+            o.step()
+    for p, q in zip(m1.parameters(), m2.parameters()):
+        torch.testing.assert_close(p, q, atol=1e-4, rtol=1e-3)
+
+
+def test_inside_of_a_capture_of_the_user():
+    c = tcompile.compile(lambda a: torch.sin(a) * 2, mode="reduce-overhead")
+    x = torch.randn(100, device="cuda")
+    for _ in range(5):
+        c(x)
+    g = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(g):
+        y = c(x)
+    x.fill_(1.0)
+    g.replay()
+    torch.testing.assert_close(y, torch.sin(x) * 2)
+
+
+def test_memory_after_many_calls():
+    m = model(3)
+    c = tcompile.compile(m, mode="reduce-overhead")
+    with torch.no_grad():
+        for _ in range(6):
+            c(torch.randn(16, 64, device="cuda"))
+        torch.cuda.synchronize()
+        before = torch.cuda.memory_allocated()
+        for _ in range(1000):
+            c(torch.randn(16, 64, device="cuda"))
+        torch.cuda.synchronize()
+        assert torch.cuda.memory_allocated() <= before
