@@ -15,6 +15,7 @@ import torch
 
 from . import containers, polyfills, tensor_calls
 from .builtin_calls import CLASSES, cls, function, made_by_native
+from .elements import as_index, settle_keys
 from .signals import Break, Raised
 from .generators import InlineGenerator
 from .world import ATOMS, MISSING, NULL, TraceTensor
@@ -273,7 +274,7 @@ def id_(m: Machine, value: Any) -> int:
 
 
 @function(globals, dir, exec, eval, compile, input, open, breakpoint, __import__)
-def refused(m: Machine, *args: Any, **kwargs: Any) -> Any:
+def refused(m: Machine, /, *args: Any, **kwargs: Any) -> Any:
     raise Break("unsupported", "a builtin that reads or changes the frame, or does input and output, is called")
 
 
@@ -301,7 +302,7 @@ def reduce_(m: Machine, fn: Any, iterable: Any, initial: Any = MISSING) -> Any:
 
 # --- classes
 @cls(type)
-def type_(m: Machine, *args: Any, **kwargs: Any) -> Any:
+def type_(m: Machine, /, *args: Any, **kwargs: Any) -> Any:
     if len(args) == 1:
         return m.world.type_of(args[0])
     from .classes import _check_class, make_class
@@ -331,7 +332,7 @@ def super_(m: Machine, *args: Any) -> Any:
 
 
 @cls(int)
-def int_(m: Machine, *args: Any, **kwargs: Any) -> Any:
+def int_(m: Machine, /, *args: Any, **kwargs: Any) -> Any:
     from .operators import python_method
     if args and type(args[0]) is TraceTensor:
         raise Break("item", "int() reads the value of a tensor into Python")
@@ -369,7 +370,7 @@ def bool_(m: Machine, value: Any = False) -> bool:
 
 
 @cls(str)
-def str_(m: Machine, *args: Any, **kwargs: Any) -> str:
+def str_(m: Machine, /, *args: Any, **kwargs: Any) -> str:
     from .operators import to_text
     if len(args) == 1 and not kwargs:
         return to_text(m, args[0], "str")
@@ -388,12 +389,16 @@ def tuple_(m: Machine, *args: Any) -> tuple:
 
 @cls(set)
 def set_(m: Machine, *args: Any) -> set:
-    return m.native(set, list(_native_iter(m, args[0]))) if args else set()
+    items = list(_native_iter(m, args[0])) if args else []
+    settle_keys(m, items)
+    return m.native(set, items)
 
 
 @cls(frozenset)
 def frozenset_(m: Machine, *args: Any) -> frozenset:
-    return m.native(frozenset, list(_native_iter(m, args[0]))) if args else frozenset()
+    items = list(_native_iter(m, args[0])) if args else []
+    settle_keys(m, items)
+    return m.native(frozenset, items)
 
 
 def _pairs(m: Machine, args: tuple) -> Any:
@@ -409,21 +414,22 @@ def _pairs(m: Machine, args: tuple) -> Any:
         if not hasattr(t, "__iter__") and not hasattr(t, "__getitem__"):
             raise Raised(TypeError(f"cannot convert dictionary update sequence element #{i} to a sequence"))
         pairs.append(tuple(m.iterate(pair)))
+    settle_keys(m, [pair[0] for pair in pairs if pair])
     return pairs
 
 
 @cls(dict)
-def dict_(m: Machine, *args: Any, **kwargs: Any) -> dict:
+def dict_(m: Machine, /, *args: Any, **kwargs: Any) -> dict:
     return m.native(dict, _pairs(m, args), **kwargs)
 
 
 @cls(collections.OrderedDict)
-def ordered_dict(m: Machine, *args: Any, **kwargs: Any) -> Any:
+def ordered_dict(m: Machine, /, *args: Any, **kwargs: Any) -> Any:
     return m.native(collections.OrderedDict, _pairs(m, args), **kwargs)
 
 
 @cls(collections.defaultdict)
-def default_dict(m: Machine, factory: Any = None, *args: Any, **kwargs: Any) -> Any:
+def default_dict(m: Machine, factory: Any = None, /, *args: Any, **kwargs: Any) -> Any:
     return m.native(collections.defaultdict, factory, _pairs(m, args), **kwargs)
 
 
@@ -437,7 +443,7 @@ def range_(m: Machine, *args: Any) -> Any:
     for a in args:
         if type(a) is TraceTensor:
             raise Break("data_dependent_loop")
-    return m.native(range, *[int(a) if isinstance(a, torch.SymInt) else a for a in args])
+    return m.native(range, *[int(a) if isinstance(a, torch.SymInt) else as_index(m, a) for a in args])
 
 
 @cls(slice)
@@ -481,7 +487,7 @@ def reversed_(m: Machine, value: Any) -> Any:
 
 
 @cls(property)
-def property_(m: Machine, *args: Any, **kwargs: Any) -> Any:
+def property_(m: Machine, /, *args: Any, **kwargs: Any) -> Any:
     return property(*args, **kwargs)
 
 
@@ -496,7 +502,7 @@ def classmethod_(m: Machine, fn: Any) -> Any:
 
 
 @cls(functools.partial)
-def partial_(m: Machine, fn: Any, *args: Any, **kwargs: Any) -> Any:
+def partial_(m: Machine, fn: Any, /, *args: Any, **kwargs: Any) -> Any:
     return m.world.create(m.native(functools.partial, fn, *args, **kwargs))
 
 
@@ -512,7 +518,7 @@ def size_(m: Machine, *args: Any) -> Any:
 
 
 @cls(torch.device)
-def device_(m: Machine, *args: Any, **kwargs: Any) -> Any:
+def device_(m: Machine, /, *args: Any, **kwargs: Any) -> Any:
     return m.native(torch.device, *args, **kwargs)
 
 
@@ -540,5 +546,5 @@ for _tool in vars(itertools).values():
 
 
 @cls(torch.autograd.profiler.record_function)
-def record_function_(m: Machine, *args: Any, **kwargs: Any) -> Any:
+def record_function_(m: Machine, /, *args: Any, **kwargs: Any) -> Any:
     return m.world.create(contextlib.nullcontext())

@@ -59,6 +59,7 @@ class CaptureOptions:
     in_order       the backend does the graph's calls in their order; else it changes inputs after all calls that may fail (raising.py)
     graph_name     class name of the GraphModule
     every_frame    frames without tensor work are captured too (tests of capture)
+    returned       returned(machine, value, outputs): told the stack value that the frame returns, and what the graph gives for it (export)
     """
     dynamic: bool | None = None
     dynamic_dims: Mapping[Source, Any] = field(default_factory=dict)
@@ -71,6 +72,7 @@ class CaptureOptions:
     graph_name: str = "graph"
     max_breaks: int = 64
     every_frame: bool = False
+    returned: Callable | None = None
 
 
 def capture_frame(code: types.CodeType, func: Any, args: tuple, *, globals: dict | None = None, opts: CaptureOptions | None = None) -> CaptureResult:
@@ -207,6 +209,8 @@ class _Attempt:
             writer.line(f"return {writer.value(value)}")
         except Unrebuildable as problem:
             self._break_at_origin(problem)
+        if self.opts.returned is not None:
+            self.opts.returned(machine, value, writer.outputs)
         return self._result(writer, [])
 
     def _broken(self, index: int) -> CaptureResult:

@@ -129,7 +129,7 @@ def new_object(m: Machine, cls: type, *args: Any, **kwargs: Any) -> Any:
     return m.world.create(obj)
 
 
-def build_class(m: Machine, body: Any, name: str, *given: Any, metaclass: Any = None, **kwargs: Any) -> Any:
+def build_class(m: Machine, body: Any, name: str, /, *given: Any, metaclass: Any = None, **kwargs: Any) -> Any:
     """`class name(*bases): ...` inside a captured function."""
     bases = m.native(types.resolve_bases, given) if _all_known(given) else given
     meta = metaclass if metaclass is not None else type
@@ -198,7 +198,7 @@ def _run_body(m: Machine, body: Any, namespace: dict) -> Any:
     return m.call_code(body.__code__, m.scope_of(body.__globals__), body, {}, body.__closure__ or (), namespace)
 
 
-def _build_class_entry(m: Machine, *args: Any, **kwargs: Any) -> Any:
+def _build_class_entry(m: Machine, /, *args: Any, **kwargs: Any) -> Any:
     return build_class(m, *args, **kwargs)
 
 

@@ -21,7 +21,21 @@ def note_frame(m: Machine, frame: Frame, ins: Any, exc: BaseException) -> None:
     if trail is None:
         trail = m.trails[id(exc)] = []
         m.world.keep.append(exc)
+        _use_eager_names(exc)
     trail.append(frame.position())
+
+
+_EAGER_NAMES = (("TraceTensor", "Tensor"), ("SymInt", "int"), ("SymFloat", "float"), ("SymBool", "bool"))
+
+
+def _use_eager_names(exc: BaseException) -> None:
+    """Native code names the classes of the stand-ins: 'SymInt' object is not callable."""
+    if exc.args and isinstance(exc.args[0], str) and not isinstance(exc, KeyError):
+        text = exc.args[0]
+        for ours, eager in _EAGER_NAMES:
+            text = text.replace(f"'{ours}'", f"'{eager}'")
+        if text != exc.args[0]:
+            exc.args = (text, *exc.args[1:])
 
 
 def _stand_in() -> Any:

@@ -8,6 +8,7 @@ from typing import Any, Callable
 from ..guards import source as S
 from ..symbolic.env import ShapeEnv
 from . import attributes, calls, containers, operators
+from .bytecode.memo import CodeMemo
 from .bytecode.instructions import Bytecode, decode
 from .effects import EffectLog
 from .exceptions import note_frame
@@ -48,19 +49,15 @@ class StopAt(BaseException):
         self.index = index
 
 
-_MAX_PROGRAMS = 4096
-_programs: dict[types.CodeType, tuple[Bytecode, list]] = {}
+_programs: CodeMemo[tuple[Bytecode, list]] = CodeMemo()
 
 
 def program_of(code: types.CodeType) -> tuple[Bytecode, list]:
-    """Decoded instructions paired with their handlers; the latest are kept."""
+    """Decoded instructions paired with their handlers."""
     got = _programs.get(code)
     if got is None:
         bytecode = decode(code)
-        program = [(HANDLERS.get(ins.op, _unsupported), ins) for ins in bytecode.instructions]
-        while len(_programs) >= _MAX_PROGRAMS:
-            del _programs[next(iter(_programs))]
-        got = _programs[code] = (bytecode, program)
+        got = _programs.set(code, (bytecode, [(HANDLERS.get(ins.op, _unsupported), ins) for ins in bytecode.instructions]))
     return got
 
 

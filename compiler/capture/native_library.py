@@ -93,7 +93,7 @@ for _fn in (json.dumps, json.loads, textwrap.dedent, textwrap.indent, textwrap.f
         PYTHON_FUNCTIONS[(_fn.__module__, _fn.__qualname__)] = _constant_function(_fn)
 
 
-def _methodcaller(m: Machine, *args: Any, **kwargs: Any) -> Any:
+def _methodcaller(m: Machine, /, *args: Any, **kwargs: Any) -> Any:
     return m.native(operator.methodcaller, *args, **kwargs)
 
 

@@ -10,7 +10,7 @@ import torch.fx
 from ..guards.guard import Guard
 from ..guards.source import Source
 
-__all__ = ["GraphInput", "CapturedGraph", "GraphBreak", "CaptureResult", "SkipFrame"]
+__all__ = ["GraphInput", "CapturedGraph", "GraphBreak", "Fix", "CaptureResult", "SkipFrame"]
 
 
 @dataclass
@@ -38,6 +38,22 @@ class CapturedGraph:
 
 
 @dataclass
+class Fix:
+    """A change of the source that removes a break: `new` in place of the lines start..end (from 1, both included), which read `old`.
+    `note` says what else changes by it."""
+    file: str
+    start: int
+    end: int
+    old: str
+    new: str
+    note: str = ""
+
+    def diff(self) -> str:
+        """The old lines with -, the new ones with +."""
+        return "\n".join([*(f"- {line}" for line in self.old.split("\n")), *(f"+ {line}" for line in self.new.split("\n"))])
+
+
+@dataclass
 class GraphBreak:
     """Why a graph ended before the function did."""
     kind: str                       # short machine name: "data_dependent_branch", "item", "print", "c_call", ...
@@ -51,6 +67,7 @@ class GraphBreak:
     function: str = ""
     call_chain: list = field(default_factory=list)       # [(function, file, line), ...] outermost first
     remedy: str = ""                # what to write instead, concretely
+    fix: Fix | None = None          # the same as a change of lines, where that is mechanical
 
 
 @dataclass

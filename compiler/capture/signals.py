@@ -16,7 +16,7 @@ class Raised(BaseException):
 
 
 class Break(BaseException):
-    """Capture cannot go on past the current instruction. `kind` is a row of `breaks.REASONS`."""
+    """Capture cannot go on past the current instruction. `kind` names rows of `breaks.CAUSES`."""
 
     def __init__(self, kind: str, reason: str = "", remedy: str = ""):
         super().__init__(kind, reason)

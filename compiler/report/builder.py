@@ -16,7 +16,7 @@ import re
 import time
 import uuid
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any, Iterator
 
 from .. import events
@@ -209,6 +209,7 @@ class ReportBuilder:
                     None,
                     1,
                     chain,
+                    None if getattr(b, "fix", None) is None else {**asdict(b.fix), "file": label(b.fix.file)},
                 )
             )
             self._tell("break", frame, None, f"line {b.line}: {b.reason}")

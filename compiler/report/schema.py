@@ -210,6 +210,7 @@ class Break:
     entry: int | None = None
     count: int = 1
     call_chain: list[FrameRef] = field(default_factory=list)
+    fix: dict[str, Any] | None = None  # a change of lines that removes it: file, start, end, old, new, note (capture/result.py Fix)
 
 
 @dataclass
@@ -355,13 +356,21 @@ class Fallback:
 
 @dataclass
 class NumericError:
-    """Error of one output or node against eager and a float64 reference."""
+    """Error of one node of a graph: this compiler's value and eager's, each against the same graph in float64. RMS errors are
+    relative to the RMS of the float64 values; `max_abs` is the largest difference between the two values."""
 
     name: str
     max_abs: float | None = None
     rms_vs_float64: float | None = None
     eager_rms_vs_float64: float | None = None
     node: str = ""
+    graph: int | None = None
+    op: str = ""
+    dtype: str = ""
+    file: str = ""
+    line: int | None = None
+    verdict: str = "same"  # "same" | "close" | "diverges" | "random" (not compared)
+    why: str = ""
 
 
 @dataclass

@@ -284,7 +284,7 @@ class More:
 
     def s_shared_list(self, i):
         v = self.fresh()
-        return [f"{i}{v}l = box['list']", f"{i}{v}l.append({self.pick(('n', self.tensor(), 'box'))})" if self.flag() else f"{i}{v}l[:] = {v}l[-3:] + [n]", f"{i}{v}l {self.pick(('+= [1]', '*= 1', '= ' + v + 'l + [2]'))}", f"{i}notes.append(len(box['list']))"]
+        return [f"{i}{v}l = box['list']", f"{i}{v}l.append({self.pick(('n', self.tensor(), 'box[repr(n)] if repr(n) in box else 3'))})" if self.flag() else f"{i}{v}l[:] = {v}l[-3:] + [n]", f"{i}{v}l {self.pick(('+= [1]', '*= 1', '= ' + v + 'l + [2]'))}", f"{i}notes.append(len(box['list']))"]
 
     def s_own_iterator(self, i):
         v, t = self.fresh(), self.tensor()
