@@ -102,9 +102,12 @@ def _engine(opts: Options, backend_options: dict[str, Any]) -> Engine:
     return e
 
 
-def explain(fn: Any, **kwargs: Any) -> Callable[..., Any]:
+def explain(fn: Any, *, check: bool = False, **kwargs: Any) -> Callable[..., Any]:
     """`explain(fn)(*args)` compiles `fn` anew for these arguments, calls it, and returns a CompileReport of what happened.
-    Keywords are those of `compile`. The call's own value is `report.result`."""
+    Keywords are those of `compile`. The call's own value is `report.result`. `check=True`: every node of the graphs is compared with
+    eager and with float64 (`report.numerics`); the first that differs beyond rounding is a finding."""
+    if not isinstance(check, bool):
+        raise OptionError(f"check is True or False, got {check!r}")
     fn = original_module(fn) if isinstance(fn, nn.Module) else getattr(fn, "__wrapped__", fn) if isinstance(fn, Dispatcher) else fn
     compiled = compile(fn, **kwargs)
 
@@ -114,6 +117,9 @@ def explain(fn: Any, **kwargs: Any) -> Callable[..., Any]:
             value = compiled(*args, **kw)
         report = builder.report()
         report.result = value
+        if check:
+            from .numerics import check_calls
+            check_calls(builder.calls, report, Options.make(kwargs.get("mode"), options=kwargs.get("options")))
         return report
     return run
 

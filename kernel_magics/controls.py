@@ -74,9 +74,20 @@ def sweep(report: Any, message: dict[str, Any]) -> dict[str, Any]:
     return {"points": [asdict(p) for p in points]}
 
 
+def check(report: Any, message: dict[str, Any]) -> dict[str, Any]:
+    """Compare every node of the report's graphs with eager and float64; the whole report comes back."""
+    from ..compiler.numerics import check_calls
+
+    again = _again(report)
+    message["say"]("comparing every node with eager and float64")
+    check_calls(again.builder.calls, report, again.options)
+    return {"report": report.to_dict()}
+
+
 CONTROLS: dict[str, Callable[[Any, dict[str, Any]], dict[str, Any]]] = {
     "controls": what_can_be_asked,
     "retime": retime,
     "try": try_options,
     "sweep": sweep,
+    "check": check,
 }

@@ -31,6 +31,7 @@ options: key=value, --key value and --flag are the same
   --dynamic                         sizes are symbols from the start
   compare=eager,torch               engines to time beside tcompile (torch: stock torch.compile)
   time=1s | off                     seconds of timing after the cell      repeat=N   run the whole cell again, N times
+  --check                           every node against eager and float64: where results begin to differ
   -o r                              r is the CompileReport                --quiet    no report
   any option of tcompile.config:    disable_fusion=True recompile_limit=4 ..."""
 

@@ -26,10 +26,11 @@ _OWN = {
     "compare": "engines to time beside tcompile: eager,torch",
     "repeat": "times to run the whole cell again for timing (its effects happen again)",
     "time": "seconds of timing after the cell: 1s, 500ms, off",
+    "check": "compare every node of the graphs with eager and with float64, after the cell",
     "o": "-o name: a variable that gets the CompileReport",
     "quiet": "show no report",
 }
-_FLAGS = {"fullgraph", "dynamic", "quiet"}
+_FLAGS = {"fullgraph", "dynamic", "quiet", "check"}
 
 
 @dataclass
@@ -42,6 +43,7 @@ class CellOptions:
     time: float | None = 1.0  # seconds; None: off
     out: str | None = None
     quiet: bool = False
+    check: bool = False
     given: dict[str, Any] = field(default_factory=dict)  # as written, for the report
 
     def words(self) -> dict[str, Any]:
@@ -105,6 +107,8 @@ def parse(line: str, namespace: Mapping[str, Any] | None = None, base: CellOptio
             cell.out = value
         elif name == "quiet":
             cell.quiet = _bool(name, value)
+        elif name == "check":
+            cell.check = _bool(name, value)
         else:
             settings[name] = config.check(name, value)
     cell.options = config.Options.make(mode=mode, backend=backend, fullgraph=fullgraph, dynamic=dynamic)

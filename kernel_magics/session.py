@@ -301,6 +301,8 @@ class Session:
                 return
         times = ok and (spec.repeat or builder.calls and spec.time is not None)
         if not times:
+            if spec.check and ok:
+                self._check(builder, report, spec, place)
             if not report.speedups:  # it may have those of the run that compiled
                 report.speedups = _not_timed(spec, builder, ok)
             finish(report, builder.served)
@@ -312,14 +314,22 @@ class Session:
             try:
                 with self._only_timing():
                     report.speedups = self._time(builder, spec, cell, place)
+                if spec.check:
+                    self._check(builder, report, spec, place)
             except KeyboardInterrupt:  # the cell itself is done and its result shown
-                report.speedups = Speedups("unavailable", "interrupted", spec.time)
+                report.speedups = report.speedups or Speedups("unavailable", "interrupted", spec.time)
             finish(report, builder.served)
             if before is not None:
                 report.previous = report.diff(before)
             place.show(report)
 
         self._later(timing)
+
+    def _check(self, builder: Any, report: CompileReport, spec: CellOptions, place: Place) -> None:
+        from ..compiler.numerics import check_calls
+
+        place.say("comparing every node with eager and float64")
+        check_calls(builder.calls, report, spec.options)
 
     def _later(self, timing: Callable[[], None]) -> None:
         if self.shell.displayhook.exec_result is None:  # called by code, not by a cell: nothing is shown afterwards

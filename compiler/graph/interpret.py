@@ -11,7 +11,7 @@ from ..symbolic.expr import Expr
 from .aten import AtenGraph
 from .meta.core import TensorMeta
 
-__all__ = ["interpret"]
+__all__ = ["interpret", "node_values"]
 
 aten = torch.ops.aten
 
@@ -54,21 +54,42 @@ def _call(n: torch.fx.Node, args: tuple, kwargs: dict, sizes: dict[str, int]) ->
     return out
 
 
-def interpret(a: AtenGraph, inputs: Sequence[Any]) -> tuple:
-    """The graph's outputs on real inputs, in place writes to inputs included."""
+def node_values(a: AtenGraph, inputs: Sequence[Any], *, double: bool = False) -> dict[torch.fx.Node, Any]:
+    """The value of every node on real inputs. `double`: floating point values, constants and dtype arguments are float64."""
+    values, _ = _evaluate(a, inputs, double)
+    return values
+
+
+def _evaluate(a: AtenGraph, inputs: Sequence[Any], double: bool = False) -> tuple[dict[torch.fx.Node, Any], dict[str, int]]:
     values: dict[torch.fx.Node, Any] = {}
     sizes: dict[str, int] = {}
     it = iter(inputs)
     for n in a.graph.nodes:
         if n.op == "placeholder":
-            values[n] = x = next(it)
+            x = next(it)
             _bind(n.meta.get("val"), x, sizes)
+            values[n] = _doubled(x) if double else x
         elif n.op == "get_attr":
-            values[n] = a.constants[n.target]
+            values[n] = _doubled(a.constants[n.target]) if double else a.constants[n.target]
         elif n.op == "call_function":
             args = _concrete(map_arg(n.args, values.__getitem__), sizes)
             kwargs = {k: _concrete(map_arg(v, values.__getitem__), sizes) for k, v in n.kwargs.items()}
+            if double:
+                args, kwargs = [_doubled(x) for x in args], {k: _doubled(v) for k, v in kwargs.items()}
             values[n] = _call(n, args, kwargs, sizes)
+    return values, sizes
+
+
+def _doubled(x: Any) -> Any:
+    """A floating point tensor or dtype in float64; anything else as it is."""
+    if isinstance(x, torch.Tensor):
+        return x.to(torch.float64) if x.is_floating_point() else x
+    return torch.float64 if isinstance(x, torch.dtype) and x.is_floating_point else x
+
+
+def interpret(a: AtenGraph, inputs: Sequence[Any]) -> tuple:
+    """The graph's outputs on real inputs, in place writes to inputs included."""
+    values, sizes = _evaluate(a, inputs)
     results = []
     for r in a.results:
         m, v = r.meta["val"], values[r]

@@ -122,8 +122,18 @@ def _subject(c: s.Recompile) -> str:
     return f"{c.source}.{c.detail}" if c.source and c.detail else c.source or c.detail or c.kind
 
 
+def numerics_findings(r: Any) -> list[s.Finding]:
+    """The first node that is further from float64 than eager is, beyond rounding."""
+    worst = next((n for n in r.numerics if n.verdict == "diverges"), None)
+    if worst is None:
+        return []
+    where = f"line {worst.line}: " if worst.line else ""
+    text = f"{where}`{worst.node}` ({worst.op}) is the first value that differs from eager's beyond rounding: {worst.why}"
+    return [s.Finding("warning", text, "compile with options={'emulate_precision': True}", "numerics", worst.line)]
+
+
 def _findings(r: Any) -> list[s.Finding]:
-    out: list[s.Finding] = []
+    out = numerics_findings(r)
     told = set()
     for i, b in enumerate(r.graph_breaks):
         if (b.file, b.line, b.reason) in told:  # two calls on one line: one thing to do

@@ -249,9 +249,12 @@ def _numerics(r: Any) -> list[str]:
 
     return (
         table(
-            [[n.name, number(n.max_abs), number(n.rms_vs_float64), number(n.eager_rms_vs_float64)] for n in r.numerics],
-            ["output", "max |difference|", "RMS to float64", "eager's"],
-            right=(1, 2, 3),
+            [
+                [n.name, n.op, number(n.max_abs), number(n.rms_vs_float64), number(n.eager_rms_vs_float64), n.verdict, n.why]
+                for n in r.numerics
+            ],
+            ["node", "operator", "max |difference|", "RMS to float64", "eager's", "", ""],
+            right=(2, 3, 4),
         )
         if r.numerics
         else []

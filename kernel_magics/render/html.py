@@ -522,11 +522,18 @@ def _numerics(r: Any) -> str:
     return (
         table(
             [
-                [code(n.name), number(n.max_abs), number(n.rms_vs_float64), number(n.eager_rms_vs_float64)]
+                [
+                    code(n.name),
+                    n.op,
+                    number(n.max_abs),
+                    number(n.rms_vs_float64),
+                    number(n.eager_rms_vs_float64),
+                    f"{n.verdict} {n.why}",
+                ]
                 for n in r.numerics
             ],
-            ["output", "largest difference to eager", "RMS error to float64", "eager's RMS error"],
-            (1, 2, 3),
+            ["node", "operator", "largest difference to eager", "RMS error to float64", "eager's RMS error", ""],
+            (2, 3, 4),
         )
         if r.numerics
         else ""

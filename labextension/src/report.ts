@@ -45,7 +45,7 @@ const memories = new Map<string, Memory>();
 const TABS = ['overview', 'code', 'graph', 'guards', 'speed', 'more'] as const;
 type Tab = (typeof TABS)[number];
 const TAB_OF: { [kind: string]: Tab } = {
-  breaks: 'more', frames: 'more', fallbacks: 'more', guards: 'guards', recompiles: 'guards', graphs: 'graph', kernels: 'code', speed: 'speed'
+  breaks: 'more', frames: 'more', fallbacks: 'more', numerics: 'more', guards: 'guards', recompiles: 'guards', graphs: 'graph', kernels: 'code', speed: 'speed'
 };
 const STATUS_WORDS: { [status in Status]: string } = {
   compiled: 'compiled', partly: 'partly', eager: 'eager', nothing: 'nothing to compile', error: 'error'

@@ -236,6 +236,13 @@ export interface NumericError {
   rms_vs_float64: number | null;
   eager_rms_vs_float64: number | null;
   node: string;
+  graph: number | null;
+  op: string;
+  dtype: string;
+  file: string;
+  line: number | null;
+  verdict: 'same' | 'close' | 'diverges' | 'random' | string;
+  why: string;
 }
 
 /** Seconds per call of one engine; `lo` and `hi` bound the median with 95 % confidence. */

@@ -4,6 +4,7 @@ import { button, Child, empty, h, prose, section, table } from '../dom';
 import { count, frameWords, place, plural, seconds } from '../format';
 import { Break, CellSource } from '../schema';
 import { flash } from './guards';
+import { numericsView } from './numerics';
 import { omissions } from './overview';
 import { View, ViewContext } from './view';
 
@@ -11,7 +12,8 @@ const FRAME_WORDS: { [status: string]: string } = {
   compiled: '● compiled', partly: '▲ partly', skipped: '○ skipped', limit: '○ not compiled: limit reached', error: '✕ error'
 };
 
-export function moreView({ model, memory }: ViewContext): View {
+export function moreView(context: ViewContext): View {
+  const { model, memory } = context;
   const { report } = model;
   const here = report.source.file;
   const breaks = report.graph_breaks.map(b => breakCard(b, report.source, () => model.selectLine(b.file || here, b.line, 'break')));
@@ -25,6 +27,7 @@ export function moreView({ model, memory }: ViewContext): View {
     { title: 'what', cell: f => h('code', null, f.what) }, { title: 'why', cell: f => prose(f.reason) }, { title: 'times', number: true, cell: f => count(f.count) }
   ], report.fallbacks, { label: 'Fallbacks', rowAttributes: (_, i) => ({ 'data-fallback': i, tabindex: -1 }) })
     : empty('None: whatever was captured was compiled.');
+  const numbers = numericsView(context);
   const symbols = report.graphs.flatMap(g => g.symbols.map(s => ({ graph: g.name, ...s })));
   const element = h('div', null,
     section(`Graph breaks ${breaks.length || ''}`, breaks.length ? breaks : empty('None: every function that was captured is one graph.')),
@@ -35,11 +38,7 @@ export function moreView({ model, memory }: ViewContext): View {
       { title: 'range', cell: s => `${s.lo ?? 0} … ${s.hi ?? '∞'}` }, { title: 'first call', number: true, cell: s => s.hint ?? '–' },
       { title: 'why', cell: s => [s.why, s.line ? h('span.tc-muted', null, ` ${place(s.file, s.line, here)}`) : null] }
     ], symbols, { label: 'Dynamic sizes' })) : null,
-    section('Numerics', report.numerics.length ? table([
-      { title: 'value', cell: n => n.name }, { title: 'largest difference from eager', number: true, cell: n => exponent(n.max_abs) },
-      { title: 'RMS error against float64', number: true, cell: n => exponent(n.rms_vs_float64) },
-      { title: 'eager’s', number: true, cell: n => exponent(n.eager_rms_vs_float64) }
-    ], report.numerics, { label: 'Numerics' }) : empty('Not measured in this run.')),
+    numbers.element,
     section('Cache', report.cache.length ? table([
       { title: 'what', short: true, cell: c => c.what }, { title: 'result', short: true, cell: c => (c.hit ? '● hit' : '○ miss') }, { title: 'times', number: true, cell: c => count(c.count) },
       { title: 'why', cell: c => prose(c.reason) }, { title: 'key', cell: c => h('code.tc-muted', null, c.key.slice(0, 16)) }
@@ -51,14 +50,11 @@ export function moreView({ model, memory }: ViewContext): View {
       h('span.tc-muted', null, [report.created ? `made ${report.created.replace('T', ' ').replace('Z', ' UTC')}` : '', report.id].filter(t => t).join(' · ')))));
   return {
     element,
-    dispose: () => undefined,
-    reveal: (kind, index) => flash(kind === 'breaks' ? breaks[index]
+    shown: numbers.shown,
+    dispose: numbers.dispose,
+    reveal: (kind, index) => flash(kind === 'numerics' ? numbers.element : kind === 'breaks' ? breaks[index]
       : element.querySelector<HTMLElement>(kind === 'frames' ? `[data-frame="${index}"]` : `[data-fallback="${index}"]`))
   };
-}
-
-function exponent(value: number | null): string {
-  return value === null ? '–' : value === 0 ? '0' : value.toExponential(1);
 }
 
 function facts(values: { [name: string]: any }, none: string): Child {

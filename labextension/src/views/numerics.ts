@@ -1,0 +1,89 @@
+/** Error of every node against eager and against float64: where results begin to differ. */
+
+import { button, clear, empty, h, prose, section, table } from '../dom';
+import { place } from '../format';
+import { Host, hostOf } from '../host';
+import { plot } from '../plot';
+import { NumericError } from '../schema';
+import { ViewContext } from './view';
+
+const VERDICTS: { [verdict: string]: string } = { same: '● the same', close: '● rounding', diverges: '✕ differs', random: '· not compared' };
+/** Zero has no logarithm: exact values are drawn at the bottom. */
+const FLOOR = 1e-18;
+
+export interface NumericsView {
+  element: HTMLElement;
+  shown: () => void;
+  dispose: () => void;
+}
+
+export function numericsView({ model, replace }: ViewContext): NumericsView {
+  const { report } = model;
+  const rows = report.numerics;
+  const ask = h('div.tc-answer', { 'aria-live': 'polite' });
+  let stop: () => void = () => undefined;
+  const parts: (HTMLElement | null)[] = [];
+  if (rows.length) {
+    const measured = rows.map((row, i) => ({ row, i })).filter(({ row }) => row.rms_vs_float64 !== null);
+    const bad = rows.filter(r => r.verdict === 'diverges').length;
+    parts.push(h('p', null, bad ? `${bad} of ${rows.length} values differ from eager’s beyond rounding; the first of them is where to look.`
+      : `${rows.length} values: none differs from eager’s beyond rounding.`));
+    if (measured.length > 1) {
+      const points = (name: string, colour: string, value: (r: NumericError) => number) => ({
+        name, colour, points: true, x: measured.map(({ i }) => i), y: measured.map(({ row }) => Math.max(FLOOR, value(row))),
+        text: measured.map(({ row }) => `${row.node} (${row.op}): ${name} ${exponent(value(row))}`)
+      });
+      const drawn = plot([
+        points('eager', '--tc-engine-eager', r => r.eager_rms_vs_float64 ?? 0), points('tcompile', '--tc-engine-tcompile', r => r.rms_vs_float64 ?? 0)
+      ], { label: 'RMS error against float64 of each node', xTitle: 'node, in the order of the graph', yTitle: 'RMS error / RMS', xFormat: String, yFormat: exponent, logY: true });
+      stop = drawn.dispose;
+      parts.push(drawn.element);
+    }
+    parts.push(table<NumericError>([
+      { title: 'node', cell: r => h('code', null, r.name) }, { title: 'operator', cell: r => h('code', null, r.op) },
+      { title: 'line', short: true, cell: r => (r.line ? place(r.file, r.line, report.source.file) : '') }, { title: 'dtype', short: true, cell: r => r.dtype },
+      { title: 'largest difference from eager', number: true, cell: r => exponent(r.max_abs) },
+      { title: 'RMS error', number: true, cell: r => exponent(r.rms_vs_float64), hint: 'against float64, relative to the RMS of the values' },
+      { title: 'eager’s', number: true, cell: r => exponent(r.eager_rms_vs_float64) },
+      { title: 'verdict', short: true, cell: r => [VERDICTS[r.verdict] ?? r.verdict, r.why ? h('span.tc-muted', null, ' ', ...prose(r.why)) : null] }
+    ], rows, {
+      label: 'Numerics', limit: 40, onRow: r => r.line && model.selectLine(r.file || report.source.file, r.line, 'numerics'),
+      rowAttributes: r => ({ class: r.verdict === 'diverges' ? 'tc-clickable tc-bad-row' : 'tc-clickable' })
+    }));
+  } else {
+    parts.push(empty('Not measured in this run: write `%%tcompile --check`, or `tcompile.explain(f, check=True)`.'));
+  }
+  const offer = (host: Host) => {
+    const go = button(rows.length ? 'compare again' : 'compare every node with eager and float64', {}, async () => {
+      go.disabled = true;
+      ask.append(h('span.tc-muted', null, ' asking the kernel …'));
+      try {
+        const { report: fresh } = await host.ask('check', { report: report.id });
+        replace(fresh);
+      } catch (error) {
+        clear(ask);
+        ask.append(go, h('p.tc-error', { role: 'alert' }, error instanceof Error ? error.message : String(error)));
+        go.disabled = false;
+      }
+    });
+    ask.append(go);
+  };
+  const element = section('Numerics', parts, ask);
+  element.tabIndex = -1;
+  let asked = false;
+  return {
+    element,
+    shown: () => {
+      const host = asked ? null : hostOf(element);
+      if (host) {
+        asked = true;
+        host.ask('controls', { report: report.id }).then(() => offer(host), () => (asked = false));
+      }
+    },
+    dispose: () => stop()
+  };
+}
+
+export function exponent(value: number | null): string {
+  return value === null ? '–' : value <= FLOOR ? '0' : value.toExponential(1);
+}

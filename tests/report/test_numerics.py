@@ -1,0 +1,58 @@
+"""Errors per node: what agrees, what is random, and that a wrong kernel is found at its node."""
+
+from __future__ import annotations
+
+import tcompile
+import torch
+
+
+def chain(x, w):
+    h = torch.nn.functional.gelu(x @ w)
+    return torch.softmax(h, -1).sum(0), h > 0.5, h.mean().bfloat16()
+
+
+def test_every_node_is_compared() -> None:
+    x, w = torch.randn(32, 64), torch.randn(64, 16)
+    r = tcompile.explain(chain, check=True)(x, w)
+    rows = {n.node: n for n in r.numerics}
+    assert len(rows) >= 12 and {n.verdict for n in r.numerics} <= {"same", "close"}
+    assert any(n.op.startswith("aten.erf") and n.rms_vs_float64 is not None and n.line for n in r.numerics)
+    assert any(n.dtype == "bool" for n in r.numerics) and not [f for f in r.findings if f.ref == "numerics"]
+    again = tcompile.CompileReport.from_json(r.to_json())
+    assert [n.node for n in again.numerics] == [n.node for n in r.numerics]
+
+
+def test_random_numbers_are_not_compared() -> None:
+    r = tcompile.explain(lambda x: (torch.rand_like(x) + x).exp(), check=True)(torch.randn(8))
+    assert {n.verdict for n in r.numerics} == {"random"}
+
+
+def test_a_wrong_stage_is_found_at_its_node() -> None:
+    def wrong_lowering(aten, opts):
+        for n in aten.calls():
+            if n.target is torch.ops.aten.cos.default:
+                n.target = torch.ops.aten.sin.default
+        return tcompile.stages.original("lowering")(aten, opts=opts)
+
+    def f(x):
+        return torch.cos(x * 2) + 1
+
+    aten = tcompile.explain(f)(torch.randn(64)).graphs[0].aten
+    from tcompile.compiler.config import Options
+    from tcompile.compiler.numerics import check_graph
+
+    with tcompile.stages.replace("lowering", wrong_lowering):
+        rows = check_graph(aten, [torch.randn(64)], Options.make())
+    verdicts = {n.op: n.verdict for n in rows}
+    assert verdicts["aten.mul.Tensor"] in ("same", "close") and verdicts["aten.cos.default"] == "diverges"
+
+
+def test_inputs_stay_as_they_are() -> None:
+    x = torch.zeros(4)
+
+    def f(x):
+        x.add_(1)
+        return x * 2
+
+    r = tcompile.explain(f, check=True)(x)
+    assert x.tolist() == [1.0] * 4 and r.numerics[0].verdict == "random" and "writes to its inputs" in r.numerics[0].why
