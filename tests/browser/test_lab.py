@@ -107,6 +107,16 @@ def test_controls_ask_the_kernel(running: Lab) -> None:
     running.check()
 
 
+def test_numerics_on_asking(running: Lab) -> None:
+    page = running.page
+    report = page.locator(".tc-report.tc-open").first
+    report.locator(".tc-tab:has-text('more')").click()
+    report.locator("button:has-text('compare every node')").click()
+    page.wait_for_selector(".tc-report.tc-open >> text=none differs from eager", timeout=60_000)
+    running.shot("lab-numerics", report)
+    running.check()
+
+
 def test_palette_and_settings(running: Lab) -> None:
     page = running.page
     assert page.evaluate("() => window.jupyterapp.commands.hasCommand('tcompile:toggle-cell')")
