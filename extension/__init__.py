@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     )
     from .compiler.errors import (
         BackendError,
+        ExportError,
         FullGraphError,
         InternalError,
         OptionError,
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
         ToolchainError,
         VerifyError,
     )
+    from .compiler.export import ExportedProgram, export, load_exported
     from .compiler.logs import set_logs
     from .compiler.report import CompileReport
 
@@ -63,6 +65,7 @@ _NAMES: dict[str, str] = {
             "TCompileError",
             "OptionError",
             "BackendError",
+            "ExportError",
             "FullGraphError",
             "ToolchainError",
             "VerifyError",
@@ -70,6 +73,7 @@ _NAMES: dict[str, str] = {
         ),
         "compiler.errors",
     ),
+    **dict.fromkeys(("export", "load_exported", "ExportedProgram"), "compiler.export"),
     "set_logs": "compiler.logs",
     "CompileReport": "compiler.report",
     "config": "compiler.config:",
