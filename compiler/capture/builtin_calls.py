@@ -31,7 +31,7 @@ from .world import ATOMS, BOUND_NATIVE, TraceTensor
 if TYPE_CHECKING:
     from .machine import Machine
 
-__all__ = ["FUNCTIONS", "CLASSES", "PYTHON_FUNCTIONS", "BREAK_MODULES", "function", "cls", "python_function", "made_by_native",
+__all__ = ["FUNCTIONS", "CLASSES", "PYTHON_FUNCTIONS", "BREAK_MODULES", "function", "cls", "python_function", "made_by_native", "search",
            "call_native", "call_native_method", "log_effect"]
 
 FUNCTIONS: dict[Any, Callable] = {}                             # native function -> handler(machine, *args, **kwargs)
@@ -90,6 +90,9 @@ PURE = set((
 ))
 
 
+_OF_INTEGERS = frozenset((math.gcd, math.lcm, math.comb, math.perm, math.factorial, math.isqrt, math.prod, math.fsum, math.dist))
+
+
 def _is_pure(fn: Any) -> bool:
     """Whether `fn` is in PURE; foreign callables (a ctypes function) may not even be hashable."""
     try:
@@ -137,6 +140,7 @@ def call_native(m: Machine, fn: Any, owner: Any, args: list, kwargs: dict) -> An
 
 
 def _pure(m: Machine, fn: Any, args: list, kwargs: dict) -> Any:
+    from .elements import as_index, as_number
     from .operators import native_operation, python_method
     if tensor_calls.holds_tensor(args):
         raise Break("item", f"{fn.__name__}() needs the value of a tensor", f"use torch.{fn.__name__}" if hasattr(torch, fn.__name__) else "")
@@ -144,7 +148,8 @@ def _pure(m: Machine, fn: Any, args: list, kwargs: dict) -> Any:
         method = python_method(type(args[0]), f"__{fn.__name__}__")
         if method is not None:
             return m.call(method, [args[0]])
-    args = [m.deep_plain(a) for a in args]
+    args = [as_number(m, m.deep_plain(a)) if getattr(fn, "__module__", "") == "math" and fn not in _OF_INTEGERS else as_index(m, m.deep_plain(a))
+            for a in args]
     return native_operation(m, functools.partial(fn, **kwargs) if kwargs else fn, *args)
 
 
@@ -377,6 +382,9 @@ _TAKES_ITERABLE = frozenset(("extend", "join", "union", "intersection", "differe
 
 def _inside_method(m: Machine, fn: Any, owner: Any, name: str, args: list, kwargs: dict) -> Any:
     """A method of a container made inside, or of an immutable value."""
+    from .elements import as_index, as_key, settle_keys, spelled
+    if isinstance(owner, (dict, set, frozenset)) and args and name in _TAKES_KEY:
+        settle_keys(m, args[:1], owner)
     if isinstance(owner, dict):
         if name == "get" and len(args) >= 1:
             return owner[args[0]] if m.native(lambda: args[0] in owner) else (args[1] if len(args) > 1 else None)
@@ -392,6 +400,9 @@ def _inside_method(m: Machine, fn: Any, owner: Any, name: str, args: list, kwarg
             args = [value]
     elif name in _TAKES_ITERABLE or name == "update":
         args = [list(m.iterate(a)) if not isinstance(a, (set, frozenset)) else m.plain(a) for a in args]
+        if isinstance(owner, (set, frozenset)):
+            for a in args:
+                settle_keys(m, a, owner)
     elif name == "__init__":
         args = [list(m.iterate(a)) for a in args]
     elif name == "sort" and isinstance(owner, list):
@@ -399,27 +410,57 @@ def _inside_method(m: Machine, fn: Any, owner: Any, name: str, args: list, kwarg
         owner[:] = sorted_(m, owner, **kwargs)
         return None
     elif name in ("index", "count", "remove", "__contains__", "__eq__", "__ne__", "__add__", "__lt__"):
-        if name in ("index", "remove", "__contains__") and isinstance(owner, (list, tuple)):
-            from .operators import compare
-            start = args[1] if len(args) > 1 else 0
-            for i, v in enumerate(owner):
-                if i >= start and (v is args[0] or m.truth(compare(m, "==", v, args[0]))):
-                    if name == "remove":
-                        del owner[i]  # type: ignore[attr-defined]
-                        return None
-                    return True if name == "__contains__" else i
-            if name == "__contains__":
-                return False
+        if name in ("index", "remove", "__contains__", "count") and isinstance(owner, (list, tuple, collections.deque)) and args:
+            return search(m, owner, name, args)
         args = [m.deep_plain(a) for a in args]
     elif isinstance(owner, (str, bytes, re.Pattern)):
         if name == "format" and isinstance(owner, str):
             for a in (*args, *kwargs.values()):
                 if isinstance(a, TraceTensor):
                     raise Break("print", "a tensor is formatted into text")
+            return m.native(_bound(fn, owner), *[spelled(m, a) for a in args], **{k: spelled(m, v) for k, v in kwargs.items()})
         args = [m.deep_plain(a) for a in args]
+    if isinstance(owner, (str, bytes)) or name in ("insert", "pop", "rotate") and not isinstance(owner, (dict, set)):
+        args = [as_index(m, a) for a in args[:1]] + (args[1:] if name == "insert" else [as_index(m, a) for a in args[1:]])
+    elif isinstance(owner, slice):
+        owner, args = as_key(m, owner), [as_index(m, a) for a in args]
+        fn = getattr(owner, name)
     if any(isinstance(a, torch.SymInt) for a in args) and not isinstance(owner, (list, dict, set, collections.deque)):
         args = [int(a) if isinstance(a, torch.SymInt) else a for a in args]
     return m.native(_bound(fn, owner), *args, **kwargs)
+
+
+_TAKES_KEY = frozenset(("get", "pop", "setdefault", "__contains__", "__getitem__", "__setitem__", "add", "discard", "remove"))
+
+
+def search(m: Machine, owner: Any, name: str, args: list, missing: str = "") -> Any:
+    """index, remove, count and `in` of an inside sequence: elements are compared one by one. `missing` is the error's text, if it is
+    not that of the method."""
+    from .elements import as_index
+    from .operators import compare
+    wanted = args[0]
+    where: Any = range(len(owner))
+    if name == "index" and len(args) > 1:
+        bounds = [as_index(m, a) for a in args[1:]]
+        where = range(*m.native(slice(bounds[0], bounds[1] if len(bounds) > 1 else None).indices, len(owner)))
+    found = 0
+    for i in where:
+        if i >= len(owner):
+            break
+        v = owner[i]
+        if v is wanted or m.truth(compare(m, "==", v, wanted)):
+            if name == "remove":
+                del owner[i]
+                return None
+            if name != "count":
+                return True if name == "__contains__" else i
+            found += 1
+    if name in ("count", "__contains__"):
+        return found if name == "count" else False
+    if missing:
+        raise Raised(ValueError(missing))
+    base = next(b for b in (list, tuple, collections.deque) if isinstance(owner, b))
+    return m.native(getattr(base(), name), wanted)           # the error, in the words of an empty one
 
 
 def _bound(fn: Any, owner: Any) -> Any:

@@ -15,7 +15,7 @@ import torch
 
 from . import containers, polyfills, tensor_calls
 from .builtin_calls import CLASSES, cls, function, made_by_native
-from .elements import as_index, settle_keys
+from .elements import as_index, as_number, hint_length, settle_keys
 from .signals import Break, Raised
 from .generators import InlineGenerator
 from .world import ATOMS, MISSING, NULL, TraceTensor
@@ -145,7 +145,7 @@ def round_(m: Machine, value: Any, digits: Any = None) -> Any:
         return m.call(method, [value] if digits is None else [value, digits])
     if type(value) is TraceTensor:
         raise Raised(TypeError("type Tensor doesn't define __round__ method"))
-    return m.native(round, specialize(value), digits)
+    return m.native(round, specialize(value), as_index(m, digits))
 
 
 @function(sum)
@@ -169,7 +169,10 @@ def all_(m: Machine, iterable: Any) -> bool:
 
 def _native_iter(m: Machine, iterable: Any) -> Any:
     """Iterate in the interpreter's own code; errors of the iterator are the program's."""
-    iterator = m.iterate(iterable)
+    return _drawn(m, m.iterate(iterable))
+
+
+def _drawn(m: Machine, iterator: Any) -> Any:
     while True:
         try:
             value = next(iterator)
@@ -359,9 +362,12 @@ def float_(m: Machine, *args: Any) -> Any:
 
 @cls(complex)
 def complex_(m: Machine, *args: Any, **kwargs: Any) -> Any:
+    from .operators import python_method
     if tensor_calls.holds_tensor(args):
         raise Break("item", "complex() reads the value of a tensor into Python")
-    return m.native(complex, *args, **kwargs)
+    if len(args) == 1 and python_method(type(args[0]), "__complex__") is not None:
+        return m.call(m.getattr(args[0], "__complex__"), [])
+    return m.native(complex, *[as_number(m, a) for a in args], **kwargs)
 
 
 @cls(bool)
@@ -379,12 +385,19 @@ def str_(m: Machine, /, *args: Any, **kwargs: Any) -> str:
 
 @cls(list)
 def list_(m: Machine, *args: Any) -> list:
-    return list(_native_iter(m, args[0])) if args else []
+    return _sized(m, args[0]) if args else []
+
+
+def _sized(m: Machine, iterable: Any) -> list:
+    """All elements; the length is asked for first, as list() and tuple() do."""
+    iterator = m.iterate(iterable)
+    hint_length(m, iterable)
+    return list(_drawn(m, iterator))
 
 
 @cls(tuple)
 def tuple_(m: Machine, *args: Any) -> tuple:
-    return tuple(_native_iter(m, args[0])) if args else ()
+    return tuple(_sized(m, args[0])) if args else ()
 
 
 @cls(set)
@@ -453,7 +466,7 @@ def slice_(m: Machine, *args: Any) -> slice:
 
 @cls(enumerate)
 def enumerate_(m: Machine, iterable: Any, start: Any = 0) -> Any:
-    return made_by_native(m, m.native(enumerate, m.iterate(iterable), start))
+    return made_by_native(m, m.native(enumerate, m.iterate(iterable), as_index(m, start)))
 
 
 @cls(zip)

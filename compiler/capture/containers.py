@@ -348,6 +348,9 @@ def _mutate(m: Machine, obj: Any, name: str, args: list, kwargs: dict) -> Any:
     shadow = _shadow(m, obj)
     if name in ("extend", "__iadd__", "update") and args:
         args = [_native_argument(m, args[0]), *args[1:]]
+    if name == "remove" and base is list:
+        from .builtin_calls import search
+        return mutate(m, obj, "__delitem__", [search(m, _read(m, obj), "index", args, "list.remove(x): x not in list")], {})
     if name == "setdefault":
         key = args[0]
         if contains(m, obj, key):
@@ -424,8 +427,7 @@ def call_method(m: Machine, obj: Any, name: str, args: list, kwargs: dict) -> An
         if name == "keys":
             return key_view(m, obj).keys()
     elif name in ("__contains__", "index", "count") and base in (list, tuple):
-        from .operators import contains as in_
-        if name == "__contains__":
-            return in_(m, obj, args[0])
+        from .builtin_calls import search
+        return search(m, _read(m, obj), name, args)
     args = [deep_plain(m, a) for a in args]
     return m.native(getattr(base, name), _read(m, obj), *args, **kwargs)

@@ -9,6 +9,7 @@ from typing import Any
 
 from ..guards import source as S
 from . import containers
+from .elements import hint_length, settle_keys
 from .frame import Frame
 from .machine import Machine, Unread, handler
 from .operators import get_item
@@ -288,12 +289,15 @@ def build_list(m: Machine, f: Frame, ins: Any) -> None:
 
 @handler("BUILD_SET")
 def build_set(m: Machine, f: Frame, ins: Any) -> None:
-    f.stack.append(m.native(set, _pop_n(f, ins.arg)))
+    items = _pop_n(f, ins.arg)
+    settle_keys(m, items)
+    f.stack.append(m.native(set, items))
 
 
 @handler("BUILD_MAP")
 def build_map(m: Machine, f: Frame, ins: Any) -> None:
     items = _pop_n(f, 2 * ins.arg)
+    settle_keys(m, items[::2])
     f.stack.append(m.native(lambda: dict(zip(items[::2], items[1::2]))))
 
 
@@ -316,6 +320,10 @@ def build_slice(m: Machine, f: Frame, ins: Any) -> None:
 def _grow(m: Machine, container: Any, name: str, *args: Any) -> None:
     """Add to a container that a display or a comprehension is building. After a break it comes from outside: the part that was
     built before it is an argument of the resume function."""
+    if name in ("add", "__setitem__"):
+        settle_keys(m, args[:1], m.plain(container))
+    elif name == "update":
+        settle_keys(m, args[0], m.plain(container))
     if m.world.is_outside(container):
         containers.mutate(m, container, name, list(args), {})
     else:
@@ -350,6 +358,7 @@ def list_extend(m: Machine, f: Frame, ins: Any) -> None:
         if isinstance(raised.exc, TypeError) and not hasattr(type(v), "__iter__") and not hasattr(type(v), "__getitem__"):
             raise Raised(TypeError(f"Value after * must be an iterable, not {m.world.type_of(v).__name__}")) from None
         raise
+    hint_length(m, v)
     _grow(m, f.stack[-ins.arg], "extend", m.native(list, items))
 
 

@@ -40,17 +40,21 @@ def _polyfilled(fn: Any) -> Callable:
     return lambda m, *args, **kwargs: interpret(m, fn, list(args), kwargs)
 
 
-for _module, _names in ((_heapq, {"heapify": polyfills.heapify, "heappush": polyfills.heappush, "heappop": polyfills.heappop,
-                                  "heappushpop": polyfills.heappushpop, "heapreplace": polyfills.heapreplace,
-                                  "_heapify_max": polyfills.heapify_max, "_heappop_max": polyfills.heappop_max,
-                                  "_heapreplace_max": polyfills.heapreplace_max}),
-                        (_bisect, {"bisect_left": polyfills.bisect_left, "bisect_right": polyfills.bisect_right, "bisect": polyfills.bisect_right,
-                                   "insort_left": polyfills.insort_left, "insort_right": polyfills.insort_right, "insort": polyfills.insort_right}),
-                        (_functools, {"cmp_to_key": polyfills.cmp_to_key}),
-                        (_operator, {"countOf": polyfills.count_of, "indexOf": polyfills.index_of, "concat": polyfills.concat,
-                                     "iconcat": polyfills.iconcat, "call": polyfills.call, "abs": polyfills.absolute}),
-                        (_collections, {"_count_elements": polyfills.count_elements}),
-                        (itertools, {"tee": polyfills.tee}), (sys, {"exit": polyfills.leave}), (os, {"fspath": polyfills.fspath})):
+_IN_PYTHON: tuple[tuple[Any, dict[str, Any]], ...] = (
+    (_heapq, {"heapify": polyfills.heapify, "heappush": polyfills.heappush, "heappop": polyfills.heappop, "heappushpop": polyfills.heappushpop,
+              "heapreplace": polyfills.heapreplace, "_heapify_max": polyfills.heapify_max, "_heappop_max": polyfills.heappop_max,
+              "_heapreplace_max": polyfills.heapreplace_max}),
+    (_bisect, {"bisect_left": polyfills.bisect_left, "bisect_right": polyfills.bisect_right, "bisect": polyfills.bisect_right,
+               "insort_left": polyfills.insort_left, "insort_right": polyfills.insort_right, "insort": polyfills.insort_right}),
+    (_functools, {"cmp_to_key": polyfills.cmp_to_key}),
+    (_operator, {"countOf": polyfills.count_of, "indexOf": polyfills.index_of, "concat": polyfills.concat, "iconcat": polyfills.iconcat,
+                 "call": polyfills.call, "abs": polyfills.absolute}),
+    (_collections, {"_count_elements": polyfills.count_elements}),
+    (itertools, {"tee": polyfills.tee}),
+    (sys, {"exit": polyfills.leave}),
+    (os, {"fspath": polyfills.fspath}),
+)
+for _module, _names in _IN_PYTHON:
     for _name, _fn in _names.items():
         if hasattr(_module, _name):
             FUNCTIONS[getattr(_module, _name)] = _polyfilled(_fn)

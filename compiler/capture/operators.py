@@ -10,7 +10,7 @@ import torch
 
 from ..graph.tensor import DataDependentError
 from ..guards.guard import Guard
-from . import containers, tensor_calls
+from . import containers, elements, tensor_calls
 from .generators import InlineGenerator
 from .lookups import class_attribute
 from .signals import Break, Raised
@@ -44,6 +44,8 @@ _UNARY: dict[str, tuple[Callable, str]] = {
 OPERATOR_FUNCTIONS: dict[Any, Callable] = {}     # operator.add -> function(machine, a, b)
 _DIVISIONS = frozenset((operator.truediv, operator.floordiv, operator.mod, operator.itruediv, operator.ifloordiv, operator.imod, divmod))
 _SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
+_SEQUENCES = (list, tuple, str, bytes, bytearray)
+_SETS = (set, frozenset)
 
 
 mro_lookup = class_attribute
@@ -139,7 +141,7 @@ def binary(m: Machine, text: str, a: Any, b: Any) -> Any:
             return native_operation(m, fn, a, m.iterate(b) if ta is list and text == "+=" else m.plain(b))
         fn = _BINARY[text[:-1]][0]
     right = python_method(tb, f"__r{name}__")
-    if right is not None and tb is not ta and issubclass(tb, ta):
+    if right is not None and tb is not ta and issubclass(tb, ta) and right is not python_method(ta, f"__r{name}__"):
         result = m.call(right, [b, a])
         if result is not NotImplemented:
             return result
@@ -155,7 +157,23 @@ def binary(m: Machine, text: str, a: Any, b: Any) -> Any:
             return result
     if left is not None or right is not None:
         raise Raised(TypeError(f"unsupported operand type(s) for {text}: '{ta.__name__}' and '{tb.__name__}'"))
+    if text[0] == "*":
+        a, b = elements.as_index(m, a) if isinstance(b, _SEQUENCES) else a, elements.as_index(m, b) if isinstance(a, _SEQUENCES) else b
+    elif text == "%" and isinstance(a, (str, bytes)):
+        return native_operation(m, fn, a, _spelled_arguments(m, b))
+    elif isinstance(a, _SETS) and isinstance(b, _SETS):
+        a, b = m.plain(a), m.plain(b)
+        elements.settle_keys(m, b, a)
     return native_operation(m, fn, m.plain(a), m.plain(b))
+
+
+def _spelled_arguments(m: Machine, value: Any) -> Any:
+    """The right side of `text % value`."""
+    if isinstance(value, tuple):
+        return tuple(elements.spelled(m, v) for v in m.plain(value))
+    if isinstance(value, dict):
+        return {k: elements.spelled(m, v) for k, v in m.plain(value).items()}
+    return elements.spelled(m, value)
 
 
 def unary(m: Machine, name: str, value: Any) -> Any:
@@ -180,6 +198,17 @@ def compare(m: Machine, text: str, a: Any, b: Any) -> Any:
         return tensor_calls.call_operator(m, fn, [a, b])
     if ta in ATOMS and tb in ATOMS:
         return m.native(fn, a, b)
+    if ta is not tb and issubclass(tb, ta):              # a subclass answers first
+        right = python_method(tb, right_name)
+        if right is not None:
+            result = m.call(right, [b, a])
+            if result is not NotImplemented:
+                return result
+            left = python_method(ta, left_name)
+            result = m.call(left, [a, b]) if left is not None else NotImplemented
+            if result is not NotImplemented:
+                return result
+            return _compare_identity(m, text, a, b)
     left = python_method(ta, left_name)
     if text == "!=" and left is None and python_method(ta, "__eq__") is not None:
         result = compare(m, "==", a, b)
@@ -194,12 +223,34 @@ def compare(m: Machine, text: str, a: Any, b: Any) -> Any:
         if result is not NotImplemented:
             return result
     if left is not None or right is not None:
-        if text in ("==", "!="):
-            return identical(m, a, b) == (text == "==")
-        raise Raised(TypeError(f"'{text}' not supported between instances of '{ta.__name__}' and '{tb.__name__}'"))
+        return _compare_identity(m, text, a, b)
+    answer = _compare_elements(m, text, a, b)
+    if answer is not None:
+        return answer
     if text in ("==", "!=") and ta.__eq__ is object.__eq__ and tb.__eq__ is object.__eq__:
         return identical(m, a, b) == (text == "==")
     return native_operation(m, fn, m.deep_plain(a), m.deep_plain(b))
+
+
+def _compare_identity(m: Machine, text: str, a: Any, b: Any) -> bool:
+    """What is left when neither side knows the other."""
+    if text in ("==", "!="):
+        return identical(m, a, b) == (text == "==")
+    raise Raised(TypeError(f"'{text}' not supported between instances of '{type(a).__name__}' and '{type(b).__name__}'"))
+
+
+def _compare_elements(m: Machine, text: str, a: Any, b: Any) -> Any:
+    """Builtin containers that hold objects which compare in their own way; None for others."""
+    for base in (list, tuple):
+        if isinstance(a, base) and isinstance(b, base):
+            if text in ("==", "!="):
+                same = elements.equal_sequences(m, a, b)
+                return same if same is None else same == (text == "==")
+            return elements.order_sequences(m, text, a, b)
+    if text in ("==", "!=") and type(a) is dict and type(b) is dict:
+        same = elements.equal_dicts(m, a, b)
+        return same if same is None else same == (text == "==")
+    return None
 
 
 def truth(m: Machine, value: Any) -> bool:
@@ -276,7 +327,10 @@ def contains(m: Machine, container: Any, item: Any) -> bool:
         return False
     if python_method(t, "__iter__") is not None:
         return any(v is item or m.truth(compare(m, "==", v, item)) for v in m.iterate(container))
-    return m.native(operator.contains, m.plain(container), item)
+    container = m.plain(container)
+    if isinstance(container, (dict, *_SETS)):
+        elements.settle_keys(m, (item,), container)
+    return m.native(operator.contains, container, item)
 
 
 def get_item(m: Machine, obj: Any, key: Any) -> Any:
@@ -301,6 +355,7 @@ def get_item(m: Machine, obj: Any, key: Any) -> Any:
         return m.call(method, [obj, key])
     if m.world.is_outside(obj):
         return containers.get_item(m, obj, key)
+    key = _settled(m, obj, key)
     if isinstance(obj, dict) and not isinstance(key, (TraceTensor, *_SYMBOLIC)):
         missing = python_method(t, "__missing__")
         if missing is not None and key not in obj:
@@ -309,6 +364,16 @@ def get_item(m: Machine, obj: Any, key: Any) -> Any:
             obj[key] = m.call(obj.default_factory, [])
             return obj[key]
     return native_operation(m, operator.getitem, obj, key)
+
+
+def _settled(m: Machine, obj: Any, key: Any) -> Any:
+    """A key as native code may take it."""
+    if type(key) in ATOMS:
+        return key
+    if isinstance(obj, dict):
+        elements.settle_keys(m, (key,), obj)
+        return key
+    return elements.as_key(m, key)
 
 
 def set_item(m: Machine, obj: Any, key: Any, value: Any) -> None:
@@ -325,7 +390,7 @@ def set_item(m: Machine, obj: Any, key: Any, value: Any) -> None:
     else:
         if isinstance(obj, list) and isinstance(key, slice):
             value = list(m.iterate(value))
-        native_operation(m, operator.setitem, obj, key, value)
+        native_operation(m, operator.setitem, obj, _settled(m, obj, key), value)
 
 
 def delete_item(m: Machine, obj: Any, key: Any) -> None:
@@ -335,7 +400,7 @@ def delete_item(m: Machine, obj: Any, key: Any) -> None:
     elif m.world.is_outside(obj):
         containers.mutate(m, obj, "__delitem__", [key], {})
     else:
-        native_operation(m, operator.delitem, obj, key)
+        native_operation(m, operator.delitem, obj, _settled(m, obj, key))
 
 
 # --- text
