@@ -18,17 +18,19 @@ from ..guards.source import Source
 from ..guards.state import DEFAULT_FIELDS, read_state
 from ..guards.tensors import memory_range
 from . import builtin_functions, handlers_control, handlers_data, library_functions, native_library, torch_marks  # noqa: F401
-from . import autograd_functions, functional_transforms, higher_order  # noqa: F401  (they fill the tables)
+from . import autograd_functions, context_managers, functional_transforms, higher_order  # noqa: F401  (they fill the tables)
 from .breaks import make_graph_break
-from .bytecode.regions import outline_loop
-from .bytecode.resume import ResumeSpec, live_locals, make_break, make_resume, stack_kinds
+from .bytecode.loop_break import make_loop_break
+from .bytecode.loops import Loop
+from .bytecode.regions import CannotOutline
+from .bytecode.resume import ResumeSpec, make_break
 from .bytecode.splice import CannotResume, in_flight
 from .entry_source import EntryWriter
 from .failing import give_back, inputs_to_keep, keep, run_natively
 from .frame import Frame
 from .generators import InlineGenerator, PythonIterator
 from .lookups import class_guards, recording
-from .loops import CannotOutline, Loop, LoopDriver, enclosing_loop, same_loop
+from .loops import enclosing_loop
 from .machine import RETURN, Machine, StopAt, Unread, root_frame
 from .result import CapturedGraph, CaptureResult, GraphBreak, SkipFrame
 from .signals import Break, CaptureBug, Raised, Skip, Unrebuildable
@@ -51,6 +53,8 @@ class CaptureOptions:
 
     dynamic        True: sizes and int parameters are symbols from the start; None, False: only those named below
     dynamic_dims   Source of a tensor -> its dimensions that are symbols
+    static_dims    Source of a tensor -> dimensions that never are
+    dynamic_strides  Source of a tensor -> strides that are symbols, where they follow from no size
     dynamic_ints   Sources of ints that are symbols
     dynamic_floats Sources of floats that are inputs of the graph
     fullgraph      the first break is not resumed: the result's `breaks` says it (the caller raises)
@@ -63,6 +67,8 @@ class CaptureOptions:
     """
     dynamic: bool | None = None
     dynamic_dims: Mapping[Source, Any] = field(default_factory=dict)
+    static_dims: Mapping[Source, Any] = field(default_factory=dict)
+    dynamic_strides: Mapping[Source, Any] = field(default_factory=dict)
     dynamic_ints: Any = frozenset()
     dynamic_floats: Any = frozenset()
     fullgraph: bool = False
@@ -139,10 +145,12 @@ class _torch_state:
         self.cache = torch.is_autocast_cache_enabled()
         self.autocast = [(d, torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in ("cpu", "cuda")]
         self.nesting = _nesting()
+        self.switches = context_managers.switches()
         return self
 
     def __exit__(self, *exc: Any) -> None:
         torch._C._set_grad_enabled(self.grad)
+        context_managers.set_switches(self.switches)
         for device, enabled, dtype in self.autocast:
             torch.set_autocast_enabled(device, enabled)
             torch.set_autocast_dtype(device, dtype)
@@ -259,6 +267,8 @@ class _Attempt:
         """Leave autocast as the program has it here: a break may lie inside of an autocast region."""
         before = self.state_before
         name = writer.constant(torch)
+        if context_managers.switches() != before.switches:
+            writer.line(f"{writer.constant(context_managers.set_switches)}({context_managers.switches()!r})")
         for device, enabled, dtype in before.autocast:
             if (torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)) != (enabled, dtype):
                 writer.line(f"{name}.set_autocast_enabled({device!r}, {torch.is_autocast_enabled(device)})")
@@ -309,37 +319,12 @@ class _Attempt:
         writer.line(f"return break_0({', '.join(arguments)})")
 
     def _write_loop(self, writer: EntryWriter, index: int) -> None:
-        """Hand the frame over to a LoopDriver at the beginning of a loop."""
+        """Hand the frame over where a loop begins: the loop runs natively, its body and what follows it are captured in their turn."""
         frame = self.frame
-        slots = frame.bytecode.slots
         nulls = [depth for depth, v in enumerate(frame.stack) if v is NULL]
-        if any(kind in ("prev_exc", "lasti") for kind in stack_kinds(self.code, index)):
-            raise CannotOutline("the loop is inside an exception handler")
-        if frame.program[index][1].handler is not None:
-            self._write_host(writer, self.loops[index], nulls)
-            return
-        live = set(live_locals(self.code, index))
-        bound = [i for i, v in enumerate(frame.slots) if v is not MISSING and not (slots[i].cell or slots[i].free) and i in live]
-        cells = [i for i, v in enumerate(frame.slots) if (slots[i].cell or slots[i].free) and v is not MISSING]
-        driver = LoopDriver(self.code, self.loops[index], self.opts.dispatch, nulls, len(frame.stack), bound, cells)
-        writer.namespace["loop_0"] = driver.run
-
-        def value(v: Any) -> str:
-            return writer.load(v.source) if isinstance(v, Unread) else writer.value(v)
-
-        parts = []
-        for group in ([frame.slots[i] for i in cells], [v for v in frame.stack if v is not NULL], [frame.slots[i] for i in bound]):
-            parts.append("(" + "".join(value(v) + ", " for v in group) + ")")
-        writer.line(f"return loop_0(__fn.__globals__, {', '.join(parts)})")
-
-    def _write_host(self, writer: EntryWriter, loop: Loop, nulls: list[int]) -> None:
-        """A loop under exception handlers: the rest of the function runs natively, with the loop's body as a region."""
-        frame = self.frame
-        module_level = not frame.bytecode.is_function
-        host = outline_loop(self.code, loop, self.opts.dispatch, locals_are_globals=module_level).host
-        index = same_loop(self.code, loop, host)
         bound = [i for i, v in enumerate(frame.slots) if v is not MISSING]
-        self._write_call(writer, make_resume(host, index, nulls, bound, locals_are_globals=module_level))
+        self._write_call(writer, make_loop_break(self.code, self.loops[index], nulls, bound, dispatch=self.opts.dispatch,
+                                                 locals_are_globals=not frame.bytecode.is_function))
 
     def _break_at_origin(self, problem: Unrebuildable, brk: GraphBreak | None = None) -> None:
         """The value cannot be made by the entry: break where it was made, so that it is made natively. `brk` is the break that

@@ -31,6 +31,7 @@ __all__ = [
     "float_holds",
     "COMPARISONS",
     "same_code",
+    "file_of",
     "class_lookup",
     "class_holds",
     "step",
@@ -49,6 +50,7 @@ _MISSING = object()
 # Types whose attribute access is object's, under a name of their own in some cases; a subclass that overrides it in
 # Python has another function there.
 _PLAIN_TYPES = (
+    BaseException,
     object,
     int,
     float,
@@ -309,14 +311,13 @@ _IPYTHON_CELL = re.compile(r"<ipython-input-\d+-(\w+)>")     # plain IPython num
 
 def same_code(a: types.CodeType, b: types.CodeType) -> bool:
     """Whether two code objects are one and the same piece of source: equal, lines included, and of the same file or cell."""
-    if a is b:
-        return True
-    if a != b:
-        return False
-    if a.co_filename == b.co_filename:
-        return True
-    cells = _IPYTHON_CELL.fullmatch(a.co_filename), _IPYTHON_CELL.fullmatch(b.co_filename)
-    return cells[0] is not None and cells[1] is not None and cells[0][1] == cells[1][1]
+    return a is b or (a == b and file_of(a) == file_of(b))
+
+
+def file_of(code: types.CodeType) -> str:
+    """The file, or the cell, that the code comes from: one cell has one name however often it runs."""
+    cell = _IPYTHON_CELL.fullmatch(code.co_filename)
+    return code.co_filename if cell is None else cell[1]
 
 
 def class_lookup(cls: type, name: str) -> Any:

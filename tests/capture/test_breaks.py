@@ -247,3 +247,228 @@ def test_an_iterator_as_an_argument():
     same(run(consume, iter([1, 2, 3]), X), consume(iter([1, 2, 3]), X))
     same(run(consume, map(abs, [1, 2, 3]), X), consume(map(abs, [1, 2, 3]), X))
     same(run(fn, itertools.islice(range(9), 4), X), fn(itertools.islice(range(9), 4), X))
+
+
+def graphs_by_line(run):
+    """For each graph, the lines of its nodes, in the order of capture."""
+    return [sorted({n.meta["stack"][-1].line for n in g.graph_module.graph.nodes if n.meta.get("stack")}) for g in run.graphs]
+
+
+def line(fn, text):
+    import inspect
+    lines, start = inspect.getsourcelines(fn)
+    return start + next(i for i, at in enumerate(lines) if text in at)
+
+
+class Diary:
+    def __init__(self, notes):
+        self.notes = notes
+
+    def __enter__(self):
+        self.notes.append("in")
+
+    def __exit__(self, kind, *rest):
+        self.notes.append(kind and kind.__name__)
+
+
+def loop_in_with(xs, notes):
+    with Diary(notes):
+        for x in xs:
+            y = torch.sin(x)
+            notes.append(y.sum().item())
+        z = torch.cos(y) * 3  # after
+    return z + torch.exp(y)  # end
+
+
+def loop_in_try(xs, notes):
+    try:
+        for x in xs:
+            y = torch.sin(x)
+            if y.sum() > 1e9:
+                break
+        else:
+            y = y * 2
+        z = torch.cos(y) * 3  # after
+    finally:
+        notes.append("done")
+    return z + torch.exp(z)  # end
+
+
+def loop_in_except(xs, notes):
+    try:
+        [][1]
+    except IndexError as e:
+        for x in xs:
+            y = torch.sin(x)
+            notes.append((y.sum().item(), str(e)))
+        z = torch.cos(y) * 3  # after
+    return z + torch.exp(y)  # end
+
+
+def while_in_with(xs, notes):
+    y = xs[0].abs() + 1
+    with Diary(notes), torch.no_grad():
+        while y.sum() < 200:
+            with Diary(notes):
+                y = y * 2
+                if y.max() > 10:
+                    continue
+            y = y + 1
+        z = torch.cos(y)  # after
+    return z + torch.exp(z)  # end
+
+
+def nested_in_with(xs, notes):
+    with Diary(notes):
+        for x in xs:
+            try:
+                for k in range(3):
+                    with Diary(notes):
+                        x = torch.sin(x) + k
+                        if x.sum() > 5:
+                            notes.append(k)
+                            break
+                x = x * 2
+            finally:
+                notes.append("inner")
+        z = torch.cos(x)  # after
+    return z + torch.exp(x)  # end
+
+
+@pytest.mark.parametrize("fn", [loop_in_with, loop_in_try, loop_in_except, while_in_with, nested_in_with])
+def test_what_follows_a_loop_under_handlers_is_captured(fn):
+    run = Runner()
+    for _ in range(2):
+        a, b = [], []
+        same(run(fn, [X, X + 1], a), fn([X, X + 1], b))
+        assert repr(a) == repr(b)
+    assert torch.is_grad_enabled()
+    lines = set().union(*graphs_by_line(run))
+    assert {line(fn, "# after"), line(fn, "# end")} <= lines, run.skips
+
+
+def test_an_exception_out_of_a_loop_reaches_the_handlers_around_it():
+    def fn(xs, n, notes):
+        try:
+            with Diary(notes):
+                for k, x in enumerate(xs):
+                    y = torch.sin(x)
+                    notes.append(y.sum().item())
+                    if k == n:
+                        raise KeyError(k)
+                z = y * 2
+        except KeyError as e:
+            notes.append(e.args)
+            z = y * 3
+        return z
+    run = Runner()
+    for n in (5, 0, 1, 5):
+        a, b = [], []
+        same(run(fn, [X, X + 1], n, a), fn([X, X + 1], n, b))
+        assert repr(a) == repr(b)
+
+
+def deep(x, notes):
+    for k in range(2):
+        with Diary(notes):
+            x = torch.sin(x)
+            if x.sum() > 100:
+                break
+            x = x + k  # region
+    return torch.tanh(x)  # rest
+
+
+def around(x, notes):
+    y = torch.cos(x)  # before
+    return torch.exp(deep(y, notes))  # behind
+
+
+def test_a_break_in_a_with_in_a_loop_in_an_inlined_call():
+    """What is around the call is kept, and the callee is compiled by the hook."""
+    tcompile = pytest.importorskip("tcompile")
+    from tcompile.compiler import events
+    from tcompile.compiler.runtime import hook
+    graphs = []
+    c = tcompile.compile(around, backend="eager")
+    with events.listen(lambda e: graphs.append(e.graph) if e.kind == "graph" else None):
+        for _ in range(2):
+            a, b = [], []
+            same(c(X, a), around(X, b))
+            assert a == b
+    lines = {n.meta["stack"][-1].line for g in graphs for n in g.graph_module.graph.nodes if n.meta.get("stack")}
+    assert {line(around, "# before"), line(around, "# behind")} <= lines
+    if hook.available():
+        assert {line(deep, "# region"), line(deep, "# rest")} <= lines
+
+
+def in_lambda(x):
+    y = x * 2
+    f = lambda q: q * float(q.sum() > 0)  # noqa: E731
+    return f(y) + torch.sin(y)
+
+
+def in_comprehension(x):
+    y = x * 2
+    z = sum([q + 1 if q.sum() > 0 else q for q in (y, x)])
+    return z + torch.sin(y)
+
+
+def in_generator(x):
+    y = x * 2
+
+    def rows():
+        for k in range(3):
+            yield y * k if y.sum() > k else y
+    z = sum(rows())
+    return z + torch.sin(y)
+
+
+def in_match(x):
+    y = x * 2
+    match (3, y):
+        case (k, q) if q.sum() > 0:
+            z = q + k
+        case _:
+            z = y
+    return z + torch.sin(y)
+
+
+def in_finally(x):
+    y = x * 2
+    try:
+        z = y + 1
+    finally:
+        if y.sum() > 0:
+            y = y + 3
+    return z + torch.sin(y)
+
+
+def in_nested_handlers(x):
+    notes, y = [], x * 2
+    for k in range(3):
+        try:
+            try:
+                with Diary(notes):
+                    y = y + k
+                    if y.sum() > 0:
+                        raise KeyError(k)
+            finally:
+                notes.append(bool(y.max() > 3))
+        except KeyError as e:
+            y = y * e.args[0]
+            continue
+        y = y - 1
+    return y, notes, torch.sin(y)
+
+
+def in_dict_comprehension(x):
+    y = x * 2
+    return {k: v.sum().item() for k, v in {"a": y, "b": x}.items()}, torch.sin(y)
+
+
+@pytest.mark.parametrize("fn", [in_lambda, in_comprehension, in_generator, in_match, in_finally, in_nested_handlers, in_dict_comprehension])
+def test_breaks_in_odd_places(fn):
+    run = Runner()
+    for x in (X, X + 1, X - 1, X):
+        same(run(fn, x), fn(x))
+    assert run.breaks and len(run.graphs) >= 2, "what lies before and behind is captured"

@@ -177,6 +177,8 @@ def main() -> int:
             print(f"seed {at}: {found.splitlines()[0][:200]}", flush=True)
         if done % 100 == 0:
             gc.collect()
+        if done % 500 == 0:
+            print(f"{done} {args.what} in {time.monotonic() - began:.0f} s", flush=True)
     total = {"what": args.what, "backend": args.backend, "first_seed": seed, "scenarios": done, "different": different, "seconds": round(time.monotonic() - began),
              "python": platform.python_version(), "torch": torch.__version__, "date": time.strftime("%Y-%m-%d %H:%M", time.gmtime())}
     with open(args.out / "totals.jsonl", "a") as f:

@@ -118,7 +118,7 @@ def _natural_loops(after: list[list[int]], idom: list[int], bytecode: Bytecode) 
         if idom[node] < 0:
             continue
         for header in {following for following, _ in successors(bytecode, node)}:
-            if header > node or not dominates(idom, header, node):
+            if not dominates(idom, header, node):    # a function made to start inside a loop jumps back to a later index
                 continue
             members, sources = loops.setdefault(header, ({header}, set()))
             sources.add(node)

@@ -51,7 +51,6 @@ class Exit:
 class RegionSpec:
     """The function made of a loop's body. `params`, `closure` as in resume.ResumeSpec; locals that may be unbound come as UNBOUND."""
     code: CodeType
-    original: CodeType
     loop: Loop
     params: tuple[Param, ...]
     closure: tuple[int, ...]
@@ -96,7 +95,13 @@ class Plan:
 
     # --- which instructions
     def inner(self, handler: Handler) -> bool:
-        """The handler belongs to the body, not to something around the loop."""
+        """The handler belongs to the body, not to something around the loop. In a function that starts inside the loop, the loop's entry
+        dominates everything: there the stack tells, on which a `with` statement around the loop has its exit function."""
+        if handler.depth < self.base:
+            return False
+        following = self.bytecode.instructions[handler.target.index + 1:][:1]
+        if handler.depth == self.base and following and following[0].op == "WITH_EXCEPT_START":
+            return False
         return dominates(self.idom, self.loop.entry, handler.target.index)
 
     def _outer(self) -> Handler | None:
@@ -314,7 +319,7 @@ def make_region(plan: Plan, code: CodeType) -> RegionSpec:
     if plan.raised is not None:
         exits += (Exit(plan.raised.id, plan.raised.target, plan.raised.slots, 1, True),)
     made = splice.finish(qualname=f"{bytecode.qualname}.<loop at line {loop.line}>")
-    return RegionSpec(made, code, loop, tuple(params), closure, exits)
+    return RegionSpec(made, loop, tuple(params), closure, exits)
 
 
 def _sometimes_set(plan: Plan) -> int:
