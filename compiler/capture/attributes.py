@@ -154,6 +154,9 @@ def _class_attribute(m: Machine, cls: type, name: str) -> Any:
     owner = _owner(cls, name)
     if is_trusted_module(owner.__module__ or "") and type(raw) in ATOMS:
         return raw
+    if type(cls).__name__ == "pybind11_type" and type(raw) is cls:
+        world.anchor(raw)                                # members of a native enum are fixed
+        return raw
     return world.load(raw, S.attr(world.anchor(cls), name), "class attribute")
 
 

@@ -8,6 +8,7 @@ import torch
 import torch.fx
 from torch.fx.node import map_arg
 
+from ..attention_switches import set_switches, switches
 from ..capture.result import CapturedGraph, GraphInput
 from ..symbolic.env import ShapeEnv
 from .aten import AtenGraph
@@ -56,10 +57,12 @@ def _modes_restored() -> Iterator[None]:
     """Captured graphs may switch grad mode and autocast; what they leave behind, by an error above all, is undone."""
     grad = torch.is_grad_enabled()
     cast = [(d, torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in ("cpu", "cuda")]
+    kernels = switches()
     try:
         yield
     finally:
         torch._C._set_grad_enabled(grad)
+        set_switches(kernels)
         for device, enabled, dtype in cast:
             torch.set_autocast_enabled(device, enabled)
             torch.set_autocast_dtype(device, dtype)

@@ -1,0 +1,77 @@
+"""Torch's context managers that are not plain Python: inference_mode, sdpa_kernel, switches for tensor subclasses.
+
+no_grad, enable_grad, set_grad_enabled and autocast are Python over native switches (builtin_calls.py), and are interpreted as what they are.
+"""
+from __future__ import annotations
+
+import contextlib
+import functools
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ..attention_switches import SWITCHES, set_switches, switches
+from .builtin_calls import FUNCTIONS, cls, python_function
+from .signals import Break, Raised
+
+if TYPE_CHECKING:
+    from .machine import Machine
+
+__all__ = ["set_switches", "switches"]
+
+def _set_switch(m: Machine, value: Any, *, setter: Any) -> None:
+    """Changed for real while capture goes on (it is put back), and in the graph for the nodes that follow."""
+    m.state_changed = True
+    m.native(setter, m.truth(value))
+    m.graph.record_state(setter, (m.truth(value),))
+
+
+for _setter, _getter, _ in SWITCHES:
+    FUNCTIONS[_setter] = functools.partial(_set_switch, setter=_setter)
+
+
+class SdpaKernels:
+    """sdpa_kernel(...) made inside: interpreted like any context manager, and made again where a break lies inside of it."""
+
+    def __init__(self, wanted: tuple[bool, ...]):
+        self.wanted = wanted
+        self.before: tuple[bool, ...] = ()
+
+    def __enter__(self) -> None:
+        self.before = tuple([get() for _, get, _ in SWITCHES])
+        for (set_, _, _), value in zip(SWITCHES, self.wanted):
+            set_(value)
+
+    def __exit__(self, *exc: Any) -> None:
+        for (set_, _, _), value in zip(SWITCHES, self.before):
+            set_(value)
+
+
+@python_function(("torch.nn.attention", "sdpa_kernel"))
+def sdpa_kernel_(m: Machine, backends: Any, set_priority: bool = False) -> Any:
+    from torch.nn.attention import SDPBackend
+    wanted = list(m.iterate(backends)) if not isinstance(backends, SDPBackend) else [backends]
+    if m.truth(set_priority):
+        raise Break("unsupported", "sdpa_kernel with set_priority=True changes an order that a graph cannot hold")
+    if not all(isinstance(b, SDPBackend) for b in wanted):
+        raise Raised(AssertionError("Backend must be an instance of SDPBackend or a list of SDPBackend instances"))
+    return m.world.create(SdpaKernels(tuple(any(b == getattr(SDPBackend, flag, None) for b in wanted) for _, _, flag in SWITCHES)))
+
+
+@cls(torch.autograd.grad_mode.inference_mode)
+def inference_mode_(m: Machine, mode: Any = True) -> Any:
+    """Inside a graph it is no_grad: what a graph makes is counted by no version counters anyway."""
+    if callable(mode) and not isinstance(mode, bool):
+        return m.call(torch.no_grad, [mode])
+    if m.truth(mode):
+        return m.call(torch.no_grad, [])
+    if m.initial_state.get("inference_mode"):
+        raise Break("unsupported", "inference mode is left inside of it")
+    return m.world.create(contextlib.nullcontext())
+
+
+@cls(torch._C.DisableTorchFunctionSubclass, torch._C.DisableTorchFunction)
+def no_subclass_functions(m: Machine) -> Any:
+    """Tensors in a graph are plain ones: there is nothing to switch off."""
+    return m.world.create(contextlib.nullcontext())
+
