@@ -16,12 +16,12 @@ from .config import OPTIONS, Options
 from .engine import Engine, call_original
 from .errors import OptionError
 from .hook import enable, run_code
-from .marks import disable, is_compiling, mark_dynamic
+from .marks import disable, is_compiling, mark_dynamic, mark_static, maybe_mark_dynamic
 from .modules import original_module, wrap_module
 from .report.builder import record
 from .runtime.dispatch import Dispatcher
 
-__all__ = ["compile", "explain", "disable", "enable", "run_code", "record", "reset", "is_compiling", "mark_dynamic", "register_backend",
+__all__ = ["compile", "explain", "disable", "enable", "run_code", "record", "reset", "is_compiling", "mark_dynamic", "mark_static", "maybe_mark_dynamic", "register_backend",
            "list_backends", "compile_fx", "stages", "call_original"]
 
 _engines: list[Any] = []        # weak references to every engine, for reset()

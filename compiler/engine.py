@@ -8,6 +8,7 @@ Engines are cheap: one per compile() call, one per set of options for the frame 
 """
 from __future__ import annotations
 
+import functools
 import inspect
 import itertools
 import linecache
@@ -15,7 +16,6 @@ import threading
 import time
 import types
 import weakref
-from dataclasses import dataclass, field
 from typing import Any, Callable
 
 import torch
@@ -23,6 +23,7 @@ import torch
 from . import events, stages
 from .autograd.modes import without_saved_tensor_hooks
 from .backends import compile_graph
+from .capture.bytecode.memo import CodeMemo
 from .capture.capture import CaptureOptions
 from .capture.result import CaptureResult, SkipFrame
 from .config import Options
@@ -31,7 +32,8 @@ from .guards.explain import explain_failure
 from .guards.guard import Guard
 from .guards.program import compile_guards
 from .guards.source import local
-from .marks import dynamic_dims, is_disabled
+from .marks import dynamic_dims, is_disabled, static_dims
+from .recompile import FrameState, is_full, learn, make_room
 from .guards.state import read_field
 from .report.calls import EntryCall, GraphCall
 from .report.labels import label
@@ -46,25 +48,17 @@ _lock = threading.RLock()            # one compilation at a time; calls that hit
 _numbers = itertools.count()
 
 
-@dataclass
-class FrameState:
-    """What an engine has learned of one code object."""
-    code: types.CodeType
-    dynamic_dims: dict[Any, set[int]] = field(default_factory=dict)     # Source of a tensor -> dimensions that are symbols
-    dynamic_ints: set[Any] = field(default_factory=set)                 # Sources of ints that are symbols
-    dynamic_floats: set[Any] = field(default_factory=set)               # Sources of floats that are inputs of the graph
-    skips: int = 0
-    skip_reason: str = ""            # not empty: run as it is from now on
-
-
 class Engine:
     """Makes entries for frames under one set of options."""
 
     def __init__(self, opts: Options, backend_options: dict[str, Any] | None = None):
         self.opts, self.backend_options = opts, backend_options or {}
-        self.states: dict[types.CodeType, FrameState] = {}
-        self.caches: dict[types.CodeType, CodeCache] = {}
-        self._resumed: dict[tuple[types.CodeType, int], Dispatcher] = {}
+        self.generation = 0              # runs of cells so far: each has a recompile limit of its own
+        self._limited: list[tuple[FrameState, weakref.ref[types.CodeType]]] = []
+        self.states: CodeMemo[FrameState] = CodeMemo()
+        self.caches: CodeMemo[CodeCache] = CodeMemo()
+        # Made code holds it as a constant, where the collector of cycles does not look: it must not hold the engine.
+        self._dispatch = functools.partial(_resume_by, weakref.ref(self))
 
     # ---- callables
     def dispatcher(self, func: types.FunctionType) -> Dispatcher:
@@ -80,7 +74,7 @@ class Engine:
     def state(self, code: types.CodeType) -> FrameState:
         s = self.states.get(code)
         if s is None:
-            s = self.states[code] = FrameState(code)
+            s = self.states[code] = FrameState(code.co_qualname)
         return s
 
     def reset(self) -> None:
@@ -88,6 +82,16 @@ class Engine:
         for c in self.caches.values():
             c.clear()
         self.states.clear()
+
+    def next_run(self) -> None:
+        """A cell is about to run: what hit the recompile limit in an earlier run gets another chance."""
+        self.generation += 1
+        for state, reference in self._limited:
+            state.skip_reason = ""
+            code = reference()
+            if code is not None:
+                hook.unskip_code(code)
+        self._limited.clear()
 
     # ---- a call without an entry
     def miss(self, dispatcher: Dispatcher, func: types.FunctionType, args: tuple) -> Any:
@@ -111,13 +115,7 @@ class Engine:
     def resume(self, function: types.FunctionType, *args: Any) -> Any:
         """Run a resume function or a loop region: compiled code with a cache of its own, like any function."""
         __tracebackhide__ = True
-        if function.__closure__:
-            return self.dispatcher(function)(*args)
-        key = (function.__code__, id(function.__globals__))
-        d = self._resumed.get(key)
-        if d is None:
-            d = self._resumed[key] = self.dispatcher(function)
-        return d(*args)
+        return self.dispatcher(function)(*args)
 
     def failed(self, error: Exception, func: types.FunctionType, args: tuple, *, handlers: bool) -> Any:
         """A graph raised; nothing of the call has happened. It runs as it is: eager's error from its own line, or what handles it there
@@ -135,20 +133,21 @@ class Engine:
 
     def _compile(self, cache: CodeCache, state: FrameState, func: types.FunctionType, args: tuple) -> Entry | None:
         __tracebackhide__ = True
-        name = state.code.co_qualname
+        name = state.name
         # The entry that agreed longest is the nearest to this call: what ended it is the reason to tell.
         misses = sorted((m for m in cache.last_failures if m[1] >= 0), key=lambda miss: -miss[1])
         failures = [explain_failure(e.program.guards[i], func, args, guards=e.program.guards) for e, i in misses]
         limit = self.opts.get("recompile_limit")
-        if len(cache.entries) >= limit:
+        if is_full(cache, self.generation, limit):
             state.skip_reason = f"recompile limit ({limit}) reached"
+            self._limited.append((state, weakref.ref(func.__code__)))
             events.emit("limit", frame=name, limit=limit, failures=failures)
             events.emit("fallback", what=name, reason=f"{state.skip_reason}: runs eager from now on", count=1)
             return None
         if failures:
             events.emit("recompile", frame=name, failures=failures)
             if self.opts.dynamic is None:
-                _learn_dynamic(state, failures)
+                learn(state, misses[0][0].program.guards, func, args)
         try:
             return self._make_entry(cache, state, func, args)
         except SkipFrame as skip:
@@ -169,16 +168,18 @@ class Engine:
 
     def _make_entry(self, cache: CodeCache, state: FrameState, func: types.FunctionType, args: tuple) -> Entry:
         __tracebackhide__ = True
-        name, began = state.code.co_qualname, time.perf_counter()
+        name, began = state.name, time.perf_counter()
         if self.opts.dynamic is not False:
             for i, a in enumerate(args):
                 if isinstance(a, torch.Tensor) and (dims := dynamic_dims(a)):
-                    state.dynamic_dims.setdefault(local(i, state.code.co_varnames[i]), set()).update(dims)
+                    state.dynamic_dims.setdefault(local(i, func.__code__.co_varnames[i]), set()).update(dims)
+                if isinstance(a, torch.Tensor) and (dims := static_dims(a)):
+                    state.static_dims.setdefault(local(i, func.__code__.co_varnames[i]), set()).update(dims)
         capture = CaptureOptions(dynamic=self.opts.dynamic, dynamic_dims=state.dynamic_dims, dynamic_ints=state.dynamic_ints,
-                                 dynamic_floats=state.dynamic_floats,
-                                 fullgraph=self.opts.fullgraph, dispatch=self.resume, failed=self.failed,
+                                 dynamic_floats=state.dynamic_floats, dynamic_strides=state.dynamic_strides, static_dims=state.static_dims,
+                                 fullgraph=self.opts.fullgraph, dispatch=self._dispatch, failed=self.failed,
                                  in_order=self.opts.backend != "tcompile", every_frame=takes_every_frame())
-        result: CaptureResult = stages.run("capture", state.code, func, args, opts=self.opts, stage_opts=capture)
+        result: CaptureResult = stages.run("capture", func.__code__, func, args, opts=self.opts, stage_opts=capture)
         for b in result.breaks:
             events.emit("break", brk=b)
         if result.breaks and self.opts.fullgraph:
@@ -202,15 +203,19 @@ class Engine:
             raise InternalError(f"the guard {g.kind} on {g.source.name() if g.source else 'state'} does not hold for the call that it "
                                 f"was made for: expected {why.expected_text}, got {why.got_text}")
         entry = Entry(program, fn, result)
+        entry.generation = self.generation
+        make_room(cache, self.generation, self.opts.get("recompile_limit"))
         cache.add(entry)
         _drop_with_owner(cache, entry, result)
         events.emit("entry", frame=name, entry=entry)
         safe = not result.effects and not result.breaks
         events.emit("call", frame=name, cached=False, call=EntryCall(
-            name, func, args, {}, state.code.co_filename, state.code.co_firstlineno, safe,
+            name, func, args, {}, func.__code__.co_filename, func.__code__.co_firstlineno, safe,
             "" if safe else ", ".join(result.effects) or "the graph breaks", calls, time.perf_counter() - began))
         if result.graph is not None:
             result.graph.example_inputs = []          # tensors of this call must not live on
+            if result.graph.env is not None:
+                result.graph.env.locate = _nowhere    # it knew the machine that captured, with all that it saw
         result.code = None                            # code -> its cache -> entry -> code would never be collected
         return entry
 
@@ -228,6 +233,10 @@ class Engine:
         return run
 
     # ---- frames that the hook sees
+    def frame_cache(self, code: types.CodeType) -> CodeCache:
+        """The cache in which the hook finds the entries of a frame."""
+        return code_cache(code)
+
     def on_frame(self, code: types.CodeType, func: types.FunctionType, args: tuple) -> Any:
         """The hook asks for a frame that no entry serves."""
         if func.__dict__ and is_disabled(func):
@@ -237,8 +246,7 @@ class Engine:
             return RUN_ORIGINAL
         if not wanted(code, args):
             return RUN_ORIGINAL
-        cache = code_cache(code)
-        result = self.entry_for(code, cache, func, args)
+        result = self.entry_for(code, self.frame_cache(code), func, args)
         if result is RUN_ORIGINAL and self.state(code).skip_reason:
             hook.skip_code(code)
         return result
@@ -249,17 +257,17 @@ class Engine:
         if self.opts.fullgraph and skip.breaks:
             raise FullGraphError(_fullgraph_message(skip.breaks[0]), skip.breaks)
         if self.opts.fullgraph and not skip.quiet:
-            raise FullGraphError(f"fullgraph=True, but {state.code.co_qualname} is not captured: {skip.reason}", [])
+            raise FullGraphError(f"fullgraph=True, but {state.name} is not captured: {skip.reason}", [])
         state.skips += 1
         if state.skips >= self.opts.get("recompile_limit"):
             state.skip_reason = skip.reason
         if not skip.quiet:
-            events.emit("skip", frame=state.code.co_qualname, reason=skip.reason)
+            events.emit("skip", frame=state.name, reason=skip.reason)
 
     def _give_up(self, state: FrameState, e: BaseException) -> None:
         state.skip_reason = f"internal error: {type(e).__name__}: {e}"
-        events.emit("error", where=state.code.co_qualname, error=e)
-        events.emit("fallback", what=state.code.co_qualname, reason=f"{state.skip_reason}; runs eager", count=1)
+        events.emit("error", where=state.name, error=e)
+        events.emit("fallback", what=state.name, reason=f"{state.skip_reason}; runs eager", count=1)
 
 
 def _without_compiling(func: types.FunctionType, args: tuple) -> Any:
@@ -286,13 +294,26 @@ def call_original(func: types.FunctionType, args: tuple) -> Any:
     return func(*positional, **keyword)
 
 
+def _nowhere() -> tuple[None, None]:
+    return None, None
+
+
+def _resume_by(engine: weakref.ref[Engine], function: types.FunctionType, *args: Any) -> Any:
+    """Engine.resume; without an engine any more, the function as it is."""
+    __tracebackhide__ = True
+    e = engine()
+    return function(*args) if e is None else e.resume(function, *args)
+
+
 def _entry_function(result: CaptureResult, name: str) -> Callable:
     """The entry's text as a function; its lines are known to tracebacks and debuggers."""
     file = f"<tcompile entry {next(_numbers)} of {name}>"
     linecache.cache[file] = (len(result.source), None, result.source.splitlines(True), file)
     exec(compile(result.source, file, "exec"), result.namespace)
-    hide(result.namespace["entry"].__code__)
-    return result.namespace["entry"]
+    fn = result.namespace["entry"]
+    hide(fn.__code__)
+    weakref.finalize(fn, linecache.cache.pop, file, None).atexit = False
+    return fn
 
 
 def _pass_over(result: CaptureResult) -> None:
@@ -328,19 +349,6 @@ def _drop_with_owner(cache: CodeCache, entry: Entry, result: CaptureResult) -> N
             owner = g.expected()
             if owner is not None:
                 weakref.finalize(owner, gone).atexit = False
-
-
-def _learn_dynamic(state: FrameState, failures: list) -> None:
-    """A size or an int that changed becomes a symbol in the next entry."""
-    for f in failures:
-        g = f.guard
-        if g.kind == "TENSOR" and f.detail.startswith(("shape[", "size[")):
-            dim = int(f.detail[f.detail.index("[") + 1:f.detail.index("]")])
-            state.dynamic_dims.setdefault(g.source, set()).add(dim)
-        elif g.kind == "EQUALS" and type(g.expected) is int and type(f.got) is int:
-            state.dynamic_ints.add(g.source)
-        elif g.kind == "EQUALS" and type(g.expected) is float and type(f.got) is float:
-            state.dynamic_floats.add(g.source)
 
 
 def _fullgraph_message(b: Any) -> str:

@@ -9,21 +9,25 @@ import inspect
 import sys
 import types
 from contextlib import contextmanager
-from typing import Any, Iterator
+from typing import Any, Iterator, TypeVar
 
 from . import events, frames
+from .capture.bytecode.memo import CodeMemo
 from .config import Options
 from .engine import Engine
+from .guards.values import file_of
 from .runtime import hook as _hook
 from .runtime.dispatch import forget_code
 
 __all__ = ["enable", "run_code", "reset", "engine_for", "all_engines"]
 
-_engines: dict[Any, Engine] = {}
+T = TypeVar("T")
+_CELLS = 256                         # distinct cells whose entries are kept
+_engines: "dict[Any, HookEngine]" = {}
 _current: list[Any] = []             # key of the engine whose entries lie in the code objects' caches
 
 
-def engine_for(opts: Options) -> Engine:
+def engine_for(opts: Options) -> "HookEngine":
     """The engine of a set of options: one per set, kept for the process, so that entries serve later cells."""
     key = (opts.mode, opts.backend if isinstance(opts.backend, str) else id(opts.backend), opts.fullgraph, opts.dynamic,
            tuple(sorted(opts.given.items())))
@@ -37,13 +41,42 @@ def all_engines() -> list[Engine]:
     return list(_engines.values())
 
 
+class _CellMemo(CodeMemo[T]):
+    """Cells are known again by the value of their code: one that is run again as it was finds what it had. The latest are kept."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        # code of a cell and its name (not its number: guards.values.file_of) -> the equal one that came first
+        self._cells: dict[tuple[types.CodeType, str], types.CodeType] = {}
+
+    def first(self, code: types.CodeType) -> types.CodeType:
+        """The code object that the same cell had when it ran first. The functions that it defines are then the same code, too."""
+        return self._cells.get((code, file_of(code)), code) if code.co_name == "<module>" else code
+
+    def get(self, code: types.CodeType, default: T | None = None) -> T | None:  # type: ignore[override]
+        return super().get(self.first(code), default)
+
+    def __setitem__(self, code: types.CodeType, value: T) -> None:
+        if code.co_name == "<module>":
+            code = self._cells.setdefault((code, file_of(code)), code)
+            if len(self._cells) > _CELLS:
+                del self._cells[next(iter(self._cells))]
+        super().__setitem__(code, value)
+
+    def clear(self) -> None:
+        super().clear()
+        self._cells.clear()
+
+
 class HookEngine(Engine):
     """An engine for frames that the hook sees. Their caches belong to the code objects, which all engines share: the entries
     of an engine are put there when it becomes the current one."""
 
     def __init__(self, opts: Options):
         super().__init__(opts)
-        self.parked: dict[types.CodeType, list[Any]] = {}
+        self.caches: _CellMemo[Any] = _CellMemo()
+        self.states = _CellMemo()
+        self.parked: CodeMemo[list[Any]] = CodeMemo()
 
     def cache(self, code: types.CodeType) -> Any:
         from .runtime.dispatch import code_cache
@@ -67,9 +100,8 @@ class HookEngine(Engine):
         self.parked.clear()
         _current.append(self)
 
-    def on_frame(self, code: types.CodeType, func: types.FunctionType, args: tuple) -> Any:
-        self.cache(code)                       # so that reset() and take_over() know it
-        return super().on_frame(code, func, args)
+    def frame_cache(self, code: types.CodeType) -> Any:
+        return self.cache(code)                # so that reset() and take_over() know it
 
     def reset(self) -> None:
         for code in self.caches:
@@ -77,7 +109,6 @@ class HookEngine(Engine):
         self.caches.clear()
         self.parked.clear()
         self.states.clear()
-        self._resumed.clear()
 
 
 @contextmanager
@@ -95,7 +126,6 @@ def enable(opts: Options | None = None, **kwargs: Any) -> Iterator[None]:
         yield
         return
     engine = engine_for(opts)
-    assert isinstance(engine, HookEngine)
     engine.take_over()
     if sys.gettrace() is not None:
         events.emit("fallback", what="frame hook", reason="a debugger or tracer watches this thread: frames run eager for it", count=1)
@@ -109,6 +139,8 @@ def run_code(code: types.CodeType, namespace: dict[str, Any], opts: Options) -> 
     if code.co_flags & (inspect.CO_COROUTINE | inspect.CO_GENERATOR | inspect.CO_ASYNC_GENERATOR):
         raise ValueError("run_code: an asynchronous cell is awaited by its caller, inside enable()")
     engine = engine_for(opts)
+    engine.next_run()
+    code = engine.caches.first(code)
     namespace.setdefault("__builtins__", __builtins__)
     top = types.FunctionType(code, namespace, code.co_name)
     with enable(opts):

@@ -31,6 +31,7 @@ from ..guards import source as S
 from ..guards.guard import FunctionSpec, Guard, TensorSpec
 from ..guards.source import Source
 from ..guards.values import is_constant
+from ..symbolic.expr import ge
 from ..graph.tensor import TraceTensor, trace_tensor_like
 from .bytecode.regions import UNBOUND
 from .generators import InlineGenerator
@@ -56,7 +57,7 @@ IMMUTABLE = (int, float, complex, str, bytes, decimal.Decimal, fractions.Fractio
 _CODE_TYPES = (types.FunctionType, types.BuiltinFunctionType, type, types.ModuleType)
 
 
-_FIXED = (*_CODE_TYPES, enum.Enum, functools.partial, property, torch.Size, types.MethodType, slice, types.CodeType, types.GenericAlias)
+_FIXED = (*_CODE_TYPES, enum.Enum, property, torch.Size, types.MethodType, slice, types.CodeType, types.GenericAlias)
 
 
 def native_owner(fn: Any) -> Any:
@@ -197,8 +198,7 @@ class World:
                 raise Break("unknown_object", "a slice of objects from outside is used")
             self.guard(source, "EQUALS", value, why)
         elif t is functools.partial:
-            self.guard(source, "ID", value, why)            # guards cannot look inside; what it holds is fixed with it
-            self._anchor_partial(value)
+            self.guard(source, "TYPE", t, why)              # its function and arguments are guarded as they are read
         elif t in BOUND_NATIVE and not isinstance(native_owner(value), (types.ModuleType, type, type(None))):
             self.guard(source, "TYPE", t, why)              # using it breaks: its owner has no source
         elif isinstance(value, types.FunctionType) and not is_trusted_module(value.__module__ or ""):
@@ -278,7 +278,13 @@ class World:
         check_supported(real, source)
         static = isinstance(real, torch.nn.Parameter) or source.root.kind == "const" or self._module_state(source)
         dims = {} if static else {d: S.size(source, d) for d in self._dynamic_dims(real, source)}
-        trace = trace_tensor_like(real, self.env if dims else None, dims)
+        strides = {} if static else {d: S.stride(source, d) for d in self.opts.dynamic_strides.get(source, ())}
+        trace = trace_tensor_like(real, self.env if dims or strides else None, dims, strides)
+        for d in strides:
+            stride = trace.stride()[d]
+            if isinstance(stride, torch.SymInt) and (expr := self.env.to_expr(stride)).op == "sym":
+                file, line = self.machine.user_line()
+                self.guards[source, "PREDICATE", d] = Guard(None, "PREDICATE", ge(expr, 2), file, line, "a stride of 2 or more")
         if real.requires_grad and not real.is_leaf:
             trace = _as_result(trace)
         spec = self._spec(real, trace, source)
@@ -297,9 +303,8 @@ class World:
         return isinstance(owner, torch.nn.Module)
 
     def _dynamic_dims(self, real: torch.Tensor, source: Source) -> tuple[int, ...]:
-        if self.opts.dynamic is True:
-            return tuple(range(real.dim()))
-        return tuple(sorted(self.opts.dynamic_dims.get(source, ())))
+        named = range(real.dim()) if self.opts.dynamic is True else self.opts.dynamic_dims.get(source, ())
+        return tuple(sorted({*named} - {*self.opts.static_dims.get(source, ())}))
 
     def _spec(self, real: torch.Tensor, trace: torch.Tensor, source: Source) -> TensorSpec:
         to_expr = self.env.to_expr

@@ -317,15 +317,17 @@ def tensor_meta(t: torch.Tensor) -> TensorMeta:
 
 
 def trace_tensor_like(real: torch.Tensor, env: ShapeEnv | None = None,
-                      dynamic_dims: "Iterable[int] | Mapping[int, Any]" = ()) -> TraceTensor:
+                      dynamic_dims: "Iterable[int] | Mapping[int, Any]" = (),
+                      dynamic_strides: "Mapping[int, Any] | None" = None) -> TraceTensor:
     """A TraceTensor with the metadata of a real tensor.
 
     dynamic_dims names the dimensions whose size becomes a symbol of `env`; as a mapping it gives each one's Source (or
-    a SymInt made before). Strides that follow from the sizes (any dense order) follow the symbols; others stay ints.
+    a SymInt made before). Strides that follow from the sizes (any dense order) follow the symbols; others stay ints, apart
+    from those that dynamic_strides gives a Source: where 2 or more, they become symbols.
     """
     shape: list[Any] = list(real.shape)
     stride: list[Any] = list(real.stride())
-    if dynamic_dims:
+    if dynamic_dims or dynamic_strides:
         if env is None:
             raise ValueError("trace_tensor_like: dynamic_dims needs a ShapeEnv")
         sources = dynamic_dims if isinstance(dynamic_dims, Mapping) else dict.fromkeys(dynamic_dims)
@@ -339,6 +341,9 @@ def trace_tensor_like(real: torch.Tensor, env: ShapeEnv | None = None,
                 continue
             if stride[d] == hint:
                 stride[d] = maybe_int(expected)
+            elif dynamic_strides and d in dynamic_strides:
+                hint = stride[d]
+                expected = stride[d] = maybe_int(env.to_expr(env.create_symbol(hint, dynamic_strides[d])))
             expected, hint = expected * shape[d], hint * real.shape[d]
     meta = TensorMeta(tuple(shape), tuple(stride), real.dtype, real.device, real.storage_offset(), real.requires_grad)
     t = TraceTensor(meta, env, None, real.requires_grad and real.is_leaf)

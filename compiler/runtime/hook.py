@@ -18,7 +18,7 @@ from typing import Any, Callable
 
 from ..native import native, say_missing, why_missing
 
-__all__ = ["available", "why_unavailable", "capturing", "is_capturing", "skip_code", "is_skipped", "default_skip_prefixes"]
+__all__ = ["available", "why_unavailable", "capturing", "is_capturing", "skip_code", "unskip_code", "is_skipped", "default_skip_prefixes"]
 
 Callback = Callable[[types.CodeType, types.FunctionType, tuple], Any]
 
@@ -73,6 +73,12 @@ def skip_code(code: types.CodeType) -> None:
     """Pass frames of this code over from now on."""
     if native is not None:
         native.skip_code(code)
+
+
+def unskip_code(code: types.CodeType) -> None:
+    """Undo skip_code."""
+    if native is not None:
+        native.unskip_code(code)
 
 
 def is_skipped(code: types.CodeType) -> bool:
