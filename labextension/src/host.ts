@@ -5,13 +5,15 @@
  * Without one the controls that need a kernel are not there, and nothing else is missing.
  */
 
+import { Fix } from './schema';
+
 export interface Host {
   /** The kernel's answer; rejects with one sentence. `say` gets words of progress. */
   ask: (question: string, facts: { [name: string]: any }, say?: (text: string) => void) => Promise<any>;
   /** Interrupts what the kernel does. */
   stop: () => void;
-  /** Replaces a line of a cell's text where it still reads as expected; false where it does not. */
-  apply?: (place: { file: string; line: number; cell: number | null }, before: string, after: string) => boolean;
+  /** Changes lines of a cell where they still read as expected; false where they do not. */
+  apply?: (fix: Fix, cell: number | null) => boolean;
 }
 
 export const HOST_EVENT = 'tcompile-host';

@@ -79,7 +79,10 @@ export async function renderReport(
 function draw(host: HTMLElement, model: Model, raw: any, id: string, options: RenderOptions): Rendered {
   const { report } = model;
   const key = report.id || id;
-  const memory: Memory = options.only ? { opened: true, tab: options.only } : memories.get(key) ?? { opened: !!options.opened, tab: 'overview' };
+  // A cell that runs again opens as its last report was left.
+  const last = memories.get(report.previous.report);
+  const fresh: Memory = { opened: last?.opened ?? !!options.opened, tab: last?.tab ?? 'overview' };
+  const memory: Memory = options.only ? { opened: true, tab: options.only } : memories.get(key) ?? fresh;
   if (!options.only) {
     memories.set(key, memory);
   }

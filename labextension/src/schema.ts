@@ -106,6 +106,16 @@ export interface FrameRef {
   line: number;
 }
 
+/** A change of lines that removes a break: `new` in the place of the lines start..end, which read `old`. */
+export interface Fix {
+  file: string;
+  start: number;
+  end: number;
+  old: string;
+  new: string;
+  note: string;
+}
+
 export interface Break {
   kind: string;
   reason: string;
@@ -121,6 +131,7 @@ export interface Break {
   entry: number | null;
   count: number;
   call_chain: FrameRef[];
+  fix: Fix | null;
 }
 
 export interface GuardRow {

@@ -13,12 +13,20 @@ from .conftest import Lab, Server
 SETUP = "%load_ext tcompile\nimport torch\nx = torch.randn(64, 256)\nk = torch.ones(256)"
 CELL = "%%tcompile time=100ms\ny = torch.relu(x * 2 + k).sum(-1)"
 PLAIN = "z = torch.tanh(x) + 1"
+BREAKS = """%%tcompile time=off
+def step(h):
+    if h.sum() > 0:
+        r = h + 1
+    else:
+        r = h - 1
+    return r
+w = step(x)"""
 
 
 @pytest.fixture(scope="module")
 def running(server: Server, browser: Any) -> Iterator[Lab]:
     """One notebook with a kernel for all of these: a kernel takes seconds to start."""
-    cells = [notebooks.code_cell(text, 0) for text in (SETUP, CELL, PLAIN)]
+    cells = [notebooks.code_cell(text, 0) for text in (SETUP, CELL, PLAIN, BREAKS)]
     for i, cell in enumerate(cells):
         cell.update(execution_count=None, id=f"cell{i}")
     page = Lab(browser, server, width=1600, height=1300)
@@ -43,7 +51,7 @@ def test_panel_says_what_is_missing_and_follows_the_kernel(running: Lab) -> None
     running.command("tcompile:show-panel")
     running.page.wait_for_selector(".tc-side >> text=not loaded in this kernel")
     run(running, 0)
-    running.page.wait_for_selector(".tc-side >> text=Nothing is compiled yet")
+    running.page.wait_for_selector(".tc-side >> text=Nothing is compiled yet", timeout=90_000)
     run(running, 1)
     running.page.wait_for_selector(".tc-side-row >> text=the cell's top level", timeout=60_000)
     row = running.page.locator(".tc-side-row").first.inner_text()
@@ -114,6 +122,26 @@ def test_numerics_on_asking(running: Lab) -> None:
     report.locator("button:has-text('compare every node')").click()
     page.wait_for_selector(".tc-report.tc-open >> text=none differs from eager", timeout=60_000)
     running.shot("lab-numerics", report)
+    running.check()
+
+
+def test_a_remedy_is_applied_to_the_cell(running: Lab) -> None:
+    page = running.page
+    run(running, 3)
+    head = page.locator(".jp-Cell").nth(3).locator(".tc-head")
+    head.wait_for(timeout=60_000)
+    page.wait_for_timeout(500)
+    page.evaluate("() => { window.jupyterapp.shell.currentWidget.content.activeCellIndex = 3; }")
+    head.click()
+    finding = page.locator(".jp-Cell").nth(3).locator(".tc-finding").first
+    finding.locator("summary").click()
+    running.shot("lab-fix", page.locator(".jp-Cell").nth(3))
+    finding.locator("button:has-text('apply')").click()
+    assert "torch.where" in source(running, 3) and "if h.sum()" not in source(running, 3)
+    run(running, 3)
+    page.wait_for_function("""() => [...document.querySelectorAll('.jp-Cell')][3].querySelector('.tc-head')?.innerText.includes('0 breaks')""", timeout=60_000)
+    page.locator(".jp-Cell").nth(3).locator(".tc-report >> text=Since the last run").wait_for()
+    running.shot("lab-since", page.locator(".jp-Cell").nth(3))
     running.check()
 
 

@@ -3,7 +3,8 @@
 import { ICodeCellModel } from '@jupyterlab/cells';
 import { NotebookPanel } from '@jupyterlab/notebook';
 
-import { Host, HOST_EVENT, HostRequest } from '../host';
+import { HOST_EVENT, HostRequest } from '../host';
+import { Fix } from '../schema';
 import { KernelLink } from './kernel';
 
 /** Opens a place in a report of the same notebook as `near`: "breaks/0", "overview". False where the report is not shown. */
@@ -25,28 +26,27 @@ export function hostReports(panel: NotebookPanel, link: KernelLink): void {
     request.host = {
       ask: (question, facts, say) => link.ask(question, facts, say),
       stop: () => link.stop(),
-      apply: (place, before, after) => replaceLine(panel, output, place, before, after)
+      apply: (fix, cell) => applyFix(panel, output, fix, cell)
     };
     event.stopPropagation();
   });
 }
 
-type Place = Parameters<NonNullable<Host['apply']>>[0];
-
-/** The cell that a report names: by its execution count, or the one above the report. */
-function replaceLine(panel: NotebookPanel, output: Element | null, place: Place, before: string, after: string): boolean {
+/** Changes the cell that a report names: by its execution count, or the one above the report. */
+function applyFix(panel: NotebookPanel, output: Element | null, fix: Fix, count: number | null): boolean {
   const widgets = panel.content.widgets;
   const own = widgets.find(w => w.node === output);
-  const numbered = place.cell === null ? own : widgets.find(w => (w.model as ICodeCellModel).executionCount === place.cell) ?? own;
-  for (const cell of new Set([own, numbered])) {
+  const numbered = count === null ? own : widgets.find(w => (w.model as ICodeCellModel).executionCount === count) ?? own;
+  const old = fix.old.split('\n').map(line => line.trimEnd());
+  for (const cell of new Set([numbered, own])) {
     const model = cell?.model.sharedModel;
     const lines = model?.getSource().split('\n') ?? [];
-    const at = [place.line - 1, ...lines.keys()].find(i => lines[i]?.trim() === before.trim());
+    const reads = (i: number) => old.every((line, k) => lines[i + k]?.trimEnd() === line);
+    const at = [fix.start - 1, ...lines.keys()].find(reads);
     if (model && at !== undefined) {
-      const indent = /^\s*/.exec(lines[at])![0];
       const start = lines.slice(0, at).reduce((n, line) => n + line.length + 1, 0);
-      const fresh = after.split('\n').map(line => indent + line).join('\n');
-      model.updateSource(start, start + lines[at].length, fresh);
+      const length = lines.slice(at, at + old.length).join('\n').length;
+      model.updateSource(start, start + length, fix.new);
       panel.content.activeCellIndex = widgets.indexOf(cell!);
       return true;
     }

@@ -3,6 +3,7 @@
 import { button, Child, empty, h, prose, section, table } from '../dom';
 import { count, frameWords, place, plural, seconds } from '../format';
 import { Break, CellSource } from '../schema';
+import { fixElement } from './fix';
 import { flash } from './guards';
 import { numericsView } from './numerics';
 import { omissions } from './overview';
@@ -86,6 +87,7 @@ export function breakCard(b: Break, source: CellSource, act: () => void): HTMLEl
     b.code ? h('button.tc-code-link', { type: 'button', onclick: act, 'aria-label': `Line ${b.line}: ${b.code.trim()}` }, h('code', null, ...code)) : null,
     h('p', null, ...prose(b.reason)),
     b.remedy ? h('div.tc-remedy', null, h('span.tc-label', null, 'what to change'), h('span', null, ...prose(b.remedy))) : null,
+    b.fix ? fixElement(b.fix, b.fix.file === here ? source.cell : null) : null,
     b.call_chain.length > 1 ? h('details', null, h('summary', null, 'how the code got here'), h('ol', null, b.call_chain.map(f =>
       h('li', null, h('code', null, f.function), ` ${f.file} line ${f.line}`)))) : null);
 }

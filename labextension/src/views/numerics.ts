@@ -8,8 +8,6 @@ import { NumericError } from '../schema';
 import { ViewContext } from './view';
 
 const VERDICTS: { [verdict: string]: string } = { same: '● the same', close: '● rounding', diverges: '✕ differs', random: '· not compared' };
-/** Zero has no logarithm: exact values are drawn at the bottom. */
-const FLOOR = 1e-18;
 
 export interface NumericsView {
   element: HTMLElement;
@@ -29,13 +27,16 @@ export function numericsView({ model, replace }: ViewContext): NumericsView {
     parts.push(h('p', null, bad ? `${bad} of ${rows.length} values differ from eager’s beyond rounding; the first of them is where to look.`
       : `${rows.length} values: none differs from eager’s beyond rounding.`));
     if (measured.length > 1) {
+      // Zero has no logarithm: exact values are drawn below the smallest error there is.
+      const errors = measured.flatMap(({ row }) => [row.rms_vs_float64!, row.eager_rms_vs_float64 ?? 0]).filter(e => e > 0);
+      const floor = (errors.length ? Math.min(...errors) : 1e-16) / 10;
       const points = (name: string, colour: string, value: (r: NumericError) => number) => ({
-        name, colour, points: true, x: measured.map(({ i }) => i), y: measured.map(({ row }) => Math.max(FLOOR, value(row))),
+        name, colour, points: true, x: measured.map(({ i }) => i), y: measured.map(({ row }) => Math.max(floor, value(row))),
         text: measured.map(({ row }) => `${row.node} (${row.op}): ${name} ${exponent(value(row))}`)
       });
       const drawn = plot([
         points('eager', '--tc-engine-eager', r => r.eager_rms_vs_float64 ?? 0), points('tcompile', '--tc-engine-tcompile', r => r.rms_vs_float64 ?? 0)
-      ], { label: 'RMS error against float64 of each node', xTitle: 'node, in the order of the graph', yTitle: 'RMS error / RMS', xFormat: String, yFormat: exponent, logY: true });
+      ], { label: 'RMS error against float64 of each node', xTitle: 'node, in the order of the graph', yTitle: 'RMS error / RMS', xFormat: String, yFormat: v => (v <= floor ? 'exact' : exponent(v)), logY: true });
       stop = drawn.dispose;
       parts.push(drawn.element);
     }
@@ -85,5 +86,5 @@ export function numericsView({ model, replace }: ViewContext): NumericsView {
 }
 
 export function exponent(value: number | null): string {
-  return value === null ? '–' : value <= FLOOR ? '0' : value.toExponential(1);
+  return value === null ? '–' : value === 0 ? '0' : value.toExponential(1);
 }

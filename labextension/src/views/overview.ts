@@ -5,6 +5,7 @@ import { engineBars, stackedBar, stageBar } from '../figures';
 import { count, place, plural, seconds } from '../format';
 import { Listing, marksByLine, MARK_WORDS } from '../listing';
 import { CallTiming, Change, Finding, MarkKind, Report } from '../schema';
+import { diffLines, fixElement } from './fix';
 import { View, ViewContext } from './view';
 
 export function overview(context: ViewContext): View {
@@ -105,10 +106,9 @@ function findings(report: Report, go: (ref: string) => void): HTMLElement {
     h('div.tc-finding-text', null, prose(f.text),
       f.cost_seconds ? h('span.tc-muted', null, ` costs ${seconds(f.cost_seconds)}`) : null),
     f.action ? h('div.tc-remedy', null, h('span.tc-label', null, 'what to change'), h('span', null, ...prose(f.action))) : null,
+    fixOf(report, f),
     f.ref ? h('button.tc-link', { type: 'button', onclick: () => go(f.ref) }, f.line ? `${place('', f.line, '')}, details` : 'details') : null))));
 }
-
-const SIGNS: { [sign: string]: string } = { '+': 'tc-diff-new', '-': 'tc-diff-gone' };
 
 /** What changed since the last run of the cell: figures, options, lines of code. */
 function previous(report: Report): HTMLElement | null {
@@ -124,9 +124,11 @@ function previous(report: Report): HTMLElement | null {
     p.source.length ? diffLines(p.source) : null);
 }
 
-/** Rows of a unified diff: what they are is said by the sign, and repeated by colour. */
-export function diffLines(rows: [string, string][]): HTMLElement {
-  return h('pre.tc-diff', null, rows.map(([sign, line]) => h('span', { class: SIGNS[sign] ?? '' }, `${sign} ${line}\n`)));
+/** A finding about a break whose remedy is a change of lines. */
+function fixOf(report: Report, f: Finding): HTMLElement | null {
+  const [kind, index] = f.ref.split('/');
+  const fix = kind === 'breaks' ? report.graph_breaks[Number(index)]?.fix : null;
+  return fix ? h('details.tc-fix-details', null, h('summary', null, 'as a change of lines'), fixElement(fix, report.source.file === fix.file ? report.source.cell : null)) : null;
 }
 
 /** Words for an empty corner of a report, used by several views. */

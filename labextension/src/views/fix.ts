@@ -1,0 +1,27 @@
+/** A remedy as a change of lines, and the button that makes it in the cell. */
+
+import { button, h } from '../dom';
+import { hostOf } from '../host';
+import { Fix } from '../schema';
+
+const SIGNS: { [sign: string]: string } = { '+': 'tc-diff-new', '-': 'tc-diff-gone' };
+
+/** Rows of a unified diff: what they are is said by the sign, and repeated by colour. */
+export function diffLines(rows: [string, string][]): HTMLElement {
+  return h('pre.tc-diff', null, rows.map(([sign, line]) => h('span', { class: SIGNS[sign] ?? '' }, `${sign} ${line}\n`)));
+}
+
+/** The lines as they are and as they should be. `cell`: execution count of the cell that holds them. */
+export function fixElement(fix: Fix, cell: number | null): HTMLElement {
+  const rows: [string, string][] = [
+    ...fix.old.split('\n').map((line): [string, string] => ['-', line]), ...fix.new.split('\n').map((line): [string, string] => ['+', line])
+  ];
+  const said = h('span.tc-muted', { role: 'status' });
+  const apply = button('apply to the cell', { title: 'Changes these lines in the cell; run it again to see what became of it' }, () => {
+    const done = hostOf(element)?.apply?.(fix, cell);
+    said.textContent = done === undefined ? ' the cell can be changed in JupyterLab only' : done ? ' done: run the cell again' : ' the cell does not read like that any more';
+    apply.disabled = done === true;
+  });
+  const element = h('div.tc-fix', null, diffLines(rows), fix.note ? h('p.tc-muted', null, fix.note) : null, h('div', null, apply, said));
+  return element;
+}
