@@ -33,13 +33,14 @@ class Hangs(BaseException):
 def make(what: str, seed: int) -> dict[str, Any]:
     """The scenario of a seed, as arguments of its oracle."""
     if what == "programs":
-        from .checks import LAYOUTS
+        from .checks import CALLS, LAYOUTS
         from .programs import write
         choices = Rolled(seed)
-        return {"source": write(choices), "layout": choices.pick(LAYOUTS), "grad": choices.integer(0, 3) == 0}
+        source, layout, grad = write(choices), choices.pick(LAYOUTS), choices.integer(0, 3) == 0
+        return {"source": source, "layout": layout, "grad": grad, "calls": tuple(sorted(choices.random.sample(range(len(CALLS)), 4)))}
     from .changes import CHANGES
     rolled = random.Random(seed)
-    return {"changes": [rolled.randrange(len(CHANGES)) for _ in range(rolled.randint(1, 6))]}
+    return {"changes": [rolled.randrange(len(CHANGES)) for _ in range(rolled.choice((1, 1, 2, 2, 3, 4, 6)))]}
 
 
 def run(what: str, scenario: dict[str, Any], backend: str) -> str:

@@ -28,11 +28,12 @@ def inputs(seed: int, layout: str) -> tuple:
     return a, b, c
 
 
-def check_program(source: str, backend: str, layout: str = "apart", grad: bool = False) -> None:
-    """The same calls eager and compiled: values, exceptions and their lines, prints, arguments and globals afterwards, identities, gradients."""
+def check_program(source: str, backend: str, layout: str = "apart", grad: bool = False, calls: tuple[int, ...] = tuple(range(len(CALLS)))) -> None:
+    """The same calls (numbers of CALLS, in turn) eager and compiled: values, exceptions and their lines, prints, arguments and globals afterwards, identities, gradients."""
     eager, other = load(source), load(source)
     compiled = tcompile.compile(other["f"], backend=backend)
-    for call, (n, s) in enumerate(CALLS):
+    for call in calls:
+        n, s = CALLS[call]
         at = "apart" if call % 3 == 2 else layout          # entries for one layout must not serve the other
         seen = []
         for f, ns in ((eager["f"], eager), (compiled, other)):
