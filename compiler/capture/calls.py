@@ -76,7 +76,12 @@ def call(m: Machine, fn: Any, args: list, kwargs: dict) -> Any:
     if t is Transformed:
         return call_object(m, fn, args, kwargs)
     if t is Dispatcher:                                  # a function compiled by this compiler: captured with the rest
-        return call(m, m.getattr(fn, "__wrapped__"), args, kwargs)
+        return _call_original(m, fn, fn.__wrapped__, args, kwargs)
+    if t is torch.jit.ScriptFunction:
+        original = getattr(fn, "_torchdynamo_inline", None)
+        if original is None:
+            raise Break("unsupported", "a function of torch.jit is called", "call the Python function that it was made from")
+        return _call_original(m, fn, original, args, kwargs)
     if t is InlineGenerator:
         raise Raised(TypeError("'generator' object is not callable"))
     if t.__name__ == "builtin_function_or_method" or t in (types.ClassMethodDescriptorType,):
@@ -89,6 +94,13 @@ def call(m: Machine, fn: Any, args: list, kwargs: dict) -> Any:
     if method is not MISSING and isinstance(method, torch.nn.Module):
         return call(m, method, args, kwargs)
     return builtin_calls.call_native(m, fn, None, args, kwargs)
+
+
+def _call_original(m: Machine, fn: Any, original: Any, args: list, kwargs: dict) -> Any:
+    """Calling a compiled or scripted function: the function that it was made from, which is fixed with it."""
+    if m.world.is_outside(fn):
+        m.world.guard(m.world.sources[id(fn)], "ID", fn, "compiled function")
+    return call(m, original, args, kwargs)
 
 
 def _call_descriptor(m: Machine, fn: Any, args: list, kwargs: dict) -> Any:
