@@ -16,7 +16,7 @@ from .. import events
 from ..symbolic.expr import Expr, as_expr
 from .ir import Axis, Buffer, LoopNest, Value, cast, clear, const, load, param, walk
 from .lowered import Extern, LoweredGraph, LoweredStep, OutputSpec, Param, View
-from .ref import (Ref, Scalar, contiguous_strides, dim_symbol, flat_index, is_one, numel, ref_of_buffer, same, shape_of, strided)
+from .ref import (Ref, Scalar, contiguous_strides, dim_symbol, flat_index, is_one, numel, ref_of_buffer, remap, same, shape_of, strided)
 
 __all__ = ["lower", "Lowering", "NoRule", "rule", "view_rule", "RULES"]
 
@@ -87,6 +87,9 @@ LIBRARY = {
 DTYPES = frozenset((torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int8, torch.int16, torch.int32, torch.int64,
                     torch.uint8, torch.uint16, torch.uint32, torch.uint64, torch.bool))
 OUT_VARIANTS = frozenset(("mm", "bmm", "addmm", "baddbmm"))
+# Operators that allocate for themselves and whose results are known to share no memory with anything.
+FRESH = frozenset(("_scaled_dot_product_cudnn_attention", "_scaled_dot_product_flash_attention", "_scaled_dot_product_efficient_attention", "convolution",
+                   "native_dropout"))
 
 
 class Lowering:
@@ -342,12 +345,14 @@ class Lowering:
         """Call the operator itself on realised arguments."""
         op = node.target
         originals = _tensor_metas(node.args, node.kwargs)
+        packet = op._schema.name.split("::")[-1]
+        rows = packet in OUT_VARIANTS and self._device().type == "cuda"
 
         def conv(a: Any, m: Any) -> Any:
             if isinstance(a, Scalar):
                 return Param(a.name)
             if isinstance(a, Ref):
-                return self.realise(a, strides_of(m) if _is_tensor(m) else None)
+                return (rows and self.aligned(a, m)) or self.realise(a, strides_of(m) if _is_tensor(m) else None)
             if isinstance(a, (list, tuple)):
                 ms = m if isinstance(m, (list, tuple)) and len(m) == len(a) else [None] * len(a)
                 return type(a)(conv(x, y) for x, y in zip(a, ms))
@@ -362,22 +367,36 @@ class Lowering:
         for k, m in enumerate(vals):
             if _is_tensor(m):
                 name = node.name if len(vals) == 1 else f"{node.name}_{k}"
-                b = self._buffer(name, shape_of(m.shape), m.dtype, strides_of(m), m.device)
+                b = self._buffer(name, shape_of(m.shape), m.dtype, (rows and aligned_rows(m.dtype, m.shape, strides_of(m))) or strides_of(m), m.device)
                 outs.append(b)
                 result.append(ref_of_buffer(b))
             else:
                 outs.append(None)
                 result.append(m if m is None or isinstance(m, (bool, float)) else _size(m))
-        packet = op._schema.name.split("::")[-1]
         variant, names = None, ()
         if packet in OUT_VARIANTS and len(outs) == 1:
             variant = _out_variant(op)
             names = ("out",) if variant is not None else ()
-        if variant is None:
+        if variant is None and packet not in FRESH:
             self.foreign.update(b for b in outs if b is not None)
         lines = [tuple(x) for x in self.lines()]
         self.steps.append(Extern(op, cargs, ckwargs, outs, variant, names, reason, node.name, lines))
         return tuple(result) if isinstance(val, (tuple, list)) else result[0]
+
+    def aligned(self, a: Ref, m: Any) -> Buffer | None:
+        """An operand of a matrix product with rows that begin at aligned addresses, where that takes no further copy; else None."""
+        v = strided(a)
+        if v is not None and v[0].kind != "temp" or not _is_tensor(m) or len(m.shape) != 2:
+            return None
+        if strides_of(m)[1] == 1:
+            st = aligned_rows(m.dtype, m.shape, strides_of(m))
+            return None if st is None else self.realise(a, st)
+        turned = (m.shape[1], m.shape[0])
+        st = aligned_rows(m.dtype, turned, strides_of(m)[::-1])
+        if st is None:
+            return None
+        b = self.realise(remap(a, turned, {0: dim_symbol(2, 1), 1: dim_symbol(2, 0)}), st)
+        return self.view(b, a.shape, st[::-1], 0)
 
     # ---- the end
     def result(self, node: torch.fx.Node) -> Buffer:
@@ -425,6 +444,17 @@ class Lowering:
                         if isinstance(s, Expr) and s.op == "sym":
                             out.setdefault(s.name, (i, what, d))
         return out
+
+
+def aligned_rows(dtype: torch.dtype, shape: Sequence[Any], stride: Sequence[Any]) -> tuple | None:
+    """Strides for a matrix in half precision whose rows would begin at odd addresses: the library's kernels for those take several
+    times as long. None where the rows are short, or aligned already."""
+    if dtype not in (torch.float16, torch.bfloat16) or len(shape) != 2:
+        return None
+    n = shape[1]
+    if type(n) is not int or n % 8 == 0 or n < 1024 or stride[0] != n or stride[1] != 1:
+        return None
+    return ((n + 7) // 8 * 8, 1)
 
 
 def strides_of(m: Any) -> tuple:

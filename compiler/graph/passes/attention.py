@@ -6,6 +6,7 @@ dropout stays as it is: rows that are masked as a whole give NaN by hand and 0 i
 """
 from __future__ import annotations
 
+import functools
 import operator
 from typing import Any, Sequence
 
@@ -22,7 +23,19 @@ __all__ = ["attention"]
 aten = torch.ops.aten
 _VIEWS = frozenset((aten.view.default, aten._unsafe_view.default, aten.reshape.default, aten.expand.default, aten.clone.default, aten.contiguous.default,
                     aten.alias.default))
-_KERNEL = aten._scaled_dot_product_flash_attention.default
+
+
+@functools.cache
+def _hopper(index: int) -> bool:
+    """Whether cuDNN's kernel is the faster one (and there): from compute capability 9 on."""
+    return torch.cuda.is_available() and torch.cuda.get_device_capability(index)[0] >= 9 and torch.backends.cudnn.is_available()
+
+
+def _kernel(g: Any, like: Node, q: Node, k: Node, v: Node, scale: float) -> Node:
+    """The call that torch's own choice would make for tensors of this kind."""
+    if _hopper(q.meta["val"].device.index or 0) and torch.backends.cuda.cudnn_sdp_enabled():
+        return _call(g, like, aten._scaled_dot_product_cudnn_attention.default, q, k, v, None, False, 0.0, False, False, scale=scale)
+    return _call(g, like, aten._scaled_dot_product_flash_attention.default, q, k, v, 0.0, False, False, scale=scale)
 
 
 def attention(a: AtenGraph) -> None:
@@ -125,7 +138,7 @@ def _replace(a: AtenGraph, q: Node, k: Node, v: Node, scale: float, last: Node) 
         k4 = _call(g, last, aten.permute.default, kt, [0, 1, 3, 2])
         if k4.meta["val"].stride[-1] != 1:
             k4 = _call(g, last, aten.clone.default, k4, memory_format=torch.contiguous_format)
-        out = _call(g, last, _KERNEL, q4, k4, v4, 0.0, False, False, scale=scale)
+        out = _kernel(g, last, q4, k4, v4, scale)
         first = g.call_function(operator.getitem, (out, 0))
         first.meta = {**last.meta, "val": out.meta["val"][0]}
         m = last.meta["val"]

@@ -47,6 +47,12 @@ for _name in _FLOAT_UNARY:
     rule(f"aten.{_name}.default")(_unary(_name))
 
 
+@rule("aten.native_dropout_backward.default")
+def native_dropout_backward(lo: Lowering, node: Any, grad: Ref, mask: Ref, scale: Any) -> Ref:
+    g, m = _math(lo, grad, mask)
+    return _out(lo, prim("mul", prim("mul", g, m), operand(scale, g.dtype)))
+
+
 # ---- one operand, same dtype
 def _same_dtype(name: str, int_identity: bool = False, bool_identity: bool = False) -> Callable:
     def f(lo: Lowering, node: Any, x: Ref, **kw: Any) -> Ref:

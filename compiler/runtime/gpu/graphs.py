@@ -9,6 +9,7 @@ slower than plain launches, or costs more to feed than it saves, the plain plan 
 """
 from __future__ import annotations
 
+import gc
 import threading
 import time
 from dataclasses import dataclass, field
@@ -179,12 +180,20 @@ class CudaGraphs:
                 side = _side[index] = torch.cuda.Stream(index)
             torch.cuda.synchronize(index)
             graph = torch.cuda.CUDAGraph()
-            with torch.cuda.stream(side):
-                graph.capture_begin(pool=pool, capture_error_mode="thread_local")
-                try:
-                    outs = self.plan(*inputs)
-                finally:
+            collecting = gc.isenabled()
+            gc.disable()                     # a graph or a tensor of another pool that is freed now would end the capture
+            try:
+                with torch.cuda.stream(side):
+                    graph.capture_begin(pool=pool, capture_error_mode="thread_local")
+                    try:
+                        outs = self.plan(*inputs)
+                    except BaseException:
+                        _abandon(graph)
+                        raise
                     graph.capture_end()
+            finally:
+                if collecting:
+                    gc.enable()
             torch.cuda.current_stream(index).wait_stream(side)
         return graph, outs
 
@@ -217,6 +226,17 @@ class CudaGraphs:
         if best["replay"] > GAIN * best["plain"]:
             return f"a replay took {best['replay'] * 1e6:.1f} us, plain launches {best['plain'] * 1e6:.1f} us"
         return ""
+
+
+def _abandon(graph: Any) -> None:
+    """End a capture that failed. torch leaves its random generator in the capture then; one that succeeds takes it out again."""
+    try:
+        graph.capture_end()
+    except RuntimeError:
+        again = torch.cuda.CUDAGraph()
+        again.capture_begin(capture_error_mode="thread_local")
+        torch.empty(1, device="cuda").zero_()
+        again.capture_end()
 
 
 def _in_order(index: int) -> bool:

@@ -30,7 +30,7 @@ def _functions(binary: Binary, index: int) -> tuple:
     found = _handles.get(key)
     if found is None:
         with torch.cuda.device(index):
-            torch.cuda.current_stream(index)
+            torch._C._cuda_setDevice(index)              # a thread of autograd's may have no context yet
             found = tuple(native.cuda_load(p.code, ((p.entry, p.shared),))[0] for p in binary.parts)
         _handles[key] = found
         _keep.append(binary)
