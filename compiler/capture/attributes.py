@@ -2,6 +2,7 @@
 was read from outside objects is guarded."""
 from __future__ import annotations
 
+import collections
 import enum
 import functools
 import types
@@ -26,7 +27,8 @@ __all__ = ["get_attribute", "set_attribute", "delete_attribute", "has_attribute"
 _NATIVE_DATA = (types.GetSetDescriptorType, types.MemberDescriptorType)
 _CALLABLE_NATIVE = (types.WrapperDescriptorType, types.MethodDescriptorType, types.ClassMethodDescriptorType, types.BuiltinFunctionType)
 _GETATTRIBUTES = (object.__getattribute__, types.ModuleType.__getattribute__, types.MethodType.__getattribute__,
-                  types.FunctionType.__getattribute__, torch.Tensor.__getattribute__)
+                  types.FunctionType.__getattribute__, torch.Tensor.__getattribute__, functools.partial.__getattribute__,
+                  collections.defaultdict.__getattribute__, collections.deque.__getattribute__)
 _module_getattr = torch.nn.Module.__getattr__
 _module_setattr = torch.nn.Module.__setattr__
 _module_tables = ("_parameters", "_buffers", "_modules")
@@ -284,6 +286,8 @@ def _generic(m: Machine, obj: Any, t: type, name: str, fallback: bool) -> Any:
             return world.load(value, _member_source(source, t, name), "attribute")
     if raw is not MISSING:
         return _bind(m, obj, t, name, raw, source)
+    if t is types.MethodType:
+        return m.getattr(obj.__func__, name)
     if fallback:
         return _fallback(m, obj, t, name)
     raise Raised(_missing(m, obj, t, name))

@@ -349,7 +349,8 @@ def call_native_method(m: Machine, fn: Any, owner: Any, args: list, kwargs: dict
         return m.native(_bound(fn, owner), *args)
     if isinstance(owner, _INSIDE_TYPES) and not world.is_outside(owner) or isinstance(owner, (str, int, float, torch.Size, re.Pattern)):
         return _inside_method(m, fn, owner, name, args, kwargs)
-    if isinstance(owner, _ITERATORS) and not world.is_outside(owner) and name in ("__next__", "__iter__", "__length_hint__"):
+    native_iterator = isinstance(owner, _ITERATORS) or t.__module__ == "builtins" and t.__name__.endswith("iterator")
+    if native_iterator and not world.is_outside(owner) and name in ("__next__", "__iter__", "__length_hint__"):
         return owner if name == "__iter__" else m.native(getattr(owner, name))
     if name in ("__eq__", "__ne__") and getattr(t, name) is getattr(object, name):
         same = owner is args[0]
@@ -358,6 +359,8 @@ def call_native_method(m: Machine, fn: Any, owner: Any, args: list, kwargs: dict
         raise Break("unsupported", "an object's identity is used as a hash")
     if isinstance(owner, BaseException) and not world.is_outside(owner):
         return m.native(_bound(fn, owner), *args, **kwargs)
+    if isinstance(owner, (types.FunctionType, types.MethodType)) and name == "__call__":
+        return m.call(owner, args, kwargs)
     if isinstance(owner, types.FunctionType) and name == "__get__":
         return types.MethodType(owner, args[0]) if args[0] is not None else owner
     if isinstance(owner, type) and name in ("__subclasses__", "mro", "__prepare__"):
@@ -415,9 +418,6 @@ def _inside_method(m: Machine, fn: Any, owner: Any, name: str, args: list, kwarg
         args = [m.deep_plain(a) for a in args]
     elif isinstance(owner, (str, bytes, re.Pattern)):
         if name == "format" and isinstance(owner, str):
-            for a in (*args, *kwargs.values()):
-                if isinstance(a, TraceTensor):
-                    raise Break("print", "a tensor is formatted into text")
             return m.native(_bound(fn, owner), *[spelled(m, a) for a in args], **{k: spelled(m, v) for k, v in kwargs.items()})
         args = [m.deep_plain(a) for a in args]
     if isinstance(owner, (str, bytes)) or name in ("insert", "pop", "rotate") and not isinstance(owner, (dict, set)):

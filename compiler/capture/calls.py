@@ -31,6 +31,7 @@ _LRU = type(functools.lru_cache(lambda: None))
 _OPTIMIZERS = (torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler)
 _RECURSIVE_REPRS = frozenset((reprlib.recursive_repr()(repr).__code__, *(  # type: ignore[arg-type]
     f(repr).__code__ for f in (getattr(dataclasses, "_recursive_repr", None),) if f is not None)))
+_LEGACY_TYPE = type(torch.FloatTensor)
 _OPS = (torch._ops.OpOverload, torch._ops.OpOverloadPacket)
 
 
@@ -59,6 +60,8 @@ def call(m: Machine, fn: Any, args: list, kwargs: dict) -> Any:
         if type(owner) is TraceTensor:
             return tensor_calls.call_method(m, owner, fn.__name__, args, kwargs)
         return builtin_calls.call_native(m, fn, owner, args, kwargs)
+    if t is _LEGACY_TYPE and not fn.is_cuda:
+        return tensor_calls.call_legacy_constructor(m, fn.dtype, args, kwargs)
     if isinstance(fn, type):
         return classes.instantiate(m, fn, args, kwargs)
     if t is types.MethodDescriptorType or t is types.WrapperDescriptorType:
@@ -126,15 +129,12 @@ def _call_weakref(m: Machine, ref: Any) -> Any:
 
 
 def _call_partial(m: Machine, fn: functools.partial, args: list, kwargs: dict) -> Any:
-    first, named = list(fn.args), dict(fn.keywords)
     if m.world.is_outside(fn):
-        world = m.world
-        for part in (fn.func, *first, *named.values()):
-            if type(part) not in ATOMS and not isinstance(part, torch.Tensor):
-                world.anchor(part)
-        first = [world.load_tensor(v, world.anchor(v)) if isinstance(v, torch.Tensor) else v for v in first]
-        named = {k: world.load_tensor(v, world.anchor(v)) if isinstance(v, torch.Tensor) else v for k, v in named.items()}
-    return call(m, fn.func, [*first, *args], {**named, **kwargs})
+        function = m.getattr(fn, "func")
+        first, named = list(m.iterate(m.getattr(fn, "args"))), dict(m.plain(m.getattr(fn, "keywords")))
+    else:
+        function, first, named = fn.func, list(fn.args), dict(fn.keywords)
+    return call(m, function, [*first, *args], {**named, **kwargs})
 
 
 def _call_cached(m: Machine, fn: Any, args: list, kwargs: dict) -> Any:

@@ -41,8 +41,12 @@ def instantiate(m: Machine, cls: type, args: list, kwargs: dict) -> Any:
     if cls in (torch.nn.ModuleList, torch.nn.Sequential) and all(not tensor_calls.holds_tensor(a) for a in args) and not kwargs:
         # grouping modules that exist changes none of them; slices of a ModuleList do this
         return m.world.create(m.native(cls, *[m.native(list, m.iterate(a)) if cls is torch.nn.ModuleList else a for a in args]))
+    if cls.__module__ in ("numpy", "numpy._core.getlimits", "numpy.core.getlimits") and cls.__name__ in ("finfo", "iinfo", "dtype"):
+        return m.world.create(m.native(cls, *[m.deep_plain(a) for a in args]))
     if issubclass(cls, torch.nn.Module):
         return _make_module(m, cls, args, kwargs)
+    if cls is torch.Tensor:
+        return tensor_calls.call_legacy_constructor(m, None, args, kwargs)
     if issubclass(cls, torch.Tensor):
         if cls is torch.nn.Parameter or cls is torch.nn.Buffer:
             raise Break("module_construction", f"a {cls.__name__} is constructed")

@@ -264,8 +264,9 @@ def _missing(m: Machine, obj: dict, key: Any) -> Any:
     if method is not None:
         return m.call(method, [obj, key])
     if isinstance(obj, collections.defaultdict) and obj.default_factory is not None:
-        raise Break("unsupported", "a defaultdict from outside makes a missing value; guards cannot watch its factory",
-                    "use a dict and setdefault")
+        value = m.call(m.getattr(obj, "default_factory"), [])
+        mutate(m, obj, "__setitem__", [key, value], {})
+        return value
     raise Raised(KeyError(key))
 
 

@@ -21,7 +21,7 @@ from .effects import Effect
 from .exceptions import traceback_at
 from .generators import InlineGenerator, PythonIterator
 from .signals import Unrebuildable
-from .world import ATOMS, BOUND_NATIVE, IMMUTABLE, MISSING, TraceTensor, is_numpy_scalar, native_owner
+from .world import ATOMS, BOUND_NATIVE, IMMUTABLE, MISSING, TraceTensor, is_numpy_constant, native_owner
 
 if TYPE_CHECKING:
     from .machine import Machine
@@ -287,7 +287,7 @@ class EntryWriter:
             return self._iterator(v)
         if isinstance(v, (InlineGenerator, PythonIterator)) or id(v) in self.machine.origins:
             raise Unrebuildable(v, f"a {'generator' if t is InlineGenerator else t.__name__}")
-        if is_numpy_scalar(v):
+        if is_numpy_constant(v):
             self._keep.append(v)
             return self.constant(v)
         if t in (torch.finfo, torch.iinfo, torch.device, operator.itemgetter, operator.attrgetter) or t in IMMUTABLE or t in (pathlib.PosixPath, pathlib.WindowsPath, datetime.datetime, datetime.timezone):

@@ -13,12 +13,13 @@ from ..symbolic.expr import maybe_int
 from . import scalars
 from .signals import Break, Raised
 from .tensor_errors import true_error
-from .world import MISSING, TraceTensor
+from .world import MISSING, TraceTensor, is_numpy_scalar
 
 if TYPE_CHECKING:
     from .machine import Machine
 
-__all__ = ["call_function", "call_method", "call_operator", "get_attribute", "set_attribute", "holds_tensor", "FACTORIES", "call_factory"]
+__all__ = ["call_function", "call_method", "call_operator", "get_attribute", "set_attribute", "holds_tensor", "FACTORIES", "call_factory",
+           "call_legacy_constructor"]
 
 # Properties of a tensor that its metadata decides.
 _METADATA = frozenset(("shape", "dtype", "device", "requires_grad", "ndim", "is_cuda", "is_cpu", "is_mps", "is_xpu", "is_meta", "layout",
@@ -93,9 +94,21 @@ def _meta_of(t: torch.Tensor, device: Any = None) -> TensorMeta:
     return TensorMeta(tuple(t.shape), tuple(t.stride()), t.dtype, device or t.device, t.storage_offset(), t.requires_grad)
 
 
+def _argument(m: Machine, value: Any) -> Any:
+    """A value as torch takes it: numpy's scalars are numbers to it, and a range is a sequence."""
+    value = m.deep_plain(value)
+    if type(value) is range:
+        return list(value)
+    if is_numpy_scalar(value):
+        return value.item()
+    if type(value) in (tuple, list) and any(type(v) is range or is_numpy_scalar(v) for v in value):
+        return type(value)(_argument(m, v) for v in value)
+    return value
+
+
 def call_operator(m: Machine, fn: Callable, args: list) -> Any:
     """An operator of Python, at least one operand being a tensor."""
-    args = [a if type(a) is TraceTensor or type(a) is int or type(a) is float else m.deep_plain(a) for a in args]
+    args = [a if type(a) is TraceTensor or type(a) is int or type(a) is float else _argument(m, a) for a in args]
     if scalars.holds_float(args):
         return scalars.scalar_operation(m, fn, args, lambda f, a: call_operator(m, f, a))
     if fn in _INPLACE_OPERATORS:
@@ -300,6 +313,17 @@ def call_factory(m: Machine, fn: Callable, args: list, kwargs: dict) -> Any:
                 step = step * s
             meta = TensorMeta(exprs, tuple(reversed(stride)), made.dtype, device, 0, made.requires_grad)
     return m.graph.record("call_function", fn, tuple(args), kwargs, from_meta(meta, m.env if symbolic else None))
+
+
+def call_legacy_constructor(m: Machine, dtype: torch.dtype | None, args: list, kwargs: dict) -> Any:
+    """torch.Tensor(...) and torch.FloatTensor(...): of a sequence's values, or uninitialised of given sizes."""
+    wanted = {} if dtype is None else {"dtype": dtype}
+    if kwargs or any(holds_tensor(m.deep_plain(a)) for a in args):
+        raise Break("unsupported", "a tensor is constructed by its class from another tensor", "use torch.tensor, torch.zeros or the like")
+    if len(args) == 1 and isinstance(args[0], (list, tuple)) and not isinstance(args[0], torch.Size):
+        m.world.state("default_dtype", torch.get_default_dtype())
+        return call_factory(m, torch.tensor, args, wanted or {"dtype": torch.get_default_dtype()})
+    return call_factory(m, torch.empty, [list(args[0])] if args and isinstance(args[0], torch.Size) else [list(args) or [0]], wanted)
 
 
 def _factory_argument(value: Any) -> bool:

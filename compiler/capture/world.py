@@ -30,7 +30,6 @@ import torch
 from ..guards import source as S
 from ..guards.guard import FunctionSpec, Guard, TensorSpec
 from ..guards.source import Source
-from ..guards.values import is_constant
 from ..symbolic.expr import ge
 from ..graph.tensor import TraceTensor, trace_tensor_like
 from .bytecode.regions import UNBOUND
@@ -79,6 +78,12 @@ def constant_only(value: Any) -> bool:
 def is_numpy_scalar(value: Any) -> bool:
     numpy = sys.modules.get("numpy")
     return numpy is not None and isinstance(value, numpy.generic)
+
+
+def is_numpy_constant(value: Any) -> bool:
+    """numpy's scalars, dtypes and limits of types: none of them changes."""
+    numpy = sys.modules.get("numpy")
+    return numpy is not None and isinstance(value, (numpy.generic, numpy.dtype, numpy.finfo, numpy.iinfo))
 
 
 _GENERATOR = (i for i in ())
@@ -191,7 +196,7 @@ class World:
             self.guard(source, "ID", value, why)
             return value
         self.register(value, source)
-        if isinstance(value, IMMUTABLE) or is_numpy_scalar(value):
+        if isinstance(value, IMMUTABLE) or is_numpy_constant(value):
             self.guard(source, "ID", value, why)            # the same object has the same value
         elif t is slice:
             if not all(type(v) in ATOMS for v in (value.start, value.stop, value.step)):
@@ -228,20 +233,9 @@ class World:
         t = type(value)
         if t in ATOMS or id(value) not in self.sources or isinstance(value, _FIXED) or t.__hash__ is object.__hash__ and not hasattr(t, "__len__"):
             return value
-        if isinstance(value, IMMUTABLE) or is_numpy_scalar(value) or isinstance(value, (list, tuple, dict, set, frozenset)):
+        if isinstance(value, IMMUTABLE) or is_numpy_constant(value) or isinstance(value, (list, tuple, dict, set, frozenset)):
             return value
         raise Break("unknown_object", f"native code reads the value of a {t.__module__}.{t.__name__} from outside")
-
-    def _anchor_partial(self, value: functools.partial) -> None:
-        if value.keywords:
-            keywords = S.attr(self.sources[id(value)], "keywords")
-            self.guard(keywords, "DICT_KEYS", tuple(value.keywords), "keywords of a partial")
-            for name, part in value.keywords.items():
-                constant = is_constant(part)
-                self.guard(S.dict_value(keywords, name), "EQUALS" if constant else "ID", part, "keyword of a partial")
-        for part in (value.func, *value.args, *value.keywords.values()):
-            if type(part) not in ATOMS and not isinstance(part, torch.Tensor):
-                self.anchor(part)
 
     def _load_int(self, value: int, source: Source, why: str) -> Any:
         if not self._varies(source, self.opts.dynamic_ints) or value in (0, 1) or value < 0:

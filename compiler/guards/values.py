@@ -8,12 +8,13 @@ an overridden `__getitem__`) raises `Unreachable`, and the guard that needed it 
 from __future__ import annotations
 
 import enum
+import functools
 import math
 import operator
 import re
 import types
 import weakref
-from collections import OrderedDict, namedtuple
+from collections import OrderedDict, defaultdict, deque, namedtuple
 from typing import Any
 
 import torch
@@ -78,7 +79,8 @@ _PLAIN_TYPES = (
     torch.Tensor,
 )
 _GETATTRIBUTES = tuple(
-    {vars(base)["__getattribute__"] for t in _PLAIN_TYPES for base in t.__mro__ if "__getattribute__" in vars(base)}
+    {vars(base)["__getattribute__"] for t in (*_PLAIN_TYPES, functools.partial, defaultdict, deque)
+     for base in t.__mro__ if "__getattribute__" in vars(base)}
 )
 TUPLE_GETTER: type = type(vars(namedtuple("_Probe", "field"))["field"])
 _DATA_DESCRIPTORS = (types.GetSetDescriptorType, types.MemberDescriptorType, TUPLE_GETTER)

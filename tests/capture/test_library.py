@@ -436,3 +436,68 @@ def test_a_cached_function_with_effects_is_not_repeated():
     for _ in range(3):
         same(run(fn, X), X + 6)
     assert calls == [3]
+
+
+# --- what was bound outside
+def scaled(x, by=2, *, shift=0):
+    return x * by + shift
+
+
+def uses_partials(x, f, g):
+    return f(x) + g(x), f.func is scaled, len(g.keywords), f.args
+
+
+def test_partials_from_outside_are_guarded_by_what_they_hold():
+    run = Runner()
+    cases = [(functools.partial(scaled, by=3), functools.partial(scaled, shift=X * 2)), (functools.partial(scaled, by=3), functools.partial(scaled, shift=X + 1)),
+             (functools.partial(scaled, by=4), functools.partial(scaled, shift=X)), (functools.partial(scaled, by=3), functools.partial(scaled, by=3, shift=X)),
+             (functools.partial(functools.partial(scaled, by=5), shift=1), functools.partial(scaled))]
+    for i, (f, g) in enumerate(cases):
+        same(run(uses_partials, X, f, g), uses_partials(X, f, g))
+        assert len(run.captures) == (1, 1, 2, 3, 4)[i]
+    assert not run.breaks and not run.skips
+
+
+def test_defaultdicts_from_outside_make_missing_values():
+    def fn(x, d):
+        d["new"].append(1)
+        return x + len(d["new"]), d["other"], list(d)
+
+    run = Runner()
+    for factory in (list, list, lambda: [x for x in range(3)]):
+        a, b = collections.defaultdict(factory), collections.defaultdict(factory)
+        same(run(fn, X, a), fn(X, b))
+        same(dict(a), dict(b))
+    assert not run.breaks and len(run.captures) == 2
+
+
+def test_numpy_constants():
+    np = pytest.importorskip("numpy")
+
+    def fn(x, scalar, dtype):
+        return (x * scalar, x.view(-1)[int(scalar)], np.finfo(dtype).eps,
+                np.iinfo("int8").max, dtype.itemsize, scalar, np.dtype("int32"))
+
+    run = Runner()
+    for scalar, dtype in ((np.float64(2.5), np.dtype("float32")), (np.int64(3), np.dtype("float64")), (np.float16(1.5), np.dtype("float32"))):
+        same(run(fn, X, scalar, dtype), fn(X, scalar, dtype))
+    assert not run.breaks and not run.skips
+
+
+def legacy_constructors(x):
+    return torch.Tensor([[1, 2], [3, 4]]), torch.Tensor(2, 3).shape, torch.LongTensor([1, 2]), torch.FloatTensor((0.5,)), x[range(2)], torch.Tensor(x.shape).shape
+
+
+def methods_as_objects(x):
+    class Scaler:
+        def by(self, v):
+            "doc"
+            return v * 2
+    s = Scaler()
+    f = s.by
+    return f.__call__(x), f.__name__, f.__doc__, scaled.__call__(x), f == s.by, f.__func__ is Scaler.by, "{0.shape} {1}".format(x, 2)
+
+
+@pytest.mark.parametrize("fn", [legacy_constructors, methods_as_objects], ids=lambda f: f.__name__)
+def test_more_in_one_graph(fn):
+    test_one_graph(fn)
