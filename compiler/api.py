@@ -124,6 +124,15 @@ def explain(fn: Any, *, check: bool = False, **kwargs: Any) -> Callable[..., Any
     return run
 
 
+def explain_stock(fn: Any) -> Callable[..., Any]:
+    """`explain_stock(fn)(*args)`: what stock torch.compile makes of a call, as a CompileReport with the same views: graphs, graph breaks
+    at their lines, guards. For comparing, and for who must ship with it."""
+    from .backends import stock
+    if not callable(fn):
+        raise TypeError(f"explain_stock takes a function or a module, got {type(fn).__name__}")
+    return stock.explain(original_module(fn) if isinstance(fn, nn.Module) else getattr(fn, "__wrapped__", fn) if isinstance(fn, Dispatcher) else fn)
+
+
 def reset() -> None:
     """Forget every compiled entry of this process. The disk cache stays: `tcompile.cache.clear()` empties it."""
     from . import hook

@@ -16,6 +16,8 @@ import importlib
 import os
 from typing import TYPE_CHECKING, Any
 
+from .stock import offer_backend as _offer_backend
+
 if TYPE_CHECKING:
     from .compiler import config, events, stages
     from .compiler.api import (
@@ -52,6 +54,7 @@ _NAMES: dict[str, str] = {
         (
             "compile",
             "explain",
+            "explain_stock",
             "disable",
             "enable",
             "is_compiling",
@@ -127,6 +130,9 @@ def _let_reports_draw_themselves() -> None:
 
     if report._renderer is None:
         report.set_renderer(draw, view)
+
+
+_offer_backend()
 
 
 def load_ipython_extension(ipython: Any) -> None:

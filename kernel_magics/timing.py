@@ -46,6 +46,7 @@ class Contender:
     cold: float | None = None
     warm: float | None = None
     inner: int = 1
+    detail: str = ""
 
 
 @dataclass
@@ -229,6 +230,7 @@ def _add_stock(job: _Job, say: Say) -> None:
             c.run = lambda: [f(*inputs) for f, inputs in fns]
         with job.call.state.apply():
             c.cold, c.warm = _once(c), _once(c)
+        c.detail = stock.said()
     except KeyboardInterrupt:
         c.status, c.reason, c.run = "stopped", f"interrupted after {time.perf_counter() - t0:.1f} s of compiling", None
     except Exception as e:
@@ -365,6 +367,7 @@ def _result(job: _Job, engines: Sequence[str]) -> s.CallTiming:
                 c.cold,
                 c.warm,
                 samples[::step][:_KEPT_SAMPLES],
+                c.detail,
             )
         )
     for engine, over in (("tcompile", "eager"), ("tcompile", "torch"), ("torch", "eager")):

@@ -17,9 +17,10 @@ import time
 import uuid
 from contextlib import contextmanager
 from dataclasses import asdict, replace
-from typing import Any, Iterator
+from typing import Any, Callable, Iterator
 
 from .. import events
+from ..guards.cost import GuardCost, measure_cost
 from . import schema as s
 from .labels import cell_number, label
 from .report import CompileReport
@@ -72,6 +73,7 @@ class ReportBuilder:
         self._captured: list[Any] = []  # per graph: CapturedGraph
         self._lowered: list[Any] = []  # per graph: AtenGraph
         self._pending_breaks: list[int] = []
+        self._costs: dict[int, GuardCost] = {}  # by entry
         self._entries: list[Any] = []  # per entry: the compiled Entry, for its count of hits
         self._ran_eager: set[int] = set()  # graphs that fell back to torch's kernels
         self._released = False
@@ -402,8 +404,12 @@ class ReportBuilder:
                 getattr(c, "co_qualname", getattr(c, "co_name", str(c))) for c in getattr(result, "inlined", ()) or ()
             ],
         )
+        cost = self._cost_of(e)
+        entry.guard_seconds = cost.whole * 1e-9 if cost is not None else None
         self.r.entries.append(entry)
         self._entries.append(e.facts.get("entry"))
+        if cost is not None:
+            self._costs[n] = cost
         f.entries.append(n)
         for b in self._pending_breaks:
             if self.r.graph_breaks[b].entry is None:
@@ -419,6 +425,13 @@ class ReportBuilder:
         self._tell("entry", i, n, f"{f.name}, entry {len(f.entries) - 1}", entry.seconds)
         self._pending_breaks.clear()
         self._close(i)
+
+    def _cost_of(self, e: events.Event) -> GuardCost | None:
+        """What the new entry's guards cost, measured on the call that it was made for."""
+        program = getattr(e.facts.get("entry"), "program", None)
+        if program is None or "func" not in e.facts:
+            return None
+        return measure_cost(program, e.func, e.args)
 
     def _on_progress(self, e: events.Event) -> None:
         self.progress = (str(e.text), int(e.facts.get("done") or 0), int(e.facts.get("total") or 0))
@@ -517,10 +530,24 @@ class ReportBuilder:
         finish(r, self.served)
         return r
 
+    def _shares(self, entry: int) -> Callable[[int, str], tuple[str, float | None]]:
+        """For a guard's place in the entry's program and its class by its source: its class as it is evaluated, and its measured
+        nanoseconds a call. Watched guards share the proof that nothing they read has changed."""
+        cost = self._costs.get(entry)
+        if cost is None or not cost.each:
+            return lambda place, cls: (cls, None)
+        watched = sum(e == entry for e, _ in self._guards) - len(cost.each)
+        each = cost.watched / watched if watched > 0 else 0.0
+        return lambda place, cls: ("checked", cost.each[place]) if place in cost.each else ("watched", each)
+
     def _guard_rows(self) -> list[s.GuardRow]:
         """One row per guard; many guards of one kind below one object (a model's parameters) become one row with a count."""
         groups: dict[tuple, list[s.GuardRow]] = {}
+        places: dict[int, int] = {}
+        shares = {i: self._shares(i) for i in {entry for entry, _ in self._guards}}
         for n, (entry, g) in enumerate(self._guards):
+            place = places[entry] = places.get(entry, -1) + 1
+            cls, ns = shares[entry](place, guard_class(g))
             name = g.source.name() if g.source is not None else ""
             row = s.GuardRow(
                 entry,
@@ -531,8 +558,9 @@ class ReportBuilder:
                 label(g.file),
                 g.line,
                 g.why,
-                guard_class(g),
+                cls,
                 self._failed.get((entry, id(g)), 0),
+                ns=ns,
             )
             root = g.source.root.name() if g.source is not None and g.source.base is not None and not row.failed else ""
             groups.setdefault((entry, root, g.kind, row.cls) if root else (n,), []).append(row)
@@ -555,6 +583,7 @@ class ReportBuilder:
                     key[3],
                     0,
                     len(rows),
+                    sum(row.ns for row in rows if row.ns is not None) if rows[0].ns is not None else None,
                 )
             )
         out.sort(key=lambda row: (-row.failed, row.entry))

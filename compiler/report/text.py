@@ -190,15 +190,32 @@ def _graphs(r: Any) -> list[str]:
 
 def _guards(r: Any) -> list[str]:
     rows = [
-        ["✕" if g.failed else "", str(g.entry), g.cls, f"{g.file}:{g.line}" if g.line else "", g.text]
+        [
+            "✕" if g.failed else "",
+            str(g.entry),
+            g.cls,
+            "" if g.ns is None else f"{g.ns:.0f}" if g.ns >= 10 else f"{g.ns:.1f}",
+            f"{g.file}:{g.line}" if g.line else "",
+            g.text,
+        ]
         for g in r.guards[:40]
     ]
     return (
         []
         if not rows
-        else table(rows, ["", "entry", "", "line", "what has to hold"])
+        else _guard_totals(r)
+        + table(rows, ["", "entry", "", "ns", "line", "what has to hold"])
         + ([f"  … and {len(r.guards) - 40} more"] if len(r.guards) > 40 else [])
     )
+
+
+def _guard_totals(r: Any) -> list[str]:
+    """What a call pays for its guards, as measured on the call that each entry was made for."""
+    return [
+        f"  entry {i}: {e.guards} guards, {e.guard_seconds * 1e6:.2f} µs a call"
+        for i, e in enumerate(r.entries[:8])
+        if e.guard_seconds is not None
+    ]
 
 
 def _kernels(r: Any) -> list[str]:

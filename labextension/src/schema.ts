@@ -146,6 +146,7 @@ export interface GuardRow {
   cls: 'watched' | 'checked' | 'once' | string;
   failed: number;
   count: number;
+  ns?: number | null;
 }
 
 export interface Recompile {
@@ -269,6 +270,8 @@ export interface EngineTime {
   cold: number | null;
   warm: number | null;
   samples: number[];
+  /** What the engine says of itself. */
+  detail?: string;
 }
 
 export interface Speedup {

@@ -31,7 +31,7 @@ export function speedView(context: ViewContext): View {
   const element = h('div', null,
     engines(report, own),
     asking.element,
-    section('Kernels', kernels),
+    section('Kernels', kernels, roofline(report, own)),
     report.externs.length ? section('Torch’s own kernels, called from the plan', table([
       { title: 'operator', cell: e => h('code', null, e.op) }, { title: 'calls', number: true, cell: e => count(e.count) },
       { title: 'why', cell: e => e.reason }, { title: 'lines', cell: e => e.lines.map(([f, l]) => place(f, l, report.source.file)).join(', ') }
@@ -83,7 +83,7 @@ function callFigures(call: CallTiming, own: (p: { element: HTMLElement; dispose:
       call.engines, { label: 'Engines that were not measured' })];
   }
   const cells = table([
-    { title: 'engine', short: true, cell: e => [h(`span.tc-swatch.tc-engine-${e.engine}`), engineName(e.engine)] },
+    { title: 'engine', cell: e => [h(`span.tc-swatch.tc-engine-${e.engine}`), engineName(e.engine), e.detail ? h('div.tc-muted', null, e.detail) : null] },
     { title: 'first call', number: true, cell: e => seconds(e.cold), hint: 'cold: compilation included' },
     { title: 'second', number: true, cell: e => seconds(e.warm), hint: 'warm' },
     { title: 'steady', number: true, cell: e => e.median === null ? h('span.tc-muted', null, STATUS_WORDS[e.status] ?? e.status, e.reason ? `: ${e.reason}` : '') : seconds(e.median), hint: 'median' },
@@ -178,6 +178,32 @@ function kernelTable(report: Report, onKernel: (index: number) => void): HTMLEle
     { title: 'choices', cell: k => Object.entries(k.choices).filter(([, v]) => v !== null && v !== false)
       .map(([n, v]) => `${n}=${typeof v === 'object' ? JSON.stringify(v) : v}`).join(' ') }
   ], report.kernels, { label: 'Kernels', onRow: (_, i) => onKernel(i), rowAttributes: (_, i) => ({ 'data-kernel': i }), limit: 100 });
+}
+
+/**
+ * Arithmetic over traffic: how far each kernel is from what the machine can do. The roof is measured in the same kernel process: a copy,
+ * and a float32 matrix product.
+ */
+function roofline(report: Report, own: (p: { element: HTMLElement; dispose: () => void }) => HTMLElement): HTMLElement | null {
+  const bandwidth = Number(report.environment.copy_bytes_per_second);
+  const peak = Number(report.environment.matmul_flops_per_second);
+  const shown = report.kernels.filter(k => k.seconds && k.bytes && k.flops);
+  if (!(bandwidth > 0 && peak > 0) || !shown.length) {
+    return null;
+  }
+  const intensity = shown.map(k => k.flops! / k.bytes!);
+  const ridge = peak / bandwidth;
+  const lo = Math.min(...intensity, ridge) / 3;
+  const hi = Math.max(...intensity, ridge) * 3;
+  const roof = [lo, ridge, hi];
+  const flops = (v: number) => rate(v, 'FLOP');
+  return h('figure.tc-figure-box', null,
+    h('figcaption', null, `Against the machine: a copy here moves ${rate(bandwidth, 'B')}, a matrix product reaches ${flops(peak)}`),
+    own(plot([
+      { name: 'the machine', colour: '--tc-muted', x: roof, y: roof.map(i => Math.min(peak, i * bandwidth)) },
+      { name: 'kernels', colour: '--tc-engine-tcompile', points: true, x: intensity, y: shown.map(k => k.flops! / k.seconds!), text: shown.map(k =>
+        `${k.name}: ${flops(k.flops! / k.seconds!)}, ${rate(k.bytes! / k.seconds!, 'B')}, ${Math.round((100 * (k.flops! / k.seconds!)) / Math.min(peak, (k.flops! / k.bytes!) * bandwidth))} % of the roof`) }
+    ], { label: 'Roofline', xTitle: 'operations per byte', yTitle: '', xFormat: v => String(Number(v.toPrecision(2))), yFormat: flops, logX: true, logY: true })));
 }
 
 /** Each buffer as a bar over the steps of the plan in which it is alive. */
