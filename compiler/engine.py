@@ -233,9 +233,9 @@ class Engine:
         return run
 
     # ---- frames that the hook sees
-    def frame_cache(self, code: types.CodeType) -> CodeCache:
-        """The cache in which the hook finds the entries of a frame."""
-        return code_cache(code)
+    def frame_cache(self, func: types.FunctionType) -> CodeCache:
+        """The cache in which the hook finds the entries of a function's frames."""
+        return code_cache(func.__code__)
 
     def on_frame(self, code: types.CodeType, func: types.FunctionType, args: tuple) -> Any:
         """The hook asks for a frame that no entry serves."""
@@ -246,7 +246,7 @@ class Engine:
             return RUN_ORIGINAL
         if not wanted(code, args):
             return RUN_ORIGINAL
-        result = self.entry_for(code, self.frame_cache(code), func, args)
+        result = self.entry_for(code, self.frame_cache(func), func, args)
         if result is RUN_ORIGINAL and self.state(code).skip_reason:
             hook.skip_code(code)
         return result

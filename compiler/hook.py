@@ -8,6 +8,7 @@ from __future__ import annotations
 import inspect
 import sys
 import types
+import weakref
 from contextlib import contextmanager
 from typing import Any, Iterator, TypeVar
 
@@ -77,6 +78,7 @@ class HookEngine(Engine):
         self.caches: _CellMemo[Any] = _CellMemo()
         self.states = _CellMemo()
         self.parked: CodeMemo[list[Any]] = CodeMemo()
+        self._named: dict[tuple[str, int], weakref.ref[types.CodeType]] = {}     # qualified name, globals -> the code seen last
 
     def cache(self, code: types.CodeType) -> Any:
         from .runtime.dispatch import code_cache
@@ -100,8 +102,21 @@ class HookEngine(Engine):
         self.parked.clear()
         _current.append(self)
 
-    def frame_cache(self, code: types.CodeType) -> Any:
+    def frame_cache(self, func: types.FunctionType) -> Any:
+        code = func.__code__
+        if code not in self.caches:
+            self._replace(func)
         return self.cache(code)                # so that reset() and take_over() know it
+
+    def _replace(self, func: types.FunctionType) -> None:
+        """A cell that is run again defines its functions and classes anew. The entries of what had the name before go: those of a
+        method hold its class, which holds the method, whose code holds its entries."""
+        code, names = func.__code__, self._named
+        key = (code.co_qualname, id(func.__globals__))
+        before = names[key]() if key in names else None
+        if before is not None and before is not code and _defined(func.__globals__, code.co_qualname) is not before:
+            forget_code(before)
+        names[key] = weakref.ref(code, lambda ref: names.pop(key, None) if names.get(key) is ref else None)
 
     def reset(self) -> None:
         for code in self.caches:
@@ -109,6 +124,15 @@ class HookEngine(Engine):
         self.caches.clear()
         self.parked.clear()
         self.states.clear()
+
+
+def _defined(namespace: dict[str, Any], qualname: str) -> Any:
+    """The code of the function that a qualified name leads to now; None where it leads nowhere."""
+    first, *rest = qualname.split(".")
+    found = namespace.get(first)
+    for name in rest:
+        found = vars(found).get(name) if isinstance(found, type) else None
+    return getattr(inspect.unwrap(found) if callable(found) else found, "__code__", None)
 
 
 @contextmanager

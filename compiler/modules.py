@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import types
 from typing import Any
+import weakref
 
 import torch.nn as nn
 from torch.nn.modules import module as _nn
@@ -18,7 +19,7 @@ from .runtime.stock_hook import hidden
 
 __all__ = ["wrap_module", "original_module", "call_module"]
 
-_classes: dict[type, type] = {}
+_classes: weakref.WeakValueDictionary[type, type] = weakref.WeakValueDictionary()      # a class of ours keeps its base, not the other way
 # The compiled callables belong to the stand-in alone, so they can't live in the dict that it shares with the module.
 _state: dict[int, tuple["CompiledCalls", nn.Module]] = {}
 

@@ -10,6 +10,7 @@ import torch.fx
 import torch.utils._pytree as pytree
 
 from ..graph.tensor import from_meta, tensor_meta
+from ..graph_modules import graph_module
 from .graph_builder import Scope
 from .signals import Break
 from .world import TraceTensor
@@ -59,7 +60,7 @@ def close_body(m: Machine, scope: Scope, outputs: Sequence[Any], name: str) -> t
 
 
 def as_module(scope: Scope, name: str) -> torch.fx.GraphModule:
-    return torch.fx.GraphModule(torch.nn.Module(), scope.graph, class_name=name)
+    return graph_module(scope.graph, name)
 
 
 def capture_body(m: Machine, name: str, parameters: Sequence[TraceTensor], run: Callable[[], Any]) -> Body:

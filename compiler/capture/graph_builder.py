@@ -9,6 +9,7 @@ import torch
 import torch.fx
 
 from ..graph.tensor import TraceTensor
+from ..graph_modules import graph_module
 from ..guards.source import Source
 from ..symbolic.expr import symbol
 from .result import CapturedGraph, GraphInput
@@ -221,7 +222,7 @@ class GraphBuilder:
             return None
         self.graph.output(tuple(out_nodes))
         self._drop_unused()
-        module = torch.fx.GraphModule(torch.nn.Module(), self.graph, class_name=name)
+        module = graph_module(self.graph, name)
         return CapturedGraph(module, self.inputs, self.machine.env, name, self.examples)
 
     def _drop_unused(self) -> None:

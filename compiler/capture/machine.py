@@ -8,8 +8,8 @@ from typing import Any, Callable
 from ..guards import source as S
 from ..symbolic.env import ShapeEnv
 from . import attributes, calls, containers, operators
-from .bytecode.memo import CodeMemo
 from .bytecode.instructions import Bytecode, decode
+from .bytecode.memo import CodeMemo
 from .effects import EffectLog
 from .exceptions import note_frame
 from .frame import Frame, GlobalScope
@@ -57,7 +57,7 @@ def program_of(code: types.CodeType) -> tuple[Bytecode, list]:
     got = _programs.get(code)
     if got is None:
         bytecode = decode(code)
-        got = _programs.set(code, (bytecode, [(HANDLERS.get(ins.op, _unsupported), ins) for ins in bytecode.instructions]))
+        got = _programs[code] = (bytecode, [(HANDLERS.get(ins.op, _unsupported), ins) for ins in bytecode.instructions])
     return got
 
 

@@ -3,15 +3,18 @@ results, exceptions, side effects and last traceback lines must be those of the 
 from __future__ import annotations
 
 import copy
+import gc
 import random
 import re
 import sys
 import traceback
+import weakref
 from types import FunctionType
 
 import pytest
 
 from tcompile.compiler.capture.bytecode import assemble, decode
+from tcompile.compiler.capture.bytecode.memo import CodeMemo
 from tcompile.compiler.capture.bytecode.regions import CannotOutline, find_loops, outline_loops
 from tcompile.compiler.capture.bytecode.resume import CannotResume, live_locals, make_break, make_resume, stack_kinds
 from tcompile.compiler.capture.bytecode.testing import (rebuilt, states, variant_that_breaks, variant_that_loops,
@@ -554,8 +557,39 @@ def test_same_state_gives_the_same_code():
     index = next(i.index for i in decode(code).instructions if i.op == "FOR_ITER")
     bound = [0, 1]
     assert make_resume(code, index, (), bound) is make_resume(code, index, (), bound)
-    assert make_break(code, index, (), bound) is make_break(code, index, (), bound)
+    again = [make_break(code, index, (), bound) for _ in range(2)]      # resume functions have entries, break functions have none
+    assert again[0].successors == again[1].successors != ()
     assert make_resume(code, index, (), [0, 1, 2]).code is not make_resume(code, index, (), bound).code
+
+
+def test_nothing_is_remembered_of_code_that_is_gone():
+    def make(k):
+        scope = {}
+        exec(f"def f(x):\n    for i in range(x):\n        x = g(i) + {k}\n    return x", scope)
+        code = scope["f"].__code__
+        for ins in decode(code).instructions:
+            try:
+                make_break(code, ins.index)
+            except (CannotResume, ValueError):
+                continue
+        return weakref.ref(code)
+
+    gone = [make(k) for k in range(5)]
+    gc.collect()
+    assert [ref() for ref in gone] == [None] * 5
+
+
+def test_equal_code_is_told_apart():
+    texts = ["def f(x):\n    return x"] * 2
+    first, second = (compile(text, "<same>", "exec").co_consts[0] for text in texts)
+    assert first == second and first is not second
+    memo = CodeMemo()
+    memo[first] = 1
+    assert second not in memo and memo.get(second) is None and memo.get(first) == 1 and list(memo) == [first]
+    del first
+    texts.clear()
+    gc.collect()
+    assert len(memo) == 0
 
 
 def test_only_live_locals_are_passed():

@@ -183,21 +183,14 @@ def _backward(bytecode: Bytecode, kinds: list) -> list[int]:
     return live
 
 
-_CACHE_SIZE = 1024
-_cache: dict[int, tuple[Bytecode, Flow]] = {}
-
-
 def analyse(bytecode: Bytecode) -> Flow:
     """All facts; remembered for Bytecodes that come from `decode`. Raises UnsupportedBytecode on code whose stack does not add up."""
-    known = _cache.get(id(bytecode)) if bytecode.code is not None else None
-    if known is not None and known[0] is bytecode:
-        return known[1]
+    if bytecode.flow is not None:
+        return bytecode.flow
     kinds, must, may = _forward(bytecode)
     flow = Flow(kinds, must, may, _backward(bytecode, kinds))
-    if bytecode.code is not None:
-        if len(_cache) >= _CACHE_SIZE:
-            del _cache[next(iter(_cache))]
-        _cache[id(bytecode)] = (bytecode, flow)
+    if bytecode.shared:
+        bytecode.flow = flow
     return flow
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from types import CodeType
 from typing import Any, Iterable, NamedTuple
 
+from .memo import CodeMemo
 from .opset import CONDITIONAL_JUMPS, JUMPS, SLOT_OPS, TERMINATORS
 from .wire import UnsupportedBytecode, parse_exception_table, read_raw
 
@@ -135,7 +136,8 @@ class Bytecode:
     firstlineno: int = 1
     consts: tuple = ()                   # kept in front when assembled: consts[0] may be the docstring
     names: tuple[str, ...] = ()          # likewise
-    code: CodeType | None = field(default=None, repr=False)
+    shared: bool = False                 # a result of `decode`
+    flow: Any = field(default=None, repr=False)      # flow.analyse of a shared one
 
     @property
     def nlocals(self) -> int:
@@ -196,7 +198,7 @@ class Bytecode:
 
     def copy(self) -> Bytecode:
         """Independent copy: new Instructions, references among them kept."""
-        return replace(self, instructions=copy_instructions(self.instructions), slots=list(self.slots)).reindex()
+        return replace(self, instructions=copy_instructions(self.instructions), slots=list(self.slots), shared=False, flow=None).reindex()
 
     def dump(self) -> str:
         """Readable listing."""
@@ -225,20 +227,15 @@ def copy_instructions(instructions: Iterable[Instruction]) -> list[Instruction]:
     return new
 
 
-_CACHE_SIZE = 4096
-_cache: dict[int, Bytecode] = {}         # by id: Bytecode.code keeps the key alive
+_decoded: CodeMemo[Bytecode] = CodeMemo()
 
 
 def decode(code: CodeType) -> Bytecode:
     """The canonical form of `code`, shared and read-only. Raises UnsupportedBytecode."""
-    known = _cache.get(id(code))
-    if known is not None:
-        return known
-    bytecode = _decode(code)
-    if len(_cache) >= _CACHE_SIZE:
-        del _cache[next(iter(_cache))]
-    _cache[id(code)] = bytecode
-    return bytecode
+    known = _decoded.get(code)
+    if known is None:
+        known = _decoded[code] = _decode(code)
+    return known
 
 
 def slots_of(code: CodeType) -> list[Slot]:
@@ -277,7 +274,7 @@ def _decode(code: CodeType) -> Bytecode:
         if line is not None and line != previous_line:
             ins.starts_line = previous_line = line
     return Bytecode(instructions, slots, code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags, code.co_name,
-                    code.co_qualname, code.co_filename, code.co_firstlineno, code.co_consts, code.co_names, code)
+                    code.co_qualname, code.co_filename, code.co_firstlineno, code.co_consts, code.co_names, shared=True)
 
 
 def local_name(slots: list[Slot], ins: Instruction) -> str:

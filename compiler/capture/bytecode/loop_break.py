@@ -39,10 +39,6 @@ class _Way:
     ending: list[int] | None = None
 
 
-_CACHE_SIZE = 1024
-_cache: dict[tuple, tuple[LoopBreakSpec, Any]] = {}
-
-
 def make_loop_break(code: CodeType, loop: Loop, nulls: Collection[int] = (), bound: Iterable[int] | int | None = None, *,
                     dispatch: Callable[..., Any], locals_are_globals: bool = False) -> LoopBreakSpec:
     """A function that runs `loop` (of find_loops(code)) from the state before instruction loop.head: for a `for` loop the iterator is on top of
@@ -56,10 +52,6 @@ def make_loop_break(code: CodeType, loop: Loop, nulls: Collection[int] = (), bou
     check_started(bytecode, loop.head)
     kinds, mask = resolve(bytecode, loop.head, nulls, bound)
     live, plain = live_mask(bytecode, loop.head), plain_slots(bytecode)
-    key = (id(code), loop.kind, loop.head, kinds, mask & live, mask & ~plain, id(dispatch))
-    known = _cache.get(key)
-    if known is not None and known[0].original is code:
-        return known[0]
     plan = Plan(bytecode, loop)
     region = make_region(plan, code)
     ways = _ways(plan, kinds, mask)
@@ -77,12 +69,8 @@ def make_loop_break(code: CodeType, loop: Loop, nulls: Collection[int] = (), bou
     splice = Splice(bytecode, params, sorted(closure), bytecode.instructions[loop.head].positions)
     restore(splice, kinds, params, splice.closure, mask)
     _emit(splice, plan, region, ways, outer, handled, dispatch)
-    spec = LoopBreakSpec(splice.finish(), code, loop.head, params, splice.closure, kinds, mask, 0, region,
+    return LoopBreakSpec(splice.finish(), loop.head, params, splice.closure, kinds, mask, 0, region,
                          tuple(way.resume for way in ways.values() if way.resume is not None))
-    if len(_cache) >= _CACHE_SIZE:
-        del _cache[next(iter(_cache))]
-    _cache[key] = (spec, dispatch)
-    return spec
 
 
 def _ways(plan: Plan, kinds: Kinds, bound: int) -> dict[int, _Way]:

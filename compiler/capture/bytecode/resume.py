@@ -28,6 +28,7 @@ from typing import Any, Callable, Collection, Iterable, Sequence
 
 from .flow import EXC, MAYBE, NULL, PREV_EXC, VALUE, Kinds, analyse, reachable, slots_in, transfer
 from .instructions import Bytecode, Handler, Instruction, decode
+from .memo import CodeMemo
 from .splice import CannotResume, Param, Splice, cells_used, check_first_cell, check_supported, delete_if_unbound, push_or_unbound
 from .version import NULL_FIRST
 
@@ -38,7 +39,6 @@ __all__ = ["CannotResume", "Param", "ResumeSpec", "BreakSpec", "make_resume", "m
 class ResumeSpec:
     """A function that starts at an instruction of another. See the module's calling convention."""
     code: CodeType
-    original: CodeType
     index: int                       # of the instruction (in decode(original).instructions) where it starts
     params: tuple[Param, ...]
     closure: tuple[int, ...]         # slots of the original
@@ -154,15 +154,7 @@ def restore(splice: Splice, kinds: Kinds, params: Sequence[Param], closure: Sequ
     splice.restore_stack(kinds, {param.number: at for at, param in enumerate(params) if param.kind != "local"})
 
 
-_CACHE_SIZE = 4096
-_resumes: dict[tuple, ResumeSpec] = {}
-_breaks: dict[tuple, tuple[BreakSpec, Any]] = {}
-
-
-def _remember(cache: dict, key: tuple, value: Any) -> None:
-    if len(cache) >= _CACHE_SIZE:
-        del cache[next(iter(cache))]
-    cache[key] = value
+_resumes: CodeMemo[dict[tuple, ResumeSpec]] = CodeMemo()
 
 
 def make_resume(code: CodeType, index: int, nulls: Collection[int] = (), bound: Iterable[int] | int | None = None, *,
@@ -192,9 +184,12 @@ def resume_at(code: CodeType, bytecode: Bytecode, index: int, kinds: Kinds, boun
     maybe &= ~bound & live_mask(bytecode, index) & plain_slots(bytecode)
     live = live_mask(bytecode, index)
     plain = plain_slots(bytecode)
-    key = (id(code), index, kinds, bound & live, bound & ~plain, maybe)
-    known = _resumes.get(key)
-    if known is not None and known.original is code:
+    specs = _resumes.get(code)
+    if specs is None:
+        specs = _resumes[code] = {}
+    key = (index, kinds, bound & live, bound & ~plain, maybe)
+    known = specs.get(key)
+    if known is not None:
         return known
     check_first_cell(bytecode)
     params = params_for(bytecode, kinds, bound & live & plain | maybe)
@@ -208,8 +203,7 @@ def resume_at(code: CodeType, bytecode: Bytecode, index: int, kinds: Kinds, boun
     entry = splice.copy(wanted)[index]
     lead = jump.target = Instruction("NOP", positions=splice.position, handler=entry.handler)       # see _emit_body
     splice.code.insert(splice.code.index(entry), lead)
-    spec = ResumeSpec(splice.finish(), code, index, params, closure, kinds, bound, maybe)
-    _remember(_resumes, key, spec)
+    spec = specs[key] = ResumeSpec(splice.finish(), index, params, closure, kinds, bound, maybe)
     return spec
 
 
@@ -305,10 +299,6 @@ def make_break(code: CodeType, index: int, nulls: Collection[int] = (), bound: I
     kinds, mask = resolve(bytecode, index, nulls, bound)
     check_started(bytecode, index)
     live, plain = live_mask(bytecode, index), plain_slots(bytecode)
-    key = (id(code), index, kinds, mask & live, mask & ~plain, id(dispatch), finish_short)
-    known = _breaks.get(key)
-    if known is not None and known[0].original is code:
-        return known[0]
     check_first_cell(bytecode)
     ins = bytecode.instructions[index]
     params = params_for(bytecode, kinds, mask & live & plain)
@@ -330,9 +320,7 @@ def make_break(code: CodeType, index: int, nulls: Collection[int] = (), bound: I
     splice = Splice(bytecode, params, sorted(closure), ins.positions)
     restore(splice, kinds, params, splice.closure, mask)
     _emit_body(splice, bytecode, ins, handled, nexts, dispatch)
-    spec = BreakSpec(splice.finish(), code, index, params, splice.closure, kinds, mask, tuple(r for _, r, _ in nexts if r is not None))
-    _remember(_breaks, key, (spec, dispatch))
-    return spec
+    return BreakSpec(splice.finish(), index, params, splice.closure, kinds, mask, successors=tuple(r for _, r, _ in nexts if r is not None))
 
 
 def _emit_body(splice: Splice, bytecode: Bytecode, ins: Instruction, handled: set[int], nexts: list, dispatch: Callable[..., Any] | None) -> None:
