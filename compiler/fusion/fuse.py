@@ -4,7 +4,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from ..lowering.ir import Buffer, LoopNest
+from ..lowering.ir import Buffer, LoopNest, walk
 from ..lowering.lowered import LoweredGraph
 from .build import build_kernel
 from .groups import Limits, group_steps
@@ -27,7 +27,7 @@ def schedule(lowered: LoweredGraph, opts: Any) -> Schedule:
     steps: list[Any] = list(lowered.steps)
     if fuse:
         steps = inline(steps, needed, hints, drop_rounding)
-        steps = sink(split_reductions(steps, hints))
+        steps = sink(_sources_first(split_reductions(steps, hints)))
     else:
         steps = inline(steps, needed, hints, drop_rounding, nothing=True)
     limits = Limits(nests=max(1, opts.get("max_fusion_size", 4096)), epilogue=bool(opts.get("epilogue_fusion", True)))
@@ -42,6 +42,20 @@ def schedule(lowered: LoweredGraph, opts: Any) -> Schedule:
     plan, peak, mutations, written = plan_memory(unify_names(launches, lowered), lowered, hints)
     return Schedule(plan, lowered.inputs, lowered.outputs, mutations, lowered.constants, lowered.symbols, lowered.hints, peak,
                     list(dict.fromkeys(unfused)), written)
+
+
+def _sources_first(steps: list[Any]) -> list[Any]:
+    """What is made of nothing but positions (masks, weights of an interpolation) comes first: between two nests that could share
+    a kernel it would keep them apart."""
+    def source(s: Any) -> bool:
+        return isinstance(s, LoopNest) and s.mode == "set" and not any(v.op == "load" for v in walk([s.value]))
+    written: dict[Buffer, int] = {}
+    for s in steps:
+        if isinstance(s, LoopNest):
+            written[s.buffer] = written.get(s.buffer, 0) + 1
+    first = [s for s in steps if source(s) and written[s.buffer] == 1]
+    ids = {id(s) for s in first}
+    return [*first, *(s for s in steps if id(s) not in ids)]
 
 
 def output_buffers(lowered: LoweredGraph) -> list[Buffer]:

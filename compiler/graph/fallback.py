@@ -15,9 +15,10 @@ from .. import events
 from ..symbolic.expr import Expr
 from .meta.core import DataDependentError, TensorMeta, fix
 
-__all__ = ["meta_by_running"]
+__all__ = ["meta_by_running", "taken_apart"]
 
 _said: set[str] = set()
+taken_apart: set[Any] = set()       # operators that never run as such: what this costs is a moment of compilation
 
 
 def _to_meta(x: Any) -> Any:
@@ -33,7 +34,7 @@ def _to_meta(x: Any) -> Any:
 def meta_by_running(op: torch._ops.OpOverload, args: tuple, kwargs: dict) -> Any:
     """TensorMetas of op(*args, **kwargs), whose tensors are TensorMetas and sizes Exprs."""
     name = str(op)
-    if name not in _said:
+    if name not in _said and op not in taken_apart:
         _said.add(name)
         events.emit("fallback", what=name, reason="no metadata rule: run on meta tensors", count=1)
     if torch.Tag.data_dependent_output in op.tags or torch.Tag.dynamic_output_shape in op.tags:

@@ -21,7 +21,7 @@ def test_dead_memory_is_reused():
             x = torch.relu(x @ w) + 1
         return x
     x, w = torch.randn(16, 16), torch.randn(16, 16)
-    s = check(f, x, w)
+    s = check(f, x, w, rtol=1e-4, atol=1e-4)      # (six products on end)
     assert len([a for a in allocs(s) if a.reuse is None]) <= 3
     assert s.peak_bytes <= 3 * 16 * 16 * 4
 

@@ -20,7 +20,7 @@ from .layout import Choices, Layout, StageLoops, chunk_count, merge_axes, numel,
 from .prims import Operand, expression, reduce_identity, reduce_update, splat
 from .product import Product, ProductPrinter, find_product
 from .support import SIGNATURE, Support, Target, vector_type
-from .values import LEVEL_ITEM, LEVEL_LOOP, LEVEL_TOP, LEVEL_VECTOR, Location, Scope, StageValues, stored
+from .values import LANE_IDS, LEVEL_ITEM, LEVEL_LOOP, LEVEL_TOP, LEVEL_VECTOR, Location, Scope, StageValues, stored
 
 __all__ = ["KernelSource", "print_kernel"]
 
@@ -535,7 +535,7 @@ class _Accumulator:
         vector = self.loops.vector.symbol.name
         step = self._position().coeff(vector)
         if not self.array and step is not None and step.op == "int":
-            s.need("lane_ids", "INLINE vi64 lane_ids() { vi64 v; UNROLL for (int k = 0; k < L; k++) v[k] = k; return v; }")
+            s.need("lane_ids", LANE_IDS)
             at_lanes = f"((i64)({position}) + tc::lane_ids() * {step.value}LL)"
         elif self.array:
             at_lanes = f"((i64)({position}) + vi64{{}})"

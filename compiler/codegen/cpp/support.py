@@ -47,6 +47,19 @@ template <class V, class F> INLINE V gather(First lanes, F f) { V v = {}; for (i
 template <class F> INLINE void each(All, F f) { UNROLL for (int k = 0; k < L; k++) f(k); }
 template <class F> INLINE void each(First lanes, F f) { for (int k = 0; k < lanes.n; k++) f(k); }
 """
+_GATHER_AT = """\
+// Elements at computed positions. The positions go through memory: taking them out of a register one by one costs more.
+template <class V, class T> INLINE V gather_at(const T *p, vi64 at, All) {
+    i64 a[L]; __builtin_memcpy(a, &at, sizeof a); asm("" : "+m"(a));
+    V v; UNROLL for (int k = 0; k < L; k++) v[k] = p[a[k]];
+    return v;
+}
+template <class V, class T> INLINE V gather_at(const T *p, vi64 at, First lanes) {
+    i64 a[L]; __builtin_memcpy(a, &at, sizeof a); asm("" : "+m"(a));
+    V v = {}; for (int k = 0; k < lanes.n; k++) v[k] = p[a[k]];
+    return v;
+}
+"""
 _KEEP = """\
 // x in the lanes that take part, old in the others.
 template <class V> INLINE V keep(All, V x, V) { return x; }
@@ -199,6 +212,10 @@ class Support:
         if key == "each":
             self.need("access")
             return _EACH
+        if key == "gather_at":
+            self.need("access")
+            self.vector("i64")
+            return _GATHER_AT
         if key == "keep":
             self.need("access")
             return _KEEP

@@ -23,6 +23,7 @@ from .support import Support, vector_type
 __all__ = ["LEVEL_TOP", "LEVEL_ITEM", "LEVEL_LOOP", "LEVEL_VECTOR", "Scope", "StageValues", "Location", "stored"]
 
 LEVEL_TOP, LEVEL_ITEM, LEVEL_LOOP, LEVEL_VECTOR = 0, 1, 2, 1000
+LANE_IDS = "INLINE vi64 lane_ids() { vi64 v; UNROLL for (int k = 0; k < L; k++) v[k] = k; return v; }"
 Guard = tuple            # of Values, outermost condition first
 _CARE = frozenset(("load", "check_index", "div_trunc", "div_floor", "remainder", "fmod"))
 
@@ -270,7 +271,11 @@ class StageValues:
                 text = f"{mask.text} ? tc::load<{raw}>({address}, {lanes}) : {raw}{{}}"
         else:
             element = f"{where.pointer}[{self.scope.index_text(self.index_at(where.index, copy, True))}]"
-            if mask is None:
+            at = self._positions(where.index, copy) if mask is None else None
+            if at is not None:
+                s.need("gather_at")
+                text = f"tc::gather_at<{raw}>({where.pointer}, {at}, {lanes})"
+            elif mask is None:
                 s.need("each")
                 text = f"tc::gather<{raw}>({lanes}, [&](int k) {{ return {element}; }})"
             elif mask.is_vector:
@@ -280,6 +285,28 @@ class StageValues:
                 s.need("each")
                 text = f"{mask.text} ? tc::gather<{raw}>({lanes}, [&](int k) {{ return {element}; }}) : {raw}{{}}"
         return self._widen(text if "?" not in text else f"({text})", ct, True)
+
+    def _positions(self, e: Expr, copy: int) -> str | None:
+        """An index that follows computed positions as one vector expression; None where it is not affine in what varies by lane."""
+        known = indirect_values()
+        vectors = {n: x for n in e.symbol_names() if n in known and (x := self._indirect_operand(known[n], copy)).is_vector}
+        if not vectors:
+            return None
+        rest, parts = e, []
+        for n, x in [*vectors.items(), *([(self.vector, None)] if self.vector in e.symbol_names() else [])]:
+            c = e.coeff(n)
+            if c is None or c.symbol_names() & ({*vectors, self.vector}):
+                return None
+            rest = rest - c * symbol(n)
+            if x is not None:
+                factor = self.scope.index_text(self.index_at(c, copy, False))
+                parts.append(x.text if c is ONE else f"{x.text} * (i64)({factor})")
+            else:
+                self.s.need("lane_ids", LANE_IDS)
+                factor = self.scope.index_text(self.index_at(c, copy, False))
+                parts.append(f"({self.vector}{f' + {copy * self.s.lanes}' if copy else ''} + tc::lane_ids()) * (i64)({factor})")
+        self.s.vector("i64")
+        return " + ".join([*parts, *([f"(i64)({self.scope.index_text(self.index_at(rest, copy, False))})"] if rest is not ZERO else [])])
 
     def _storage_vector(self, ct: CType) -> str:
         tag = {"bf16": "u16", "f16": "u16", "bool": "u8"}.get(ct.storage, ct.tag)
@@ -311,7 +338,7 @@ class StageValues:
         step = self.step_of(e)
         self.s.vector("i64")
         if step is not None and step.is_const:
-            self.s.need("lane_ids", "INLINE vi64 lane_ids() { vi64 v; UNROLL for (int k = 0; k < L; k++) v[k] = k; return v; }")
+            self.s.need("lane_ids", LANE_IDS)
             base = self.scope.index_text(self.index_at(e, copy, False))
             text = f"(i64)({base}) + tc::lane_ids()" + (f" * {step.value}LL" if step is not ONE else "")
         else:
@@ -330,10 +357,12 @@ class StageValues:
             return f"tc::check({i.text}, {n.text}, {wanted}, {code}, failed)"
         self.s.vector("i64")
         self.s.need("any"), self.s.need("masks")
-        self.s.need("check.vector", "INLINE vi64 check(vi64 i, vi64 n, vmask wanted, int code, int &failed) {\n"
-                    "    vi64 bad = (i < 0) | (i >= n);\n    if (any(mask(bad) & wanted)) failed = code;\n    return bad ? vi64{} : i;\n}")
+        self.s.need("keep")
+        self.s.need("check.vector", "template <class W> INLINE vi64 check(vi64 i, vi64 n, vmask wanted, W lanes, int code, int &failed) {\n"
+                    "    vi64 bad = (i < 0) | (i >= n);         // lanes beyond the end of the row may hold anything\n"
+                    "    if (any(keep(lanes, mask(bad) & wanted, vmask{}))) failed = code;\n    return bad ? vi64{} : i;\n}")
         wanted = splat(self.s, self._guard_mask(guard, copy) if guard else Operand("true", BOOL, False))
-        return f"tc::check({splat(self.s, i)}, {splat(self.s, n)}, {wanted}, {code}, failed)"
+        return f"tc::check({splat(self.s, i)}, {splat(self.s, n)}, {wanted}, {self.lanes_of(copy)}, {code}, failed)"
 
     # ---- stores
     def store(self, buffer, e: Expr, value: Value, mode: str, in_vector_loop: bool) -> list[tuple[int, str]]:

@@ -6,7 +6,7 @@ from typing import Any, Sequence
 import torch
 
 from ...symbolic.expr import Expr, as_expr
-from ..ir import Value, cast, check_index, const, index, indirect_symbol, prim
+from ..ir import Value, cast, check_index, const, index, indirect_symbol, indirect_values, prim
 from ..lower import Lowering, NoRule, rule
 from ..ref import Ref, dim_symbol, is_one, ranges_of, remap, value_range
 
@@ -35,11 +35,14 @@ def embedding(lo: Lowering, node: Any, weight: Ref, ids: Ref, *args: Any, **kw: 
 
 
 def _read(x: Ref, shape: tuple, of_dim: dict[int, Any]) -> Value:
-    """x at the given positions. A position that is checked must be evaluated even where a dimension has size 1."""
+    """x at the given positions. A position is checked even where a dimension of size 1 leaves nothing to choose."""
     value = remap(x, shape, of_dim).value
     for d, e in of_dim.items():
-        if is_one(x.shape[d]) and isinstance(e, Expr) and e.op == "sym" and e.name.startswith("ind"):
-            raise NoRule("indexing a dimension of size 1")
+        if is_one(x.shape[d]) and isinstance(e, Expr):
+            for name in sorted(e.symbol_names()):
+                if name in indirect_values():
+                    zero = prim("eq", indirect_values()[name], const(0, torch.int64))
+                    value = prim("where", zero, value, const(0, value.dtype))
     return value
 
 

@@ -1,0 +1,134 @@
+"""Decompositions that torch itself has, run on tensors without data and recorded like any other code.
+
+torch's own table serves several compilers; most entries of it round, lay out or promote in other ways than the eager kernel does, so
+only those are listed here that the table of operators (tests/ops) showed to be right, and that run no slower than eager's kernel.
+(Resampling, reflecting pads and the like are right, too, but gather element by element what eager copies in whole rows.)
+"""
+from __future__ import annotations
+
+import operator
+from typing import Any, Callable
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from ...symbolic.expr import Expr
+from ..calls import trace_call
+from ..fallback import taken_apart
+from ..functionalize import Functionalizer
+from ..meta.core import TensorMeta, state
+from ..tensor import from_meta, recording
+from .builder import TABLE, Builder, Node
+
+__all__ = ["BORROWED"]
+
+aten = torch.ops.aten
+
+BORROWED = """
+    _chunk_cat _euclidean_dist _softmax_backward_data _unsafe_masked_index _unsafe_masked_index_put_accumulate addmv
+    addr binary_cross_entropy_with_logits block_diag channel_shuffle deg2rad diag_embed dist dot heaviside index_add
+    index_copy index_fill.int_Scalar index_fill.int_Tensor linalg_cross linspace.Tensor_Scalar linspace.Tensor_Tensor
+    logaddexp2 logspace.Scalar_Tensor logspace.Tensor_Scalar logspace.Tensor_Tensor logspace max_pool2d_with_indices
+    max_pool2d_with_indices_backward max_pool3d_with_indices multi_margin_loss multilabel_margin_loss_forward mv
+    mvlgamma narrow_copy native_dropout_backward pixel_unshuffle rad2deg rot90 sinc soft_margin_loss special_entr
+    special_xlog1py trace unfold_copy unfold_backward vdot
+""".split()
+
+
+def _borrow(op: Any, function: Callable) -> Callable[..., Any]:
+    def decompose(b: Builder, *args: Any, **kwargs: Any) -> Any:
+        return _record(b, op, function, args, kwargs)
+    return decompose
+
+
+def _record(b: Builder, op: Any, function: Callable, args: tuple, kwargs: dict) -> Any:
+    """Run torch's function on stand-ins of the nodes, and write what it did through the builder."""
+    f = Functionalizer(state.env)
+    nodes: list[Node] = []
+
+    def stand_in(x: Any) -> Any:
+        if isinstance(x, Node):
+            val = x.meta["val"]
+            if not isinstance(val, TensorMeta):
+                return _public(val)
+            t = from_meta(val.replace(requires_grad=False), state.env)
+            f.add_input(f"arg{len(nodes)}", t, len(nodes))
+            nodes.append(x)
+            return t
+        if isinstance(x, (list, tuple)):
+            return [stand_in(y) for y in x]
+        return _public(x)
+
+    targs = [stand_in(x) for x in args]
+    tkwargs = {k: stand_in(v) for k, v in kwargs.items()}
+    with recording(f), torch.no_grad(), _Factories():
+        out = function(*targs, **tkwargs)
+    if out is NotImplemented:
+        return NotImplemented
+    single = isinstance(out, torch.Tensor)
+    sub = f.finish((out,) if single else tuple(out), [], "borrowed")
+    if any(o.kind not in ("buffer", "const", "view", "input") for o in sub.plan) or any(t.ndim for t in sub.constants.values()):
+        return NotImplemented                               # (a table of numbers: torch's kernel does better)
+    new: dict[Node, Any] = dict(zip(sub.placeholders, nodes))
+
+    def arg(x: Any) -> Any:
+        if isinstance(x, Node):
+            return new[x]
+        return [arg(y) for y in x] if isinstance(x, (list, tuple)) else x
+
+    for n in sub.graph.nodes:
+        if n.op == "get_attr":
+            t = sub.constants[n.target]
+            new[n] = b.full((), t.item(), t.dtype, t.device)
+        elif n.op == "call_function":
+            if n.target is operator.getitem:
+                new[n] = new[n.args[0]][n.args[1]]
+                continue
+            r = b.call(n.target, *[arg(x) for x in n.args], **{k: arg(v) for k, v in n.kwargs.items()})
+            new[n] = r
+    got = [_result(b, o, new, nodes) for o in sub.outputs]
+    return got[0] if single else tuple(got)
+
+
+def _result(b: Builder, o: Any, new: dict[Node, Any], nodes: list[Node]) -> Any:
+    """A result as a node; views of what was computed or of an argument are views of their nodes."""
+    if o.kind == "const":
+        return o.value
+    if o.kind == "input":
+        return nodes[o.value]
+    if o.kind == "buffer":
+        return new[o.value]
+    base, shape, stride, offset = o.value
+    if isinstance(base, int):
+        x, laid_out = nodes[base], nodes[base].meta["val"]
+    else:
+        x, laid_out = new[base], base.meta["val"]
+    if x.meta["val"].stride != laid_out.stride:
+        x = b.emit(aten.clone.default, x, val=laid_out)
+    val = TensorMeta(tuple(shape), tuple(stride), laid_out.dtype, laid_out.device)
+    return b.emit(aten.as_strided.default, x, list(shape), list(stride), offset, val=val)
+
+
+def _public(x: Any) -> Any:
+    return state.env.wrap(x) if isinstance(x, Expr) and state.env is not None else x
+
+
+class _Factories(TorchFunctionMode):
+    """Tensors made from nothing are stand-ins too."""
+
+    def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        return trace_call(func, args, kwargs or {})
+
+
+def _fill() -> None:
+    known = torch._decomp.decomposition_table
+    for name in BORROWED:
+        packet, _, overload = name.partition(".")
+        p = getattr(torch.ops.aten, packet, None)
+        op = getattr(p, overload or "default", None) if p is not None else None
+        if op in known and op not in TABLE:
+            TABLE[op] = _borrow(op, known[op])
+            taken_apart.add(op)
+
+
+_fill()
