@@ -34,10 +34,11 @@ class Place:
     def node(self) -> Node:
         return self.path[-1]
 
-    def text(self, node: Node) -> str:
+    def text(self, node: Any) -> str:
         """The source of a node, on one line."""
-        whole = ast.get_source_segment("".join(self.lines), node) or ast.unparse(node)
-        return whole if "\n" not in whole else ast.unparse(node)
+        if getattr(node, "lineno", 0) == getattr(node, "end_lineno", -1) and node.lineno <= len(self.lines):
+            return self.lines[node.lineno - 1].encode()[node.col_offset:node.end_col_offset].decode()
+        return ast.unparse(node)
 
     def parent(self, kinds: Any) -> Node | None:
         """The innermost enclosing node of these classes."""

@@ -68,11 +68,14 @@ def make(k):
 '''
 
 
+_CODE = compile(SOURCE, "<fuzzworld>", "exec")
+
+
 class World:
     def __init__(self, wrap: Callable[[Any], Any]):
         module = types.ModuleType("fuzzworld")
         self.ns = module.__dict__
-        exec(compile(SOURCE, "<fuzzworld>", "exec"), self.ns)
+        exec(_CODE, self.ns)
         torch.manual_seed(7)
         self.net = self.ns["Net"]()
         self.g, self.set_cell, self.cell_list = self.ns["make"](2)
