@@ -10,6 +10,7 @@ from typing import Any, Callable
 from ..aten import AtenGraph
 from . import clean, fold
 from .attention import attention
+from .layout import channels_last
 
 __all__ = ["PASSES", "insert", "remove", "run_passes", "pass_names", "fingerprint"]
 
@@ -25,6 +26,7 @@ PASSES: list[tuple[str, str, Pass]] = [
     ("view_chains", "decomposed", clean.view_chains),
     ("cse", "decomposed", clean.common_subexpressions),
     ("dce", "decomposed", clean.dead_code),
+    ("channels_last", "decomposed", channels_last),
 ]
 _BUILTIN = tuple(PASSES)
 

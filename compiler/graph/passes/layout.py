@@ -1,0 +1,102 @@
+"""Channels last for convolutions on a GPU: the tensor cores' kernels want it, and eager converts to it and back around every one.
+
+Only what nobody sees changes its layout: results of convolutions and pooling, what is computed from them element by element, and
+weights that are converted for a convolution. Results of the graph keep eager's strides. In a joint graph this comes before it is
+parted, so that what is saved for backward lies in the same order.
+"""
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from ..aten import AtenGraph
+from ..meta.core import TensorMeta, channels_last_strides, contiguous_strides
+
+__all__ = ["channels_last"]
+
+aten = torch.ops.aten
+_CONVOLUTIONS = frozenset((aten.convolution.default, aten.convolution_backward.default))
+_POOLS = frozenset((aten.max_pool2d_with_indices.default, aten.max_pool2d_with_indices_backward.default, aten.avg_pool2d.default,
+                    aten.avg_pool2d_backward.default))
+_FLOATS = (torch.float16, torch.bfloat16, torch.float32)
+LEAST_CHANNELS = 16
+
+
+def channels_last(a: AtenGraph) -> None:
+    nodes = list(a.graph.nodes)
+    if not any(_worth_it(n) for n in nodes):
+        return
+    fixed = _outputs(nodes)
+    chosen: set[Node] = set()
+    for n in nodes:
+        if n.op != "call_function" or n in fixed:
+            continue
+        if n.target in _CONVOLUTIONS and _is_2d(n) or n.target in _POOLS and any(x in chosen for x in n.all_input_nodes):
+            _relay(n, n.users if isinstance(n.meta["val"], (tuple, list)) else (), fixed)
+            chosen.add(n)
+        elif n.target is operator.getitem:
+            if n.args[0] in chosen and _four(n.meta["val"]):
+                n.meta["val"] = n.args[0].meta["val"][n.args[1]]
+                chosen.add(n)
+        elif _elementwise(n) and _four(n.meta["val"]) and (any(x in chosen and _same(x, n) for x in n.all_input_nodes) or _feeds_convolution(n)):
+            n.meta["val"] = _turned(n.meta["val"])
+            chosen.add(n)
+
+
+def _worth_it(n: Node) -> bool:
+    if n.target not in _CONVOLUTIONS or not _is_2d(n):
+        return False
+    w = n.args[2 if n.target is aten.convolution_backward.default else 1].meta["val"]
+    return w.device.type == "cuda" and all(isinstance(c, int) and c >= LEAST_CHANNELS for c in w.shape[:2]) and w.dtype in _FLOATS
+
+
+def _is_2d(n: Node) -> bool:
+    """A convolution over images in one group: depthwise ones have kernels of their own in every layout."""
+    at = 2 if n.target is aten.convolution_backward.default else 1
+    w = n.args[at]
+    groups, transposed = n.args[-2 if at == 2 else -1], n.args[-4 if at == 2 else 6]
+    return isinstance(w, Node) and len(w.meta["val"].shape) == 4 and groups == 1 and not transposed
+
+
+def _outputs(nodes: list[Node]) -> set[Node]:
+    out = next(n for n in nodes if n.op == "output")
+    return set(out.all_input_nodes)
+
+
+def _four(m: Any) -> bool:
+    return isinstance(m, TensorMeta) and len(m.shape) == 4 and m.dtype in (*_FLOATS, torch.bool, torch.int64) and m.device.type == "cuda" \
+        and tuple(m.stride) == tuple(contiguous_strides(m.shape))
+
+
+def _turned(m: TensorMeta) -> TensorMeta:
+    return TensorMeta(m.shape, channels_last_strides(m.shape), m.dtype, m.device)
+
+
+def _same(x: Node, n: Node) -> bool:
+    m = x.meta["val"]
+    return isinstance(m, TensorMeta) and tuple(m.shape) == tuple(n.meta["val"].shape)
+
+
+def _elementwise(n: Node) -> bool:
+    op = n.target
+    return isinstance(op, torch._ops.OpOverload) and (torch.Tag.pointwise in op.tags or op is aten._to_copy.default or op is aten.clone.default) \
+        and "memory_format" not in n.kwargs and "device" not in n.kwargs
+
+
+def _feeds_convolution(n: Node) -> bool:
+    """A conversion (autocast's) of what convolutions alone read."""
+    return n.target is aten._to_copy.default and bool(n.users) and all(u.target in _CONVOLUTIONS and _is_2d(u) for u in n.users)
+
+
+def _relay(n: Node, items: Any, fixed: set[Node]) -> None:
+    """Give an operator's results the layout, except those that leave the graph."""
+    val = n.meta["val"]
+    if isinstance(val, TensorMeta):
+        if _four(val):
+            n.meta["val"] = _turned(val)
+        return
+    leave = {u.args[1] for u in items if u.target is operator.getitem and u in fixed}
+    n.meta["val"] = type(val)(_turned(m) if _four(m) and k not in leave else m for k, m in enumerate(val))
