@@ -150,7 +150,8 @@ def compile_fx(gm: Any, example_inputs: list, **options: Any) -> Callable:
     from `graph` on: a callable of the same inputs. Sizes are those of each call; a new set of sizes is compiled anew."""
     if not isinstance(gm, torch.fx.GraphModule):
         raise TypeError(f"compile_fx takes a torch.fx.GraphModule, got {type(gm).__name__}")
-    return compile(_flat_caller(gm), options=options or None)
+    mode = options.pop("mode", None)
+    return compile(_flat_caller(gm), mode=mode, options=options or None)
 
 
 def _flat_caller(gm: Any) -> Callable:

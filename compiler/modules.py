@@ -7,6 +7,7 @@ copies as the original module does.
 from __future__ import annotations
 
 import copy
+import operator
 import types
 from typing import Any
 import weakref
@@ -58,7 +59,11 @@ def _class_for(base: type) -> type:
             return calls_of(self)(*args, **kwargs)
 
         def __reduce_ex__(self: Any, protocol: Any) -> Any:
-            return original_module(self).__reduce_ex__(protocol)
+            return operator.getitem, ([original_module(self)], 0)      # loads as the module itself, also where this package is not
+
+        def __copy__(self: Any) -> Any:
+            calls = calls_of(self)
+            return wrap_module(copy.copy(calls.module), calls.engine)
 
         def __deepcopy__(self: Any, memo: dict) -> Any:
             calls = calls_of(self)
@@ -71,7 +76,7 @@ def _class_for(base: type) -> type:
             return f"tcompile.compile({original_module(self)!r})"
 
         namespace = {"__module__": base.__module__, "__doc__": base.__doc__, "__call__": __call__, "__reduce_ex__": __reduce_ex__,
-                     "__deepcopy__": __deepcopy__, "__del__": __del__, "__repr__": __repr__,
+                     "__copy__": __copy__, "__deepcopy__": __deepcopy__, "__del__": __del__, "__repr__": __repr__,
                      "__tcompile_original__": staticmethod(original_module)}
         c = _classes[base] = type(f"Compiled{base.__name__}", (base,), namespace)
     return c

@@ -26,8 +26,10 @@ def lookup(name: str) -> Callable:
     return backend
 
 
-def tcompile_backend(gm: Any, example_inputs: list, **options: Any) -> Callable:
+def tcompile_backend(gm: Any, example_inputs: list, *, options: dict[str, Any] | None = None, mode: str | None = None, **more: Any) -> Callable:
     """`torch.compile(model, backend="tcompile")`: stock capture, this compiler's graph stages and kernels. torch gives
     example inputs as FakeTensors or tensors; the graph is taken through the pipeline at the first real call."""
     from ..api import compile_fx
-    return compile_fx(gm, example_inputs, **options)
+    if mode not in (None, "default"):
+        more["mode"] = mode
+    return compile_fx(gm, example_inputs, **(options or {}), **more)
