@@ -16,7 +16,7 @@ LAB_SOURCES := $(wildcard labextension/src/*.ts labextension/src/*/*.ts labexten
                labextension/package.json labextension/tsconfig.json labextension/yarn.lock
 NATIVE_SOURCES := $(wildcard compiler/native/*.c compiler/native/*.cpp compiler/native/*.h compiler/native/build.py)
 
-.PHONY: help setup demo test lab lint optable fuzz bench wheel labextension browser constraints clean distclean
+.PHONY: help setup demo test lab lint optable fuzz cpython leak bench wheel labextension browser constraints clean distclean
 
 help:
 	@echo "make demo     run the quick start notebook and print what it showed"
@@ -25,6 +25,8 @@ help:
 	@echo "make lint     ruff and mypy"
 	@echo "make optable  operators of torch's op_db against eager; rewrites the table in tests/ops"
 	@echo "make fuzz     longer runs of the two fuzzers (FUZZ=500 programs each)"
+	@echo "make cpython  CPython's own tests under the compiler, plain against forced through capture (MODULES=\"test_grammar ...\")"
+	@echo "make leak     10,000 times compile and drop (LEAK=...), each way: nothing stays"
 	@echo "make bench    the budgets, measured on this machine; results in tests/benchmarks/results"
 	@echo "make wheel    sdist and wheel in dist/"
 	@echo "make clean    remove what was built; make distclean also the environment"
@@ -85,6 +87,13 @@ optable: setup
 
 fuzz: setup
 	TCOMPILE_FUZZ=$(or $(FUZZ),500) $(PY) -m pytest tests/fuzz $(PYTEST_ARGS)
+
+cpython: setup
+	$(PY) -m tests.oracles.cpython $(MODULES)
+	$(PY) -m tests.oracles.cpython --forced $(MODULES)
+
+leak: setup
+	TCOMPILE_LEAK=$(or $(LEAK),10000) $(PY) -m pytest tests/e2e/test_leaks.py $(PYTEST_ARGS)
 
 bench: setup
 	$(PY) -m tests.benchmarks.run
