@@ -207,7 +207,7 @@ class Engine:
         make_room(cache, self.generation, self.opts.get("recompile_limit"))
         cache.add(entry)
         _drop_with_owner(cache, entry, result)
-        events.emit("entry", frame=name, entry=entry)
+        events.emit("entry", frame=name, entry=entry, func=func, args=args)
         safe = not result.effects and not result.breaks
         events.emit("call", frame=name, cached=False, call=EntryCall(
             name, func, args, {}, func.__code__.co_filename, func.__code__.co_firstlineno, safe,

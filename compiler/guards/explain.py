@@ -19,7 +19,7 @@ from .state import read_field
 from .tensors import is_symbol, tensor_mismatch
 from .values import Unreachable, class_holds, const_equal, float_holds, dict_keys, length, same_code
 
-__all__ = ["explain_failure", "brief"]
+__all__ = ["explain_failure", "tensor_failure", "plain_failure", "predicate_failure", "brief"]
 
 _MAX = 80
 _STATE_WORDS = {
@@ -87,7 +87,7 @@ def explain_failure(
     if guard.kind == "STATE":
         return _state(guard)
     if guard.kind == "PREDICATE":
-        return _predicate(guard, bindings)
+        return predicate_failure(guard, bindings)
     if guard.kind in ("ALIAS", "NO_ALIAS", "NO_OVERLAP"):
         return _relation(guard, func, args)
     try:
@@ -103,7 +103,7 @@ def explain_failure(
         )
     if guard.kind == "TENSOR":
         return _tensor(guard, name, value, bindings)
-    return _plain(guard, name, value)
+    return plain_failure(guard, name, value)
 
 
 def _symbols(guard: Guard) -> list[Any]:
@@ -134,7 +134,11 @@ def _tensor(guard: Guard, name: str, value: Any, bindings: dict[str, int]) -> Gu
                 break
     if found is None:
         return GuardFailure(guard, None, "", f"`{name}` as before", f"`{name}` fits again", "")
-    detail, wanted, got = found
+    return tensor_failure(guard, name, *found)
+
+
+def tensor_failure(guard: Guard, name: str, detail: str, wanted: Any, got: Any) -> GuardFailure:
+    """The words for a tensor whose `detail` ("dtype", "shape[0]", ...) is `got` where `wanted` was expected."""
     failure = GuardFailure(guard, _plain_value(got), detail)
     if detail in ("dispatch keys", "tangent"):
         failure.expected_text, failure.got_text = f"`{name}` is a plain dense tensor", f"`{name}` is {got}"
@@ -180,7 +184,8 @@ def _plain_value(value: Any) -> Any:
     return value if type(value) in (int, float, bool, str, type(None), torch.dtype, torch.device) else brief(value)
 
 
-def _plain(guard: Guard, name: str, value: Any) -> GuardFailure:
+def plain_failure(guard: Guard, name: str, value: Any) -> GuardFailure:
+    """The words for a value that is no tensor and does not fit."""
     kind, expected = guard.kind, guard.expected
     f = GuardFailure(guard, _plain_value(value), kind.lower())
     if kind in ("ID", "WEAK_ID"):
@@ -278,7 +283,8 @@ def _length(value: Any) -> int | None:
         return None
 
 
-def _predicate(guard: Guard, bindings: dict[str, int]) -> GuardFailure:
+def predicate_failure(guard: Guard, bindings: dict[str, int]) -> GuardFailure:
+    """The words for a predicate over sizes that does not hold for these."""
     e = guard.expected
     names = sorted(e.symbol_names()) if hasattr(e, "symbol_names") else []
     known = {n: bindings[n] for n in names if n in bindings}

@@ -52,6 +52,7 @@ typedef struct {
 
 
 HIDDEN int tc_program_check(Program *p, PyObject *func, PyObject *const *args, Py_ssize_t nargs);
+HIDDEN PyObject *tc_program_profile(Program *p, PyObject *func, PyObject *const *args, Py_ssize_t nargs, int n);
 HIDDEN PyObject *tc_bindings_dict(PyObject *symbols, const int64_t *values, const char *bound);
 
 #endif

@@ -17,11 +17,13 @@ import time
 import uuid
 from contextlib import contextmanager
 from dataclasses import asdict, replace
+from types import CodeType
 from typing import Any, Callable, Iterator
 
 from .. import events
 from ..guards.cost import GuardCost, measure_cost
 from . import schema as s
+from .bytecode import bytecode_text
 from .labels import cell_number, label
 from .report import CompileReport
 from .payload import renumber
@@ -139,7 +141,11 @@ class ReportBuilder:
         i = self._frame(e.frame, e.facts.get("file") or "", e.facts.get("line") or 0)
         if self._current == i:  # said by the engine and again by the capture stage
             return
-        self.r.frames[i].captures += 1
+        frame = self.r.frames[i]
+        frame.captures += 1
+        code = e.facts.get("code")
+        if isinstance(code, CodeType) and not frame.bytecode and frame.file == (self.r.source.file or frame.file):
+            frame.bytecode = bytecode_text(code)
         self._open.append(i)
         self._began = self._now()
 

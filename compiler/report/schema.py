@@ -104,6 +104,7 @@ class Frame:
     entries: list[int] = field(default_factory=list)
     captures: int = 0
     seconds: float = 0.0  # spent on compiling it
+    bytecode: str = ""  # of functions in the reported code: a row per instruction, source line first
 
 
 @dataclass

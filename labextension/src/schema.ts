@@ -35,6 +35,8 @@ export interface Frame {
   entries: number[];
   captures: number;
   seconds: number;
+  /** A row per instruction, the source line first; empty where it was not kept. */
+  bytecode: string;
 }
 
 export interface Entry {
