@@ -13,6 +13,7 @@ import torch
 
 from ..guards import source as S
 from . import tensor_calls
+from .exceptions import traceback_at
 from .generators import InlineGenerator
 from .inline_policy import is_trusted_module
 from .lookups import class_attribute
@@ -335,6 +336,8 @@ def _call_property(m: Machine, obj: Any, t: type, name: str, raw: property) -> A
 
 def _native_data(m: Machine, obj: Any, source: Any, name: str) -> Any:
     """A slot, or an attribute that C code computes."""
+    if name == "__traceback__" and source is None and isinstance(obj, BaseException):
+        return obj.__traceback__ or traceback_at(m.trails.get(id(obj), ()))
     written = m.world.pending.get(id(obj))
     if written is not None and name in written:
         return written[name]

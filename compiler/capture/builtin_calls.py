@@ -84,7 +84,7 @@ def made_by_native(m: Machine, value: Any) -> Any:
 
 # --- pure native functions, called on plain values
 PURE = set((
-    divmod, ord, chr, hex, bin, oct, hash, ascii, math.sqrt, *(f for f in vars(math).values() if callable(f)),
+    ord, chr, hex, bin, oct, hash, ascii, math.sqrt, *(f for f in vars(math).values() if callable(f)),
     operator.index, operator.length_hint, sys.intern, re.escape, sys.getdefaultencoding,
     torch._C._get_tracing_state,
 ))

@@ -131,8 +131,27 @@ def abs_(m: Machine, value: Any) -> Any:
 
 @function(pow)
 def pow_(m: Machine, base: Any, exponent: Any, modulus: Any = None) -> Any:
-    from .operators import binary
-    return binary(m, "**", base, exponent) if modulus is None else m.native(pow, base, exponent, modulus)
+    from .operators import binary, python_method
+    if modulus is None:
+        return binary(m, "**", base, exponent)
+    method = python_method(type(base), "__pow__")
+    if method is not None:
+        return m.call(method, [base, exponent, modulus])
+    return m.native(pow, base, exponent, modulus)
+
+
+@function(divmod)
+def divmod_(m: Machine, a: Any, b: Any) -> Any:
+    from .operators import native_operation, python_method
+    for owner, other, name in ((a, b, "__divmod__"), (b, a, "__rdivmod__")):
+        method = python_method(type(owner), name) if type(owner) is not TraceTensor else None
+        result = m.call(method, [owner, other]) if method is not None else NotImplemented
+        if result is not NotImplemented:
+            return result
+    if type(a) is TraceTensor or type(b) is TraceTensor:
+        names = [m.world.type_of(v).__name__ for v in (a, b)]
+        raise Raised(TypeError(f"unsupported operand type(s) for divmod(): '{names[0]}' and '{names[1]}'"))
+    return native_operation(m, divmod, a, b)
 
 
 @function(round)
@@ -205,7 +224,7 @@ def _extreme(m: Machine, fn: Callable, args: tuple, key: Any, default: Any) -> A
     if not values:
         if default is not MISSING:
             return default
-        raise Raised(ValueError(f"{fn.__name__}() arg is an empty sequence"))
+        return m.native(fn, [])                              # the error, in this version's words
     best, best_key = values[0], values[0] if key is None else m.call(key, [values[0]])
     for v in values[1:]:
         k = v if key is None else m.call(key, [v])

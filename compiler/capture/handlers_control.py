@@ -249,7 +249,7 @@ def call_intrinsic_1(m: Machine, f: Frame, ins: Any) -> None:
         exc = f.stack[-1]
         if isinstance(exc, StopIteration):
             error = RuntimeError("generator raised StopIteration")
-            error.__cause__ = exc
+            error.__cause__ = error.__context__ = exc
             f.stack[-1] = error
     elif name == "INTRINSIC_UNARY_POSITIVE":
         f.stack[-1] = operators.unary(m, "UNARY_POSITIVE", f.stack[-1])

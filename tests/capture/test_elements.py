@@ -32,6 +32,9 @@ class Noted:
     __str__ = _note("str", lambda self: "S")
     __float__ = _note("float", lambda self: 1.0)
     __format__ = _note("format", lambda self, spec: "F" + spec)
+    __divmod__ = _note("divmod", lambda self, other: ("divmod", other))
+    __rdivmod__ = _note("rdivmod", lambda self, other: ("rdivmod", other))
+    __pow__ = _note("pow", lambda self, *others: ("pow", others))
     __hash__ = None
     del _note
 
@@ -45,7 +48,7 @@ NATIVE_USES = [
     lambda o: collections.deque([Noted(0), o]).index(Noted(1)), lambda o: math.sqrt(o), lambda o: chr(o), lambda o: hex(o), lambda o: round(2.567, o),
     lambda o: [1, 2].insert(o, 3), lambda o: [1, 2].pop(o), lambda o: "a,b,c".split(",", o), lambda o: list(enumerate("ab", o)), lambda o: slice(o, 3).indices(5),
     lambda o: complex(o), lambda o: bool(o), lambda o: o or 1, lambda o: sum(o), lambda o: list(zip(o, o)), lambda o: list(filter(None, [o])) and 0,
-    lambda o: [Noted(3)] != [o], lambda o: [7, 1, 7, 1].index(1, o), lambda o: [7, 1, 7, 1].index(7, o, -1),
+    lambda o: divmod(o, 2), lambda o: divmod(2, o), lambda o: pow(o, 2, 5), lambda o: [Noted(3)] != [o], lambda o: [7, 1, 7, 1].index(1, o), lambda o: [7, 1, 7, 1].index(7, o, -1),
 ]
 
 
