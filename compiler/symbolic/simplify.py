@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Mapping
 
-from .expr import (BOOL_OPS, FALSE, TRUE, Expr, IntLike, Poly, _BUILDERS, _from_poly, _poly_mul, add_all, as_expr,
+from .expr import (BOOL_OPS, FALSE, TRUE, Expr, IntLike, Poly, BUILDERS, _from_poly, _poly_mul, add_all, as_expr,
                    floordiv, integer, maximum, minimum)
 
 __all__ = ["simplify", "bounds", "Ranges", "known"]
@@ -233,7 +233,7 @@ def _simplify(e: Expr, ranges: Ranges, cache: dict) -> Expr:
             r = _recombine(add_all(parts))
     else:
         args = [_simplify(a, ranges, cache) for a in e.args]
-        r = _BUILDERS[op](*args)
+        r = BUILDERS[op](*args)
         if r.op in ("floordiv", "mod") and r.op == op:
             a, b = r.args
             s = _split_small(a, b, ranges)

@@ -1,0 +1,166 @@
+"""Truth values over sizes, and what chooses by them: comparisons, and/or/not, minimum, maximum, if-then-else.
+
+Internal to `expr`, which gives out the names.
+"""
+from __future__ import annotations
+
+import math
+from typing import Sequence
+
+from .division import _const_only
+from .expr import Expr, IntLike, Poly, _atom_key, _boolean, _from_poly, _make, _term_key, as_expr, integer
+
+__all__ = ["minimum", "maximum", "ite", "eq", "ne", "lt", "le", "gt", "ge", "and_", "or_", "not_"]
+
+
+def _minmax(op: str, xs: Sequence[IntLike]) -> Expr:
+    pick = min if op == "min" else max
+    const: int | None = None
+    flat: list[Expr] = []
+    for x in xs:
+        e = as_expr(x)
+        for y in (e.args if e.op == op else (e,)):
+            if y.op == "int":
+                v = y._args[0]
+                const = v if const is None else pick(const, v)
+            elif y not in flat:
+                flat.append(y)
+    if const is not None:
+        flat.append(integer(const))
+    out: list[Expr] = []
+    for e in flat:                                    # drop what another operand beats by a constant
+        keep = True
+        for i, o in enumerate(out):
+            d = _const_only((e - o)._p())
+            if d is not None:
+                keep = False
+                if (d < 0) == (op == "min") and d != 0:
+                    out[i] = e
+                break
+        if keep:
+            out.append(e)
+    if len(out) == 1:
+        return out[0]
+    return _make(op, tuple(sorted(out, key=_atom_key)))
+
+
+def minimum(*xs: IntLike) -> Expr:
+    return _minmax("min", xs)
+
+
+def maximum(*xs: IntLike) -> Expr:
+    return _minmax("max", xs)
+
+
+def ite(cond: Expr | bool, a: IntLike, b: IntLike) -> Expr:
+    """a where cond holds, else b."""
+    cond, a, b = as_expr(cond), as_expr(a), as_expr(b)
+    if cond.op == "bool":
+        return a if cond._args[0] else b
+    return a if a is b else _make("ite", (cond, a, b))
+
+
+def _relation(op: str, a: IntLike, b: IntLike) -> Expr:
+    """a <op> b reduced: constant to the right, negative terms to the other side, divided by the gcd."""
+    a, b = as_expr(a), as_expr(b)
+    if a.is_bool and b.is_bool and op in ("eq", "ne"):
+        return _bool_eq(a, b) if op == "eq" else not_(_bool_eq(a, b))
+    d = (a - b)._p()
+    n = _const_only(d)
+    if n is not None:
+        return _boolean(n == 0 if op == "eq" else n != 0 if op == "ne" else n <= 0)
+    c0 = d.get((), 0)
+    g = math.gcd(*(c for m, c in d.items() if m))
+    if op == "le":
+        bound = (-c0) // g
+    elif c0 % g:
+        return _boolean(op == "ne")
+    else:
+        bound = -c0 // g
+    pos = {m: c // g for m, c in d.items() if m and c > 0}
+    neg = {m: -c // g for m, c in d.items() if m and c < 0}
+    if op != "le" and (not pos or (neg and _first_text(neg) < _first_text(pos))):
+        pos, neg, bound = neg, pos, -bound
+    if not pos and neg and op == "le":                # 0 <= x + bound is written -bound <= x
+        return _make("le", (integer(-bound), _from_poly(neg)))
+    if not neg:
+        return _make(op, (_from_poly(pos), integer(bound)))
+    if bound >= 0:
+        if bound:
+            neg[()] = bound
+    else:
+        pos[()] = -bound
+    return _make(op, (_from_poly(pos), _from_poly(neg)))
+
+
+def _first_text(p: Poly) -> tuple:
+    return _term_key(min(p.items(), key=_term_key))
+
+
+def _bool_eq(a: Expr, b: Expr) -> Expr:
+    return or_(and_(a, b), and_(not_(a), not_(b)))
+
+
+def eq(a: IntLike, b: IntLike) -> Expr:
+    return _relation("eq", a, b)
+
+
+def ne(a: IntLike, b: IntLike) -> Expr:
+    return _relation("ne", a, b)
+
+
+def le(a: IntLike, b: IntLike) -> Expr:
+    return _relation("le", a, b)
+
+
+def lt(a: IntLike, b: IntLike) -> Expr:
+    return _relation("le", as_expr(a) + 1, b)
+
+
+def ge(a: IntLike, b: IntLike) -> Expr:
+    return _relation("le", b, a)
+
+
+def gt(a: IntLike, b: IntLike) -> Expr:
+    return _relation("le", as_expr(b) + 1, a)
+
+
+def _junction(op: str, ps: Sequence[Expr | bool]) -> Expr:
+    stop = op == "or"                                 # the value that decides the whole
+    out: list[Expr] = []
+    for p in ps:
+        e = as_expr(p)
+        for q in (e.args if e.op == op else (e,)):
+            if q.op == "bool":
+                if q._args[0] == stop:
+                    return q
+            elif not q.is_bool:
+                raise TypeError(f"{q} is not a truth value")
+            elif not_(q) in out:
+                return _boolean(stop)
+            elif q not in out:
+                out.append(q)
+    if not out:
+        return _boolean(not stop)
+    return out[0] if len(out) == 1 else _make(op, tuple(sorted(out, key=_atom_key)))
+
+
+def and_(*ps: Expr | bool) -> Expr:
+    return _junction("and", ps)
+
+
+def or_(*ps: Expr | bool) -> Expr:
+    return _junction("or", ps)
+
+
+def not_(p: Expr | bool) -> Expr:
+    e = as_expr(p)
+    if e.op == "bool":
+        return _boolean(not e._args[0])
+    if e.op in ("eq", "ne"):
+        return _make("ne" if e.op == "eq" else "eq", e.args)
+    if e.op == "le":
+        return gt(*e.args)
+    if e.op in ("and", "or"):
+        return _junction("or" if e.op == "and" else "and", [not_(q) for q in e.args])
+    raise TypeError(f"{e} is not a truth value")

@@ -1,0 +1,92 @@
+"""Walks over expressions: putting values or other expressions in the place of symbols, and making nodes again by their names.
+
+Internal to `expr`, whose `subs` and `eval` they are.
+"""
+from __future__ import annotations
+
+from typing import Any, Callable, Mapping
+
+from .division import floordiv, mod
+from .expr import Expr, Poly, _boolean, _from_poly, _poly_mul, add_all, integer, mul_all, symbol
+from .predicates import and_, eq, ite, le, maximum, minimum, ne, or_
+
+__all__ = ["BUILDERS", "rewrite", "evaluate"]
+
+
+def rewrite(e: Expr, m: Mapping[str, Expr]) -> Expr:
+    cache: dict[Expr, Expr] = {}
+
+    def go(x: Expr) -> Expr:
+        r = cache.get(x)
+        if r is not None:
+            return r
+        if x.op == "sym":
+            r = m.get(x._args[0], x)
+        elif x.op in ("int", "bool") or not (x.symbol_names() & m.keys()):
+            r = x
+        elif x.op in ("add", "mul"):
+            out: Poly = {}
+            for mono, c in x._poly.items():
+                if any(a.symbol_names() & m.keys() for a in mono):
+                    p = {(): c}
+                    for a in mono:
+                        p = _poly_mul(p, go(a)._p())
+                else:
+                    p = {mono: c}
+                for k, v in p.items():
+                    out[k] = out.get(k, 0) + v
+            r = _from_poly({k: v for k, v in out.items() if v})
+        else:
+            r = BUILDERS[x.op](*(go(a) for a in x.args))
+        cache[x] = r
+        return r
+
+    return go(e)
+
+
+def evaluate(e: Expr, values: Mapping[str, int], cache: dict) -> Any:
+    op = e.op
+    if op == "sym":
+        return values[e._args[0]]
+    if op in ("int", "bool"):
+        return e._args[0]
+    r = cache.get(e)
+    if r is not None:
+        return r
+    if op in ("add", "mul"):
+        r = 0
+        for m, c in e._poly.items():
+            for a in m:
+                c *= values[a._args[0]] if a.op == "sym" else evaluate(a, values, cache)
+            r += c
+    elif op == "ite":
+        r = evaluate(e.args[1] if evaluate(e.args[0], values, cache) else e.args[2], values, cache)
+    elif op == "and":
+        r = all(evaluate(a, values, cache) for a in e.args)
+    elif op == "or":
+        r = any(evaluate(a, values, cache) for a in e.args)
+    else:
+        xs = [evaluate(a, values, cache) for a in e.args]
+        if op == "floordiv":
+            r = xs[0] // xs[1]
+        elif op == "mod":
+            r = xs[0] % xs[1]
+        elif op == "min":
+            r = min(xs)
+        elif op == "max":
+            r = max(xs)
+        elif op == "eq":
+            r = xs[0] == xs[1]
+        elif op == "ne":
+            r = xs[0] != xs[1]
+        else:
+            r = xs[0] <= xs[1]
+    cache[e] = r
+    return r
+
+
+BUILDERS: dict[str, Callable[..., Expr]] = {
+    "int": integer, "sym": symbol, "bool": _boolean, "add": lambda *a: add_all(a), "mul": lambda *a: mul_all(a),
+    "floordiv": floordiv, "mod": mod, "min": minimum, "max": maximum, "ite": ite, "eq": eq, "ne": ne, "le": le,
+    "and": and_, "or": or_,
+}
