@@ -5,7 +5,7 @@ context variable), so that two threads that compile at once do not mix their rep
 
 Kinds and their facts (what listeners may rely on):
   stage         name, phase "begin"|"end", seconds (end), frame
-  capture_begin frame (qualified name), file, line            capture_end  result (CaptureResult)
+  capture_begin frame (qualified name), file, line, code          capture_end  result (CaptureResult)
   graph         graph (CapturedGraph), frame                  aten         graph_module, name
   break         brk (GraphBreak)                              skip         frame, reason
   recompile     frame, failures (list of GuardFailure)        limit        frame, limit

@@ -455,6 +455,7 @@ class ReportBuilder:
         if call is not None:
             for g in call.graphs:  # stated right after its graph
                 g.number = len(self.r.graphs) - 1
+            self.r.frames[self._frame(call.name, call.file, call.line)].seconds += call.compile_seconds or 0.0
             self.calls.append(call)
 
     def adopt(self, old: CompileReport, entry: int, hits: int) -> None:

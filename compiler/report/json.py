@@ -25,7 +25,7 @@ DEFAULT_LIMIT = 200_000
 _PACK_FROM = 600  # JSON text shorter than this stays readable
 _UNPACK_LIMIT = 64 << 20  # a packed value that claims more is refused
 _SKIP = {"live", "result", "raised", "graph_module", "aten"}
-_TEXT_FIELDS = {"kernels": ("source", "ir"), "entries": ("source",)}
+_TEXT_FIELDS = {"kernels": ("source", "ir"), "entries": ("source",), "frames": ("bytecode",)}
 
 
 def pack(value: Any) -> Any:
@@ -141,6 +141,7 @@ def _cuts(body: dict[str, Any]):
     engines = [e for c in calls for e in c["engines"]]
     yield "loop IR of kernels", *_spread(field_cut(body["kernels"], "ir", ""), why)
     yield "refusals to fuse", *_spread(field_cut(body["graphs"], "unfused", []), why)
+    yield "bytecode", *_spread(field_cut(body["frames"], "bytecode", ""), why)
     yield "single timing samples", *_spread(field_cut(engines, "samples", []), why)
     yield "memory plan buffers", *_spread(field_cut(body["memory"], "buffers", []), why)
     yield (

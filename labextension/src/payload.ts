@@ -118,6 +118,9 @@ export async function decodeReport(raw: any): Promise<Report> {
   for (const entry of report.entries) {
     entry.source = textOf(entry.source);
   }
+  for (const frame of report.frames) {
+    frame.bytecode = textOf(frame.bytecode);
+  }
   return report as Report;
 }
 

@@ -115,6 +115,19 @@ def test_controls_ask_the_kernel(running: Lab) -> None:
     running.check()
 
 
+def test_bytecode_beside_the_code(running: Lab) -> None:
+    page = running.page
+    report = page.locator(".tc-report.tc-open").first
+    report.locator(".tc-tab:has-text('code')").click()
+    report.locator(".tc-segment:has-text('Bytecode')").click()
+    pane = report.locator(".tc-pane:has(strong:text-is('Bytecode'))")
+    assert "LOAD_" in pane.inner_text()
+    report.locator(".tc-pane:has(strong:text-is('Cell')) .tc-line[data-line='2']").click()
+    assert pane.locator(".tc-line.tc-selected").count() > 3
+    running.shot("lab-code", report)
+    running.check()
+
+
 def test_numerics_on_asking(running: Lab) -> None:
     page = running.page
     report = page.locator(".tc-report.tc-open").first

@@ -94,7 +94,7 @@ def test_reopened_without_a_kernel(executed: Path, lab: Lab) -> None:
     for i in range(heads.count()):
         heads.nth(i).scroll_into_view_if_needed()
         heads.nth(i).click()
-        report = lab.page.locator(".tc-report").nth(i)
+        report = lab.page.locator(".tc-output").nth(i)
         for name in TABS:
             report.locator(f".tc-tab:has-text('{name}')").click()
             panel = report.locator(".tc-panel-root:not([hidden])")
@@ -174,7 +174,7 @@ def test_dark_and_narrow(executed: Path, browser: object, server: Server, width:
         for i in range(heads.count()):
             heads.nth(i).scroll_into_view_if_needed()
             heads.nth(i).click()
-            report = lab.page.locator(".tc-report").nth(i)
+            report = lab.page.locator(".tc-output").nth(i)
             for name in TABS:
                 report.locator(f".tc-tab:has-text('{name}')").click()
                 lab.page.wait_for_timeout(300 if name == "speed" else 80)

@@ -21,7 +21,7 @@ def opened(lab: Lab, name: str) -> Any:
     lab.open(name)
     lab.page.wait_for_selector(".tc-head")
     lab.page.click(".tc-head")
-    return lab.page.locator(".tc-report")
+    return lab.page.locator(".tc-output")
 
 
 def tab(lab: Lab, name: str) -> Any:
@@ -115,7 +115,7 @@ def test_one_selection_for_all_columns(lab: Lab, sample: str) -> None:
     lab.page.click(".tc-pane .tc-line[data-line='5']")
     assert lab.page.locator(".tc-graph-line.tc-selected").count() == 9  # mm, add, tanh of three layers
     assert lab.page.locator(".tc-pane:has-text('Loop IR') .tc-line.tc-selected").count() >= 1
-    lab.shot("code-selected", lab.page.locator(".tc-report"))
+    lab.shot("code-selected", lab.page.locator(".tc-output"))
     lab.page.locator(".tc-graph-line", has_text="aten.mul.Tensor").click()
     assert lab.page.locator(".tc-pane .tc-line.tc-selected[data-line='6']").count() == 1
     assert "kernel_mul_sum_1" in lab.page.locator(".tc-pane-head:has-text('Kernel') select").evaluate(
@@ -138,7 +138,7 @@ def test_graph_by_keyboard_and_search(lab: Lab, sample: str) -> None:
     assert "aten.sum" in panel.inner_text()
     lab.page.click(".tc-tool:has-text('table')")
     assert lab.page.locator(".tc-graph-table [role=option].tc-selected").count() == 1
-    lab.shot("graph-search", lab.page.locator(".tc-report"))
+    lab.shot("graph-search", lab.page.locator(".tc-output"))
     lab.check()
 
 

@@ -10,18 +10,19 @@ import { kernelColour } from '../theme';
 import { VirtualList } from '../virtual';
 import { View, ViewContext } from './view';
 
-const COLUMNS = ['cell', 'graph', 'loop IR', 'kernel', 'entry'] as const;
+const COLUMNS = ['cell', 'bytecode', 'graph', 'loop IR', 'kernel', 'entry'] as const;
 type Name = (typeof COLUMNS)[number];
 /** Generated source has the longest lines. */
-const GROW: { [name in Name]: number } = { cell: 3, graph: 3.2, 'loop IR': 3, kernel: 4.2, entry: 3 };
+const GROW: { [name in Name]: number } = { cell: 3, bytecode: 3, graph: 3.2, 'loop IR': 3, kernel: 4.2, entry: 3 };
 const TITLES: { [name in Name]: string } = {
-  cell: 'Cell', graph: 'Graph', 'loop IR': 'Loop IR', kernel: 'Kernel', entry: 'Entry (Python)'
+  cell: 'Cell', bytecode: 'Bytecode', graph: 'Graph', 'loop IR': 'Loop IR', kernel: 'Kernel', entry: 'Entry (Python)'
 };
 
 export function codeView({ model, memory }: ViewContext): View {
   const { report } = model;
-  const state: { closed: Name[]; kernel: number; graph: number; entry: number } = (memory.code ??= {
-    closed: ['entry'], kernel: model.place.kernel ?? 0, entry: 0,
+  const known = report.frames.flatMap((f, i) => (f.bytecode ? [i] : []));
+  const state: { closed: Name[]; kernel: number; graph: number; entry: number; frame: number } = (memory.code ??= {
+    closed: ['bytecode', 'entry'], frame: known[known.length - 1] ?? -1, kernel: model.place.kernel ?? 0, entry: 0,
     graph: model.place.graph ?? report.kernels[model.place.kernel ?? 0]?.graph ?? mainGraph(model)
   });
   const bodies = new Map<Name, HTMLElement>();
@@ -32,6 +33,7 @@ export function codeView({ model, memory }: ViewContext): View {
   let cell: Listing | null = null;
   let ir: Listing | null = null;
   let kernel: Listing | null = null;
+  let bytecode: Listing | null = null;
   let nodes: GraphNode[] = [];
   let list: VirtualList | null = null;
 
@@ -95,6 +97,23 @@ export function codeView({ model, memory }: ViewContext): View {
     return listing;
   };
 
+  const fillBytecode = (body: HTMLElement) => {
+    const text = report.frames[state.frame]?.bytecode ?? '';
+    if (!text) {
+      bytecode = null;
+      body.append(empty(report.frames.length ? 'The bytecode of these functions was not kept.' : 'No function was captured.'));
+      return;
+    }
+    const rows = text.split('\n');
+    bytecode = new Listing(text, { label: 'Bytecode', language: 'ir', onLine: row => {
+      const line = sourceLine(rows[row - 1]);
+      if (line) {
+        model.selectLine(report.frames[state.frame].file || report.source.file, line, 'bytecode');
+      }
+    } });
+    body.append(bytecode.element);
+  };
+
   const build = (name: Name) => {
     const body = bodies.get(name)!;
     const head = panes.get(name)!.querySelector('.tc-pane-head')!;
@@ -110,6 +129,13 @@ export function codeView({ model, memory }: ViewContext): View {
         ? chooser('Kernel', report.kernels.map(x => x.name), state.kernel, i => model.selectKernel(i, 'chooser')) : h('span', null, k.name),
       k?.source ? copy(k.source) : null]);
     }
+    if (name === 'bytecode' && known.length > 1) {
+      head.append(chooser('Function', known.map(i => frameWords(report.frames[i].name)), known.indexOf(state.frame), k => {
+        state.frame = known[k];
+        build('bytecode');
+        follow(model.place, null);
+      }));
+    }
     if (name === 'entry' && report.entries.length > 1) {
       head.append(chooser('Entry', report.entries.map((e, i) => `${frameWords(report.frames[e.frame]?.name ?? 'frame')} #${i}`), state.entry, i => {
         state.entry = i;
@@ -120,6 +146,8 @@ export function codeView({ model, memory }: ViewContext): View {
     const left = 'This text was left out to keep the report small enough to save.';
     if (name === 'cell') {
       fillCell(body);
+    } else if (name === 'bytecode') {
+      fillBytecode(body);
     } else if (name === 'graph') {
       fillGraph(body);
     } else if (name === 'loop IR') {
@@ -167,6 +195,11 @@ export function codeView({ model, memory }: ViewContext): View {
       build('kernel');
     }
     cell?.highlight(p.line && model.isHere(p.file) ? [p.line] : [], origin !== 'cell');
+    if (bytecode && p.line) {
+      const rows = report.frames[state.frame].bytecode.split('\n');
+      const here = (p.file ?? report.source.file) === (report.frames[state.frame].file || report.source.file);
+      bytecode.highlight(here ? rows.flatMap((row, i) => (sourceLine(row) === p.line ? [i + 1] : [])) : [], origin !== 'bytecode');
+    }
     let chosen: number[] = [];
     if (p.node !== undefined && p.node !== null) {
       chosen = nodes[p.node] ? [p.node] : [];
@@ -196,4 +229,10 @@ export function codeView({ model, memory }: ViewContext): View {
   follow(model.place, null);
   const stop = model.onSelect(follow);
   return { element: h('div', null, toggles, columns), dispose: stop };
+}
+
+/** The source line that a row of bytecode begins with. */
+function sourceLine(row: string | undefined): number | null {
+  const found = /^\s*(\d+)\s/.exec(row ?? '');
+  return found ? Number(found[1]) : null;
 }
