@@ -19,7 +19,7 @@ from ..graph.tensor import TraceTensor, from_meta, recording, tensor_meta
 from ..graph.to_aten import finish
 from .modes import tracing_modes
 from .outputs import CannotTrace, OutputPlan, plan_outputs
-from .partition import Partition, partition
+from .partition import Partition, partition, read_by_backward
 
 __all__ = ["JointGraph", "CannotTrace", "NoGradient", "joint_graph"]
 
@@ -98,12 +98,19 @@ def _joint_graph(captured: CapturedGraph, opts: Any, leaves: bool) -> JointGraph
         extra = [NewValue(plan.write_of[d]) if d in plan.write_of else plan.tensors[d] for d in plan.extra]
         n_out = len(result) + len(extra)
         joint = f.finish((*result, *extra, *(g for *_, g in kept)), specs, captured.name)
+    read = read_by_backward(joint, len(captured.inputs))
     joint = finish(joint, opts)
     at = {j: k for k, (j, *_) in enumerate(kept)}
     written = {i for i, t in enumerate(inputs) if isinstance(t, torch.Tensor) and f.alias_of(t).memory.written}
-    fragile = {i for i, t in enumerate(inputs) if isinstance(t, torch.Tensor) and not isinstance(t, torch.nn.Parameter)}
+    fragile = {i for i, t in enumerate(inputs) if isinstance(t, torch.Tensor) and i not in read and
+               not _is_parameter(t, captured.example_inputs[i:i + 1])}
     parts = partition(joint, len(captured.inputs), n_out, written, fragile, opts)
     return JointGraph(parts, n_out, plan, [i for _, i, _ in kept], [frozenset(at[j] for j in r if j in at) for r in reach], joint)
+
+
+def _is_parameter(t: torch.Tensor, example: list) -> bool:
+    """A leaf that requires grad: between forward and backward nobody changes it but by stepping over autograd."""
+    return isinstance(t, torch.nn.Parameter) or any(isinstance(x, torch.Tensor) and x.requires_grad and x.is_leaf for x in example)
 
 
 def _first_line(e: BaseException) -> str:

@@ -20,7 +20,7 @@ from ..graph.meta.views import contiguous_strides
 from ..symbolic.expr import Expr, symbol
 from .mincut import INF, min_node_cut
 
-__all__ = ["Partition", "partition"]
+__all__ = ["Partition", "partition", "read_by_backward"]
 
 _FREE = 0            # weight of a value that lives anyway
 
@@ -48,8 +48,8 @@ def partition(joint: AtenGraph, n_inputs: int, n_outputs: int, written: set[int]
     """Part `joint`, whose first `n_inputs` placeholders are forward's inputs and the rest tangents.
 
     written    inputs that the call changes in place: what they held is gone by backward
-    fragile    inputs that the caller may well change between forward and backward. Where eager's backward reads such an input (and would
-               notice the change), keeping it is free; where only recomputation would read it, a copy is kept
+    fragile    inputs that the caller may change between forward and backward and eager would not mind, as its backward does not read them:
+               where recomputation wants one, a copy is kept
     """
     places = joint.placeholders
     primals, tangents = places[:n_inputs], places[n_inputs:]
@@ -63,7 +63,7 @@ def partition(joint: AtenGraph, n_inputs: int, n_outputs: int, written: set[int]
 
     written = {i for i, _ in joint.mutation_slots} | set(written)
     saved = _cut(joint, primals, readers, needs_tangent, needed, written, fragile)
-    copies = _copies(joint, [n for n in saved if n.op == "placeholder" and primals.index(n) in fragile and not _is_read(n, readers)])
+    copies = _copies(joint, [n for n in saved if n.op == "placeholder" and primals.index(n) in fragile])
     saved = [copies.get(n, n) for n in saved]
     recomputed = _recomputed(readers, saved, needs_tangent)
     sizes = sorted({name for n in (*recomputed, *readers, *saved, *tangents) for name in _symbols(n)}
@@ -122,16 +122,21 @@ def _recomputable(n: torch.fx.Node) -> bool:
     if t is operator.getitem or not isinstance(t, torch._ops.OpOverload) or not isinstance(n.meta.get("val"), TensorMeta):
         return False
     return torch.Tag.pointwise in t.tags and torch.Tag.nondeterministic_seeded not in t.tags or t.namespace == "prims" or _is_view(t) \
-        or t._schema.name in ("aten::_to_copy", "aten::clone", "aten::full", "aten::expand", "aten::where", "aten::scalar_tensor")
+        or t._schema.name in ("aten::_to_copy", "aten::clone", "aten::full", "aten::expand", "aten::where", "aten::scalar_tensor", "aten::arange")
 
 
 def _is_view(t: Any) -> bool:
     return isinstance(t, torch._ops.OpOverload) and any(r.alias_info is not None for r in t._schema.returns)
 
 
-def _is_read(n: torch.fx.Node, readers: set) -> bool:
-    """Whether backward itself, not only what it recomputes, reads this value or a view of it."""
-    return n in readers or any(u in readers or _is_view(u.target) and _is_read(u, readers) for u in n.users)
+def read_by_backward(joint: AtenGraph, n_inputs: int) -> set[int]:
+    """The inputs that backward reads, themselves or views of them, in a graph as recorded: eager keeps them for that, and notices when they
+    are changed."""
+    after = _reach(joint.placeholders[n_inputs:])
+
+    def read(n: torch.fx.Node) -> bool:
+        return any(u in after or _is_view(u.target) and read(u) for u in n.users)
+    return {i for i, n in enumerate(joint.placeholders[:n_inputs]) if read(n)}
 
 
 def _dense(m: TensorMeta) -> bool:
@@ -176,14 +181,15 @@ def _cut(joint: AtenGraph, primals: list, readers: set, needs_tangent: set, need
             at = positions[n]
             if at in written:
                 weights[n] = INF
-            elif at in fragile and not _is_read(n, readers):
+            elif at in fragile:
                 laid_out = any(u.target is torch.ops.aten.as_strided.default for u in n.users) and not _dense(n.meta["val"])
                 weights[n] = INF if laid_out else _bytes(n, hints) + 64
             else:
                 weights[n] = _FREE
             sources.append(n)
         else:
-            weights[n] = INF if not tensor or _is_view(n.target) else _bytes(n, hints) + 64
+            made_here = not n.all_input_nodes and _recomputable(n)                 # constants are made again rather than kept
+            weights[n] = INF if not tensor or _is_view(n.target) or made_here else _bytes(n, hints) + 64
             if not _recomputable(n):
                 sources.append(n)
         if any(u in readers or u in needs_tangent for u in n.users) or n in readers:

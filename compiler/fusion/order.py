@@ -24,6 +24,7 @@ def sink(steps: Sequence[LoweredStep]) -> list[LoweredStep]:
     writers: dict[Buffer, list[int]] = {}
     held: deque[tuple[int, int]] = deque()               # (step, library calls so far when it came)
     done = [False] * len(steps)
+    first = [False] * len(steps)                         # loop nests that read nothing that another one makes
     out: list[LoweredStep] = []
     calls = 0
 
@@ -40,7 +41,8 @@ def sink(steps: Sequence[LoweredStep]) -> list[LoweredStep]:
                 continue
             stack.append((i, True))
             needs = {w for b in reads[i] for w in writers.get(b, ()) if not done[w] and w < i}
-            stack.extend((w, False) for w in sorted(needs, reverse=True))
+            # what reads inputs alone comes last, beside its reader: in front it would open a kernel of its own
+            stack.extend((w, False) for w in sorted(needs, key=lambda w: (first[w], w), reverse=True))
 
     for i, s in enumerate(steps):
         if isinstance(s, Extern):
@@ -50,8 +52,11 @@ def sink(steps: Sequence[LoweredStep]) -> list[LoweredStep]:
                 emit(held.popleft()[0])
         else:
             held.append((i, calls))
+            first[i] = isinstance(s, LoopNest) and s.reduce_op is None and not any(b in writers for b in reads[i])
         for b in [s.buffer] if not isinstance(s, Extern) else [b for b in s.outputs if b is not None]:
             writers.setdefault(b, []).append(i)
+    wanted = {w for i, _ in held for b in reads[i] for w in writers.get(b, ()) if w < i}
     for i, _ in held:
-        emit(i)
+        if i not in wanted:                              # the others come where they are read
+            emit(i)
     return out

@@ -308,6 +308,8 @@ class Functionalizer:
         m = views.permute(meta, order)
         x = self.call(aten.full.default, ([], 0), {"dtype": meta.dtype, "device": meta.device}, one)
         x = self.call(aten.expand.default, (x, list(m.shape)), {}, views.expand(one, m.shape))       # what was in the memory does not matter
+        if not args and "p" not in kwargs:
+            args = [0.5]
         n = self.call(aten.bernoulli.p, (x, *args), kwargs, TensorMeta(m.shape, views.contiguous_strides(m.shape), m.dtype, m.device))
         if order != sorted(order):
             inverse = [order.index(d) for d in range(len(order))]

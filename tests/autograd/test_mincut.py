@@ -19,6 +19,7 @@ def connected(nodes, edges, sources, sinks, removed):
     return any(t in seen for t in sinks)
 
 
+@settings(deadline=None)
 @given(st.integers(2, 6).flatmap(lambda n: st.tuples(
     st.lists(st.integers(0, 9), min_size=n, max_size=n),
     st.sets(st.tuples(st.integers(0, n - 1), st.integers(0, n - 1)).filter(lambda e: e[0] < e[1]), max_size=10),
