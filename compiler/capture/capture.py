@@ -20,7 +20,7 @@ from ..guards.tensors import memory_range
 from . import builtin_functions, handlers_control, handlers_data, library_functions, native_library, torch_marks  # noqa: F401
 from . import autograd_functions, context_managers, functional_transforms, higher_order  # noqa: F401  (they fill the tables)
 from .breaks import make_graph_break
-from .bytecode.loop_break import make_loop_break
+from .bytecode.loop_break import make_loop_break, make_native_loop
 from .bytecode.loops import Loop
 from .bytecode.regions import CannotOutline
 from .bytecode.resume import ResumeSpec, make_break
@@ -94,7 +94,7 @@ def capture_frame(code: types.CodeType, func: Any, args: tuple, *, globals: dict
         raise SkipFrame("it is the native part of a function that was split", quiet=True)
     if code.co_flags & 0x380 or code.co_flags & 0x20:
         raise SkipFrame("a generator or coroutine runs as it is", quiet=True)
-    events.emit("capture_begin", frame=name, file=code.co_filename, line=code.co_firstlineno)
+    events.emit("capture_begin", frame=name, file=code.co_filename, line=code.co_firstlineno, code=code)
     start = time.perf_counter()
     stops: dict[int, GraphBreak] = {}
     loops: dict[int, Loop] = {}
@@ -323,8 +323,12 @@ class _Attempt:
         frame = self.frame
         nulls = [depth for depth, v in enumerate(frame.stack) if v is NULL]
         bound = [i for i, v in enumerate(frame.slots) if v is not MISSING]
-        self._write_call(writer, make_loop_break(self.code, self.loops[index], nulls, bound, dispatch=self.opts.dispatch,
-                                                 locals_are_globals=not frame.bytecode.is_function))
+        module_level = not frame.bytecode.is_function
+        try:
+            spec = make_loop_break(self.code, self.loops[index], nulls, bound, dispatch=self.opts.dispatch, locals_are_globals=module_level)
+        except CannotOutline:
+            spec = make_native_loop(self.code, self.loops[index], nulls, bound, dispatch=self.opts.dispatch, locals_are_globals=module_level)
+        self._write_call(writer, spec)
 
     def _break_at_origin(self, problem: Unrebuildable, brk: GraphBreak | None = None) -> None:
         """The value cannot be made by the entry: break where it was made, so that it is made natively. `brk` is the break that

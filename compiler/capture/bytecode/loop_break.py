@@ -10,15 +10,15 @@ from dataclasses import dataclass
 from types import CodeType
 from typing import Any, Callable, Collection, Iterable
 
-from .flow import Kinds, bind, reachable, transfer
+from .flow import Kinds, analyse, bind, reachable, successors, transfer
 from .instructions import Handler, Instruction, decode
 from .loops import Loop
-from .regions import Plan, RegionSpec, emit_region_call, make_region
+from .regions import CannotOutline, Plan, RegionSpec, emit_region_call, make_region
 from .resume import (ResumeSpec, check_started, copy_ending, emit_tail, live_mask, params_for, plain_slots, resolve, restore, resume_at,
                      short_ending)
 from .splice import Splice, cells_used, check_first_cell, check_supported
 
-__all__ = ["LoopBreakSpec", "make_loop_break"]
+__all__ = ["LoopBreakSpec", "make_loop_break", "make_native_loop"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,6 +71,46 @@ def make_loop_break(code: CodeType, loop: Loop, nulls: Collection[int] = (), bou
     _emit(splice, plan, region, ways, outer, handled, dispatch)
     return LoopBreakSpec(splice.finish(), loop.head, params, splice.closure, kinds, mask, 0, region,
                          tuple(way.resume for way in ways.values() if way.resume is not None))
+
+
+def make_native_loop(code: CodeType, loop: Loop, nulls: Collection[int] = (), bound: Iterable[int] | int | None = None, *,
+                     dispatch: Callable[..., Any], locals_are_globals: bool = False) -> LoopBreakSpec:
+    """As make_loop_break for a `for` loop whose body cannot be a function of its own: an inlined comprehension appends to a list that lies
+    below it on the stack. The whole loop runs natively, and what follows it is resumed. Raises CannotResume, CannotOutline."""
+    bytecode = decode(code)
+    check_supported(bytecode, locals_are_globals)
+    check_first_cell(bytecode)
+    check_started(bytecode, loop.head)
+    kinds, mask = resolve(bytecode, loop.head, nulls, bound)
+    live, plain = live_mask(bytecode, loop.head), plain_slots(bytecode)
+    flow, instructions = analyse(bytecode), bytecode.instructions
+    head = instructions[loop.head]
+    inside = {loop.head, *loop.body}
+    leaves = {following for index in inside for following, _ in successors(bytecode, index)} - inside
+    if loop.kind != "for" or head.target is None or leaves != {head.target.index}:
+        raise CannotOutline("the loop is left in several ways")
+    handled: set[int] = set()
+    touched = 0
+    for index in inside:
+        ins = instructions[index]
+        if ins.handler is not None:
+            handled |= set(reachable(bytecode, ins.handler.target.index))
+        if ins.op in ("STORE_FAST", "DELETE_FAST", "LOAD_FAST_AND_CLEAR", "MAKE_CELL"):
+            touched |= 1 << ins.slot
+    must, may = bind(head, kinds, flow.must[loop.head], flow.may[loop.head])
+    must, may = mask & ~touched | must & touched, mask & ~touched | may & touched
+    resume = resume_at(code, bytecode, head.target.index, transfer(head, kinds, True), must, may & ~must)
+    closure = sorted(set(cells_used(bytecode, inside | handled)) | set(resume.closure))
+    params = params_for(bytecode, kinds, mask & live & plain)
+    splice = Splice(bytecode, params, closure, head.positions)
+    restore(splice, kinds, params, splice.closure, mask)
+    jump = splice.emit("JUMP")
+    copies = splice.copy(inside | handled)
+    first = copies[loop.head]
+    lead = jump.target = Instruction("NOP", positions=splice.position, handler=first.handler)       # resume.py says why
+    splice.code.insert(splice.code.index(first), lead)
+    first.target = emit_tail(splice, resume, dispatch)
+    return LoopBreakSpec(splice.finish(), loop.head, params, splice.closure, kinds, mask, 0, None, (resume,))
 
 
 def _ways(plan: Plan, kinds: Kinds, bound: int) -> dict[int, _Way]:
