@@ -267,9 +267,8 @@ FACTORIES = frozenset((*_SIZED, torch.full, torch.arange, torch.linspace, torch.
 
 def call_factory(m: Machine, fn: Callable, args: list, kwargs: dict) -> Any:
     """A function that makes a tensor from plain values. It never draws random numbers nor allocates: it runs on the meta device."""
-    args, kwargs = scalars.pinned(args), scalars.pinned(kwargs)
-    args = [m.deep_plain(a) for a in args]
-    kwargs = {k: m.deep_plain(v) for k, v in kwargs.items()}
+    args = scalars.pinned([m.deep_plain(a) for a in args])
+    kwargs = scalars.pinned({k: m.deep_plain(v) for k, v in kwargs.items()})
     if fn is torch.tensor and args and type(args[0]) is TraceTensor:
         copy = call_method(m, call_method(m, args[0], "detach", [], {}), "clone", [], {})
         wanted = {k: v for k, v in kwargs.items() if k in ("dtype", "device") and v is not None}

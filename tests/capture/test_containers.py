@@ -191,6 +191,18 @@ def test_wrong_operands(fn, value):
     check(fn, lambda: (X.clone(), copy.copy(value)))
 
 
+def tensor_of_a_list(x, values):
+    values[1] = 9
+    return x + torch.tensor(values), torch.full((2,), values[0]), torch.zeros(values[:2]).shape, torch.arange(*values[:2])
+
+
+def test_tensors_are_made_of_the_content_that_is():
+    run = Runner()
+    for content in ([2, 3, 1, 0], [2, 3, 1, 5], [1, 4, 1, 5]):
+        same(run(tensor_of_a_list, X, list(content)), tensor_of_a_list(X, list(content)))
+    assert len(run.captures) == 3 and not run.breaks
+
+
 # --- messages of unpacking and spreading
 def wrong_spreads(x):
     def f(**named):
