@@ -134,6 +134,14 @@ class FloatNode(SymNode):
     def ne(self, o: SymNode) -> SymNode:
         return self._fact("ne", o)
 
+    def bool_(self) -> bool:
+        """`if scale:`"""
+        self._fact("ne", self.wrap_float(0.0))
+        return bool(self.expr)
+
+    def guard_bool(self, file: str, line: int) -> bool:
+        return self.bool_()
+
 
 def _constant(o: SymNode) -> float | None:
     """The number behind a node that is no symbol. Ints that a float cannot hold exactly are none."""
