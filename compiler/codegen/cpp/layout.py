@@ -69,6 +69,8 @@ class Layout:
     serial: bool = False               # items must run in order: they add to shared elements
     item_ns: Any = 1.0                 # estimated time of one item: float, or (ns per element, elements Expr)
     stage_ns: list[float] = field(default_factory=list)   # per element of each stage
+    tile: Axis | None = None           # an outer axis that some loads run along while the vectors run along another: L x L tiles are
+    tiled: tuple[Value, ...] = ()      # read row by row and transposed in registers; these loads
     copies: int = 1                    # vectors that go through the statements side by side (long dependent chains)
 
 
@@ -286,7 +288,13 @@ def _cheap(stage: Stage) -> bool:
 def _plan_blocks(kernel: Kernel, layout: Layout, hints: dict, choices: Choices, has_inner: bool) -> None:
     """Cut the vector axis into blocks: enough work per item to be worth a thread, few enough bytes to stay in cache."""
     v = layout.vector
-    layout.items = tuple(a for a in kernel.outer if a is not v)
+    if not has_inner and choices.block is None:
+        _plan_tiles(kernel, layout, hints)
+    layout.items = tuple(a for a in kernel.outer if a is not v and a is not layout.tile)
+    if layout.tile is not None:
+        layout.block, layout.block_first = None, False
+        layout.item_ns = (integer(layout.lanes * max(1, round(layout.stage_ns[0] * 1000)))) * as_expr(v.size)
+        return
     ns = sum(n * _hint(numel(st.axes), hints) for st, n in zip(kernel.stages, layout.stage_ns))
     strided = any(e.coeff(v.symbol.name) not in (ZERO, ONE) for st in kernel.stages for e in _memory_indices(st))
     group = layout.lanes * max(1, layout.copies)
@@ -305,6 +313,26 @@ def _plan_blocks(kernel: Kernel, layout: Layout, hints: dict, choices: Choices, 
     per_item = minimum(size, integer(layout.block)) if layout.block else size
     inner = sum((numel(st.axes) * integer(max(1, round(n * 1000))) for st, n in zip(kernel.stages, layout.stage_ns)), ZERO)
     layout.item_ns = per_item * inner
+
+
+def _plan_tiles(kernel: Kernel, layout: Layout, hints: dict) -> None:
+    """Whether to go through the kernel in square tiles: where elements lie along another axis than the vectors' own."""
+    v = layout.vector
+    if layout.serial or layout.copies > 1 or kernel.checks or len(kernel.stages) != 1 or layout.lanes not in (4, 8, 16):
+        return
+    if any(s.index.coeff(v.symbol.name) is not ONE for s in kernel.stages[0].stores):
+        return
+    values = _values(kernel.stages[0])
+    if any(x.op == "masked" for x in values):                # (what is read under a condition is not read in whole rows)
+        return
+    loads = [x for x in values if x.op == "load" and not x.args and x.attr[0].scope == "global"
+             and storage_size(ctype(x.dtype)) in (2, 4, 8) and x.attr[1].coeff(v.symbol.name) not in (ZERO, ONE, None)]
+    best = max((a for a in kernel.outer if a is not v), key=lambda a: sum(x.attr[1].coeff(a.symbol.name) is ONE for x in loads), default=None)
+    if best is None or _hint(best.size, hints) < layout.lanes or _hint(v.size, hints) < layout.lanes:
+        return
+    tiled = tuple(x for x in loads if x.attr[1].coeff(best.symbol.name) is ONE)
+    if 1 <= len(tiled) <= 4:
+        layout.tile, layout.tiled = best, tiled
 
 
 def chunk_count(extent: Any, rest: Any = 1) -> Expr:

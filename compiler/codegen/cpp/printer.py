@@ -18,7 +18,7 @@ from ...symbolic.expr import ZERO, Expr, as_expr, ceildiv, integer, symbol
 from .dtypes import ctype, storage_size
 from .layout import Choices, Layout, StageLoops, chunk_count, merge_axes, numel, plan_layout
 from .prims import Operand, expression, reduce_identity, reduce_update, splat
-from .product import Product, ProductPrinter, find_product
+from .product import Product, ProductPrinter, find_product, transpose_text
 from .support import SIGNATURE, Support, Target, vector_type
 from .values import LANE_IDS, LEVEL_ITEM, LEVEL_LOOP, LEVEL_TOP, LEVEL_VECTOR, Location, Scope, StageValues, stored
 
@@ -85,7 +85,8 @@ class _Printer:
         v = lay.vector.symbol.name if lay.vector is not None else ", ".join(sorted({s.vector.symbol.name for s in lay.stages if s.vector is not None}))
         return KernelSource(self.name, text, [p[0] for p in phases], f"{self.name}_plan", list(self.k.checks),
                             {"shape": "split" if lay.split else lay.mode, "vector": v, "lanes": lay.lanes, "block": lay.block,
-                             "unroll": [s.unroll for s in lay.stages], "serial": lay.serial})
+                             "unroll": [s.unroll for s in lay.stages], "serial": lay.serial,
+                             **({"tile": lay.tile.symbol.name} if lay.tile is not None else {})})
 
     def _plan_function(self, phases: list[tuple[Expr, Expr]]) -> str:
         scratch = self.scratch_bytes if self.layout.split else 0
@@ -158,6 +159,8 @@ class _Printer:
         if lay.mode == "outer" and lay.block:
             blocks = ceildiv(lay.vector.size, lay.block)
             items = items * blocks
+        if lay.tile is not None:
+            items = items * ceildiv(lay.tile.size, lay.lanes)
         body = []
         for i, stage in enumerate(self.k.stages):
             body += self._stage(i, stage, lay.stages[i])
@@ -167,6 +170,8 @@ class _Printer:
     def _items_loop(self, blocks: Expr | None, body: list[str]) -> list[str]:
         lay = self.layout
         axes = [(a.symbol.name, as_expr(a.size)) for a in lay.items]
+        if lay.tile is not None:
+            axes.append(("tile", ceildiv(lay.tile.size, lay.lanes)))
         if blocks is not None and not (blocks.is_const and blocks.value == 1):
             axes.insert(0 if lay.block_first else len(axes), ("block", blocks))
         if not axes:
@@ -185,6 +190,9 @@ class _Printer:
                 head += [f"        const i64 {v}_begin = block * {lay.block}, {v}_end = {v}_begin + {lay.block} < {n} ? {v}_begin + {lay.block} : {n};"]
             else:
                 head += [f"        const i64 {v}_begin = 0, {v}_end = {n};"]
+            if lay.tile is not None:
+                t, n = lay.tile.symbol.name, self._c(lay.tile.size)
+                head += [f"        const i64 {t}_begin = tile * L, {t}_end = {t}_begin + L < {n} ? {t}_begin + L : {n};"]
         return [*head, *(f"    {line}" for line in body), "    }"]
 
     # ---- one stage
@@ -267,7 +275,9 @@ class _Printer:
         outer_mode = lay.mode == "outer"
         lo, hi = bounds or ((f"{name}_begin", f"{name}_end") if outer_mode else ("0", self._c(v.size)))
         copies = lay.copies
-        main = StageValues(self.scope, axis_level, name, self._locate, self._acc_operand, copies)
+        if lay.tile is not None:
+            axis_level[lay.tile.symbol.name] = LEVEL_LOOP
+        main = StageValues(self.scope, axis_level, name, self._locate, self._acc_operand, copies, lay.tiled)
         main.emit(roots)
         item_lines = self._take_outer(main)
         body = list(main.lines.pop(LEVEL_VECTOR, []))
@@ -278,6 +288,10 @@ class _Printer:
         for st in stage.stores:
             body += [text for _, text in main.store(st.buffer, st.index, st.value, st.mode, True)]
         out = [f"    {line}" for line in item_lines]
+        if lay.tile is not None:
+            out += [f"    {line}" for line in self._tiles(main, name, [*between.get(LEVEL_LOOP, []), *body])]
+            self.scope.leave(LEVEL_ITEM)
+            return out
         for a in accumulators:
             out += [f"    {line}" for line in a.declare()]
         ind = "    "
@@ -335,6 +349,30 @@ class _Printer:
             loop = [f"while (at < {hi}) {{", *(f"    {t}" for t in inner), "}"]
             rest = []
         return ["{", *(f"    {t}" for t in lines), f"    i64 at = {lo};", *(f"    {t}" for t in (*loop, *rest)), "}"]
+
+    def _tiles(self, values: StageValues, v: str, body: list[str]) -> list[str]:
+        """L x L tiles: their rows are loaded along the tile's axis and transposed, so that loads and stores both take whole vectors.
+        What is left at the edges is loaded element by element."""
+        lay = self.layout
+        t = lay.tile.symbol.name
+        self.s.need("access"), self.s.need("each")
+        names = [values.sources[x.id] for x in lay.tiled]
+        params = "".join(f", auto {n}" for n in names)
+        lines = [f"auto pass = [&](i64 {t}, i64 {v}, auto lanes{params}) __attribute__((always_inline)) {{", *(f"    {x}" for x in body), "};",
+                 f"i64 at = {v}_begin;", f"if ({t}_end - {t}_begin == L)", f"    for (; at + L <= {v}_end; at += L) {{"]
+        for x, n in zip(lay.tiled, names):
+            raw = values.storage_vector(ctype(x.dtype))
+            self.s.need(f"transpose.{raw}", transpose_text(self.layout.lanes, raw))
+            here = x.attr[1].subs({t: symbol(f"{t}_begin"), v: symbol("at") + symbol("k")})
+            lines += [f"        {raw} {n}_tile[L];",
+                      f"        UNROLL for (int k = 0; k < L; k++) {n}_tile[k] = tc::load<{raw}>({x.attr[0].name} + ({self._c(here)}), tc::All{{}});",
+                      f"        tc::transpose({n}_tile);"]
+        given = "".join(f", [&](auto) {{ return {n}_tile[j]; }}" for n in names)
+        lines += [f"        UNROLL for (int j = 0; j < L; j++) pass({t}_begin + j, at, tc::All{{}}{given});", "    }",
+                  f"for (i64 {t} = {t}_begin; {t} < {t}_end; ++{t})", f"    for (i64 {v} = at; {v} < {v}_end; {v} += L) {{",
+                  f"        const tc::First left{{{v}_end - {v} < L ? {v}_end - {v} : L}};"]
+        single = "".join(f", [&](auto lanes) {{ return {values.source_texts[n]}; }}" for n in names)
+        return ["{", *(f"    {x}" for x in (*lines, f"        pass({t}, {v}, left{single});", "    }")), "}"]
 
     def _wide_loop(self, fn: str, v: str, lo: str, hi: str, body: list[str]) -> list[str]:
         """Several vectors side by side through a long chain of statements: each waits for its own last result only."""

@@ -23,7 +23,7 @@ from .support import SIGNATURE, Support, Target
 from .values import LEVEL_ITEM, LEVEL_LOOP, LEVEL_TOP, LEVEL_VECTOR, Location, Scope, StageValues, stored
 from .vecmath import need_instruction
 
-__all__ = ["Product", "find_product", "ProductPrinter"]
+__all__ = ["Product", "find_product", "ProductPrinter", "transpose_text"]
 
 RUN = 128                     # steps of k between additions to the tile in memory
 BLOCK_BYTES = 384 * 1024      # of packed rows that an item goes through: they stay in the second-level cache
@@ -139,7 +139,7 @@ class ProductPrinter:
         self.s.need("access")
         need_instruction(self.s, "fma", "f32")
         self.s.need("product.sizes", f"enum {{ MR = {self.mr}, NV = {self.vectors}, NR = NV * L }};     // a tile: MR rows, NR columns")
-        self.s.need("product.transpose", _transpose(self.lanes))
+        self.s.need("product.transpose", transpose_text(self.lanes))
         self.s.need("product.pack", _PACK)
         self.s.need("product.tile", _TILE.replace("RUN", str(RUN)))
 
@@ -265,7 +265,7 @@ def storage(b: Buffer) -> str:
     return {"bf16": "u16", "f16": "u16", "bool": "u8"}.get(ct.storage, ct.scalar)
 
 
-def _transpose(lanes: int) -> str:
+def transpose_text(lanes: int, vector: str = "vf32") -> str:
     """L x L elements in L vectors, rows for columns: log2(L) rounds that exchange ever smaller blocks of two vectors."""
     rounds = []
     s = lanes // 2
@@ -273,14 +273,14 @@ def _transpose(lanes: int) -> str:
         low = [i if not i & s else lanes + (i ^ s) for i in range(lanes)]        # a where the bit is clear, else b from s lanes before
         high = [i + s if not i & s else lanes + i for i in range(lanes)]
         rounds.append(f"    UNROLL for (int i = 0; i < L; i++) if (!(i & {s})) {{\n"
-                      "        const vf32 a = r[i], b = r[i + %d];\n"
+                      "        const VECTOR a = r[i], b = r[i + %d];\n"
                       "        r[i] = SHUFFLE(a, b, %s);\n        r[i + %d] = SHUFFLE(a, b, %s);\n    }"
                       % (s, ", ".join(map(str, low)), s, ", ".join(map(str, high))))
         s //= 2
-    return "\n".join(["#if defined(__clang__) || __GNUC__ >= 12", "#define SHUFFLE(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)", "#else",
-                      "typedef int shuffle_lanes __attribute__((vector_size(4 * L)));",
-                      "#define SHUFFLE(a, b, ...) __builtin_shuffle(a, b, (shuffle_lanes){__VA_ARGS__})", "#endif",
-                      "// L rows of L elements become columns.", "INLINE void transpose(vf32 (&r)[L]) {", *rounds, "}"])
+    text = "\n".join(["#if defined(__clang__) || __GNUC__ >= 12", "#define SHUFFLE(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)", "#else",
+                      "#define SHUFFLE(a, b, ...) __builtin_shuffle(a, b, (__typeof__((a) < (b))){__VA_ARGS__})", "#endif",
+                      "// L rows of L elements become columns.", "INLINE void transpose(VECTOR (&r)[L]) {", *rounds, "}"])
+    return text.replace("VECTOR", vector)
 
 
 _PACK = """\

@@ -80,10 +80,12 @@ class StageValues:
     """
 
     def __init__(self, scope: Scope, axis_level: dict[str, int], vector: str | None,
-                 locate: Callable, acc_operand: Callable[[str], tuple[str, int]], copies: int = 1):
+                 locate: Callable, acc_operand: Callable[[str], tuple[str, int]], copies: int = 1, tiled: Iterable[Value] = ()):
         self.scope, self.s = scope, scope.support
         self.axis_level, self.vector, self.locate, self.acc_operand = axis_level, vector, locate, acc_operand
         self.copies = copies
+        self.sources = {v.id: f"source{n}" for n, v in enumerate(tiled)}     # loads that the caller provides for
+        self.source_texts: dict[str, str] = {}                               # how to load their elements one by one
         self.lines: dict[int, list[str]] = {}
         self._careful: dict[int, bool] = {}
 
@@ -255,7 +257,7 @@ class StageValues:
             text = f"{where.pointer}[{self.scope.index_text(self.index_at(where.index, 0, False))}]"
             text = self._widen(text, ct, False)
             return text if mask is None else f"{mask.text} ? {text} : {literal(0, ct)}"
-        raw, lanes = self._storage_vector(ct), self.lanes_of(copy)
+        raw, lanes = self.storage_vector(ct), self.lanes_of(copy)
         s.need("access")
         step = self.step_of(where.index)
         if step is ZERO and mask is not None and mask.is_vector:
@@ -284,6 +286,10 @@ class StageValues:
             else:
                 s.need("each")
                 text = f"{mask.text} ? tc::gather<{raw}>({lanes}, [&](int k) {{ return {element}; }}) : {raw}{{}}"
+        if v.id in self.sources:
+            name = self.sources[v.id]
+            self.source_texts[name] = text
+            text = f"{name}(lanes)"
         return self._widen(text if "?" not in text else f"({text})", ct, True)
 
     def _positions(self, e: Expr, copy: int) -> str | None:
@@ -308,7 +314,7 @@ class StageValues:
         self.s.vector("i64")
         return " + ".join([*parts, *([f"(i64)({self.scope.index_text(self.index_at(rest, copy, False))})"] if rest is not ZERO else [])])
 
-    def _storage_vector(self, ct: CType) -> str:
+    def storage_vector(self, ct: CType) -> str:
         tag = {"bf16": "u16", "f16": "u16", "bool": "u8"}.get(ct.storage, ct.tag)
         self.s.vector(tag)
         return "v" + tag

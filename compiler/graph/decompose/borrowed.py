@@ -30,7 +30,7 @@ BORROWED = """
     index_copy index_fill.int_Scalar index_fill.int_Tensor linalg_cross linspace.Tensor_Scalar linspace.Tensor_Tensor
     logaddexp2 logspace.Scalar_Tensor logspace.Tensor_Scalar logspace.Tensor_Tensor logspace max_pool2d_with_indices
     max_pool2d_with_indices_backward max_pool3d_with_indices multi_margin_loss multilabel_margin_loss_forward mv
-    mvlgamma narrow_copy native_dropout_backward pixel_unshuffle rad2deg rot90 sinc soft_margin_loss special_entr
+    mvlgamma narrow_copy native_dropout_backward pixel_unshuffle rad2deg sinc soft_margin_loss special_entr
     special_xlog1py trace unfold_copy unfold_backward vdot
 """.split()
 
