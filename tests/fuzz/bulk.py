@@ -37,7 +37,7 @@ def make(what: str, seed: int) -> dict[str, Any]:
         from .programs import write
         choices = Rolled(seed)
         source, layout, grad = write(choices), choices.pick(LAYOUTS), choices.integer(0, 3) == 0
-        return {"source": source, "layout": layout, "grad": grad, "calls": tuple(sorted(choices.random.sample(range(len(CALLS)), 4)))}
+        return {"source": source, "layout": layout, "grad": grad, "calls": tuple(sorted(choices.random.sample(range(len(CALLS)), choices.pick((2, 2, 3)))))}
     from .changes import CHANGES
     rolled = random.Random(seed)
     return {"changes": [rolled.randrange(len(CHANGES)) for _ in range(rolled.choice((1, 1, 2, 2, 3, 4, 6)))]}
@@ -76,7 +76,8 @@ def names_are_bound(source: str) -> bool:
         tree = ast.parse(source)
     except SyntaxError:
         return False
-    read, bound = set(), set(dir(builtins)) | {"undefined_name"}
+    from .programs import namespace
+    read, bound = set(), set(dir(builtins)) | set(namespace()) | {"undefined_name"}
     for node in ast.walk(tree):
         if isinstance(node, ast.Name):
             (read if isinstance(node.ctx, ast.Load) else bound).add(node.id)
@@ -133,7 +134,7 @@ def smaller(what: str, scenario: dict[str, Any], backend: str, found: str, secon
 def write_down(out: pathlib.Path, what: str, seed: int, small: dict[str, Any], found: str, backend: str) -> None:
     if what == "programs":
         source = small["source"]
-        text = f"# seed {seed}, backend {backend}, layout {small['layout']}, grad {small['grad']}\n# " + "\n# ".join(found.split("\nimport")[0].split("\n")[:12]) + "\n" + source[source.index("def f("):]
+        text = f"# seed {seed}, backend {backend}, layout {small['layout']}, grad {small['grad']}\n# " + "\n# ".join(found.split("\ndef f(")[0].split("\n")[:12]) + "\n" + source
     else:
         from .changes import CHANGES
         text = f"# seed {seed}, backend {backend}\n# {small['changes']} {[CHANGES[i].__name__ for i in small['changes']]}\n# " + "\n# ".join(found.split("\n")[:12]) + "\n"
@@ -160,7 +161,7 @@ def main() -> int:
         scenario = make(args.what, args.only)
         print(scenario.pop("source", ""), scenario)
         found = run(args.what, make(args.what, args.only), args.backend)
-        print(found.split("\nimport")[0] if found else "no difference")
+        print(found.split("\ndef f(")[0] if found else "no difference")
         return int(bool(found))
     seed = args.seed if args.seed is not None else int(time.time()) * 1000
     args.out.mkdir(parents=True, exist_ok=True)

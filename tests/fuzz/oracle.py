@@ -7,12 +7,12 @@ import io
 import itertools
 import linecache
 import math
-import sys
 import traceback
-import types
 from typing import Any, Callable
 
 import torch
+
+from .programs import namespace
 
 _ids = itertools.count()
 
@@ -21,8 +21,7 @@ def load(source: str) -> dict[str, Any]:
     """Execute a program's text in a fresh namespace, with its lines known to tracebacks."""
     name = f"<fuzz {next(_ids)}>"
     linecache.cache[name] = (len(source), None, source.splitlines(True), name)
-    ns: dict[str, Any] = {"__name__": "fuzz"}
-    sys.modules.setdefault("fuzz", types.ModuleType("fuzz"))        # dataclasses look their module up
+    ns = namespace()
     exec(compile(source, name, "exec"), ns)
     return ns
 

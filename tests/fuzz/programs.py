@@ -7,6 +7,8 @@ terminate, and every value stays finite or becomes inf/nan the same way in eager
 """
 from __future__ import annotations
 
+import collections
+import dataclasses
 from dataclasses import dataclass, field
 
 from hypothesis import strategies as st
@@ -371,13 +373,8 @@ import torch
 STATE = {}
 COUNTS = [0]
 COUNT = 0
-Pair = collections.namedtuple("Pair", "x k")
 class Problem(Exception):
     pass
-@dataclasses.dataclass
-class Data:
-    x: object
-    k: int = 1
 class Shape:
     def __init__(self, x, k):
         self.x, self.k = x, k
@@ -424,17 +421,36 @@ class Note:
         self.notes.append("in")
     def __exit__(self, *exc):
         self.notes.append("out")
-'''
+''' + HELPERS
+
+_PRELUDE = compile(PRELUDE, "<fuzz prelude>", "exec")
+
+
+class Pair(collections.namedtuple("Pair", "x k")):
+    __slots__ = ()
+
+
+@dataclasses.dataclass
+class Data:
+    x: object
+    k: int = 1
+
+
+def namespace() -> dict:
+    """The globals of a program: PRELUDE's functions and classes, made anew."""
+    ns = {"__name__": "fuzz", "Pair": Pair, "Data": Data}
+    exec(_PRELUDE, ns)
+    return ns
 
 
 def write(choices: Choices) -> str:
-    """One program."""
+    """One program: a function `f` that uses the names of PRELUDE."""
     w = _Writer(choices)
     body = []
-    for _ in range(choices.integer(2, 8)):
+    for _ in range(choices.pick((1, 2, 3, 4, 5, 6, 8))):
         body += w.statement("    ")
     result = ", ".join(w.tensor() for _ in range(choices.integer(1, 3)))
-    return "\n".join([PRELUDE + HELPERS, "def f(a, b, c, n, s, box):", "    items, table, notes, extra = [a], {}, [], []", *body, f"    return [{result}], items, table, notes, extra, n", ""])
+    return "\n".join(["def f(a, b, c, n, s, box):", "    items, table, notes, extra = [a], {}, [], []", *body, f"    return [{result}], items, table, notes, extra, n", ""])
 
 
 @st.composite
