@@ -148,7 +148,12 @@ def _call_cached(m: Machine, fn: Any, args: list, kwargs: dict) -> Any:
         m.world.register(inner, S.attr(m.world.sources[id(fn)], "__wrapped__"))
     before = len(m.effects.entries), _outside_writes(m)
     result = call(m, inner, args, kwargs)
-    if (len(m.effects.entries), _outside_writes(m)) != before:
+    after = len(m.effects.entries), _outside_writes(m)
+    new = [e for e in m.effects.entries[before[0]:] if e is not None]
+    if result is None and after[1] == before[1] and new and all(e.kind == "call" for e in new):
+        del m.effects.entries[before[0]:]                # it only prints or logs: the cache decides, when the entry runs
+        builtin_calls.log_effect(m, fn, args, kwargs)
+    elif after != before:
         raise Break("c_call", f"the cached function {inner.__qualname__} has side effects: whether they happen depends on its cache")
     return result
 
@@ -236,6 +241,15 @@ def _kwdefault(m: Machine, fn: types.FunctionType, name: str) -> Any:
     return m.world.load(value, S.kwdefault(source, name), "default argument")
 
 
+def _too_many(fn: types.FunctionType, given: int, keyword_only: int) -> str:
+    """CPython's message for too many positional arguments."""
+    n, optional = fn.__code__.co_argcount, len(fn.__defaults__ or ())
+    takes = f"from {n - optional} to {n}" if optional else str(n)
+    also = f" positional argument{'s' * (given != 1)} (and {keyword_only} keyword-only argument{'s' * (keyword_only != 1)})" if keyword_only else ""
+    return (f"{fn.__qualname__}() takes {takes} positional argument{'s' * (optional > 0 or n != 1)} but {given}{also} "
+            f"{'was' if given == 1 and not keyword_only else 'were'} given")
+
+
 def bind(m: Machine, fn: types.FunctionType, args: list, kwargs: dict) -> dict[int, Any]:
     """Arguments to local slots, as CPython binds them. TypeError of the program where they do not fit."""
     code = fn.__code__
@@ -250,7 +264,7 @@ def bind(m: Machine, fn: types.FunctionType, args: list, kwargs: dict) -> dict[i
     if flags & _CO_VARARGS:
         slots[total] = tuple(args[n:])
     elif given > n:
-        raise Raised(TypeError(f"{fn.__qualname__}() takes {n} positional argument{'s' if n != 1 else ''} but {given} were given"))
+        raise Raised(TypeError(_too_many(fn, given, sum(name in kwargs for name in names[n:total]))))
     extra: dict[str, Any] = {}
     if kwargs:
         posonly = code.co_posonlyargcount

@@ -113,6 +113,8 @@ def capture_frame(code: types.CodeType, func: Any, args: tuple, *, globals: dict
         except _Restart:
             instructions += attempt.machine.instructions
             continue
+        finally:
+            attempt.machine.release()
         result.stats = {"instructions": instructions + attempt.machine.instructions, "seconds": time.perf_counter() - start,
                         "attempts": _attempt + 1}
         events.emit("capture_end", result=result)

@@ -131,6 +131,17 @@ def dispatch_(m: Machine, dispatch: Any, cls: Any) -> Any:
     return m.world.load(found, S.dict_value(where, key), "registered implementation")
 
 
+_TAGGING = "install_generation_tagging_init.<locals>."
+
+
+@python_function(("torch._dynamo.mutation_guard", _TAGGING + "patched_init"), ("torch._dynamo.mutation_guard", _TAGGING + "patched_setstate"),
+                 wants_function=True)
+def tagged_(m: Machine, fn: Any, *args: Any, **kwargs: Any) -> Any:
+    """nn.Module.__init__ once torch._dynamo is imported: it also notes when the module was made, which matters to stock alone."""
+    original = next(c.cell_contents for c in fn.__closure__ if isinstance(c.cell_contents, types.FunctionType))
+    return m.call(original, list(args), kwargs)
+
+
 def _native_constant(fn: Any) -> Callable:
     return lambda m, *a, **k: m.native(fn, *a, **k)
 

@@ -88,6 +88,17 @@ class Machine:
         self.trails: dict[int, list[Position]] = {}  # id of an exception made inside -> where it passed, innermost first
         self.origins: dict[int, int] = {}            # id of a stand-in that cannot be rebuilt -> root instruction that made it
 
+    def release(self) -> None:
+        """Let go of the program's objects now, not when the garbage collector finds the cycles that the machine is part of: inputs may be large."""
+        world = self.world
+        for table in (world.keep, world.sources, world.loaded, world.pending, world.made, world.tensors, world.reals, world.shadows, world.shadowed,
+                      world.cell_contents, world.scalars, self.effects.entries, self.graph.keep, self.frames, self.trails):
+            table.clear()
+        self.handled = None
+        self.graph.examples = []
+        location = self.env.location
+        self.env.locate = lambda: location
+
     # --- where we are
     def stack_positions(self) -> list[Position]:
         """Positions of the interpreted frames, outermost first, the user's innermost one last."""

@@ -1,5 +1,6 @@
 """Side effects: each once, in order, after the graph; reads see pending writes; nothing happens during capture."""
 import collections
+import functools
 import logging
 import warnings
 
@@ -507,3 +508,63 @@ def test_tensors_their_views_and_aliases_after_an_exception(backend):
             out = outcome(f, x, x[1:], torch.tensor([i]))
             states.append([out if torch.is_tensor(out) else out[0], x])
         same(*states)
+
+
+def test_arguments_are_let_go_at_once():
+    """No cycle of capture's keeps the arguments of a call: they may be large, and the collector may run late."""
+    import gc
+    import weakref
+
+    def fn(x, log):
+        y = x * 2
+        log.append(1)
+        if y.sum() > 0:
+            y = y + 1
+        return y * 3
+
+    run = Runner()
+    run(fn, torch.ones(3), [])
+    run = Runner()
+    gc.collect()
+    gc.disable()
+    try:
+        x = torch.ones(3)
+        alive = weakref.ref(x)
+        run(fn, x, [])
+        for result in run.captures:                          # the graph keeps its first inputs until it is compiled
+            result.graph.example_inputs.clear()
+        del x, result
+        assert alive() is None
+    finally:
+        gc.enable()
+
+
+def test_objects_with_a_finalizer_are_not_made_by_capture():
+    gone = []
+
+    class Handle:
+        def __init__(self, k):
+            self.k = k
+
+        def __del__(self):
+            gone.append(self.k)
+
+    def fn(x):
+        y = x + 1
+        h = Handle(3)
+        return y * h.k
+    run = Runner()
+    for n in (1, 2, 3):
+        same(run(fn, X), (X + 1) * 3)
+        assert gone == [3] * n
+
+
+def test_keywords_named_like_parameters_of_capture():
+    def fn(x):
+        d = dict(m=x, self=1, fn=2, cls=3, f=4, machine=5, name=6, args=7, kwargs=8, obj=9)
+        e = collections.OrderedDict(m=1, fn=2)
+        p = functools.partial(lambda m, fn: m * fn, m=x)
+        return d["m"] * d["fn"] + e["m"] + p(fn=3), d, e
+    run = Runner()
+    same(run(fn, X), fn(X))
+    assert not run.breaks and not run.skips

@@ -501,3 +501,17 @@ def methods_as_objects(x):
 @pytest.mark.parametrize("fn", [legacy_constructors, methods_as_objects], ids=lambda f: f.__name__)
 def test_more_in_one_graph(fn):
     test_one_graph(fn)
+
+
+def test_modules_made_inside_beside_stock():
+    import subprocess
+    import sys as system
+    text = """
+import torch, torch._dynamo.mutation_guard
+torch._dynamo.mutation_guard.install_generation_tagging_init()
+from tcompile.compiler import api
+f = api.compile(lambda x: torch.nn.Softmax(dim=-1)(x) + torch.nn.ReLU()(x), backend="eager", fullgraph=True)
+x = torch.linspace(-1, 1, 6).reshape(2, 3)
+torch.testing.assert_close(f(x), x.softmax(-1) + x.relu())
+"""
+    subprocess.run([system.executable, "-c", text], check=True, timeout=120)
