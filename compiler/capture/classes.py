@@ -30,7 +30,7 @@ def instantiate(m: Machine, cls: type, args: list, kwargs: dict) -> Any:
     """cls(*args, **kwargs)."""
     special = builtin_calls.CLASSES.get(cls)
     if special is not None:
-        return special(m, *args, **kwargs)
+        return builtin_calls.run_handler(special, m, args, kwargs)
     if isinstance(cls, enum.EnumMeta):
         if len(args) != 1 or kwargs:
             raise Break("unsupported", "an enum is made")
@@ -94,6 +94,9 @@ def _native_new(m: Machine, cls: type, args: list, kwargs: dict, init: Any) -> A
     heap = bool(cls.__flags__ & (1 << 9))
     if not heap and cls not in _PLAIN_CLASSES:
         raise Break("c_call", f"an instance of the native class {cls.__module__}.{cls.__name__} is made")
+    if heap and _lookup(cls, "__del__") is not MISSING:
+        raise Break("rebuild", f"an instance of {cls.__name__} is made, whose __del__ runs when the last reference goes",
+                    "release what it holds in a with statement, or make it outside of the compiled region")
     if cls.__new__ is object.__new__:
         if (args or kwargs) and init is object.__init__:
             raise Raised(TypeError(f"{cls.__name__}() takes no arguments"))

@@ -166,26 +166,30 @@ def main() -> int:
     seed = args.seed if args.seed is not None else int(time.time()) * 1000
     args.out.mkdir(parents=True, exist_ok=True)
     began, done, different = time.monotonic(), 0, []
-    while time.monotonic() - began < args.seconds and done < args.count:
-        at = seed + done
-        scenario = make(args.what, at)
-        found = run(args.what, scenario, args.backend)
-        done += 1
-        if found:
-            small = smaller(args.what, scenario, args.backend, found)
-            found = run(args.what, small, args.backend) or found
-            write_down(args.out, args.what, at, small, found, args.backend)
-            different.append(at)
-            print(f"seed {at}: {found.splitlines()[0][:200]}", flush=True)
-        if done % 100 == 0:
-            gc.collect()
-        if done % 500 == 0:
-            print(f"{done} {args.what} in {time.monotonic() - began:.0f} s", flush=True)
-    total = {"what": args.what, "backend": args.backend, "first_seed": seed, "scenarios": done, "different": different, "seconds": round(time.monotonic() - began),
-             "python": platform.python_version(), "torch": torch.__version__, "date": time.strftime("%Y-%m-%d %H:%M", time.gmtime())}
-    with open(args.out / "totals.jsonl", "a") as f:
-        f.write(json.dumps(total) + "\n")
-    print(json.dumps(total))
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    try:
+        while time.monotonic() - began < args.seconds and done < args.count:
+            at = seed + done
+            scenario = make(args.what, at)
+            found = run(args.what, scenario, args.backend)
+            done += 1
+            if found:
+                small = smaller(args.what, scenario, args.backend, found)
+                found = run(args.what, small, args.backend) or found
+                write_down(args.out, args.what, at, small, found, args.backend)
+                different.append(at)
+                print(f"seed {at}: {found.splitlines()[0][:200]}", flush=True)
+            if done % 100 == 0:
+                gc.collect()
+            if done % 500 == 0:
+                print(f"{done} {args.what} in {time.monotonic() - began:.0f} s", flush=True)
+    finally:
+        total = {"what": args.what, "backend": args.backend, "first_seed": seed, "scenarios": done, "different": different,
+                 "seconds": round(time.monotonic() - began), "python": platform.python_version(), "torch": torch.__version__,
+                 "date": time.strftime("%Y-%m-%d %H:%M", time.gmtime())}
+        with open(args.out / "totals.jsonl", "a") as f:
+            f.write(json.dumps(total) + "\n")
+        print(json.dumps(total))
     return int(bool(different))
 
 

@@ -13,6 +13,8 @@ import torch
 import torch.nn as nn
 import torch.nn.utils.parametrize
 
+from . import objects
+
 SOURCE = '''
 import torch, math
 import torch.nn as nn, torch.nn.functional as F
@@ -68,7 +70,7 @@ def make(k):
 '''
 
 
-_CODE = compile(SOURCE, "<fuzzworld>", "exec")
+_CODE = compile(SOURCE + objects.SOURCE, "<fuzzworld>", "exec")
 
 
 class World:
@@ -81,7 +83,9 @@ class World:
         self.g, self.set_cell, self.cell_list = self.ns["make"](2)
         self.grad, self.requires_grad, self.shape, self.dtype = False, False, (4, 3), torch.float32
         self.layout, self.n, self.flag = "plain", 1, None
-        self.call_net, self.call_g = wrap(self.net), wrap(self.g)
+        self.autocast, self.inference, self.vmap, self.offset = False, False, False, 0
+        self.probe, self.real = self.ns["probe"], objects.REAL
+        self.call_net, self.call_g, self.call_probe = wrap(self.net), wrap(self.g), wrap(self.probe)
         self.handles: list[Any] = []
 
     def input(self, seed: int) -> torch.Tensor:
@@ -95,11 +99,13 @@ class World:
     def run(self, seed: int) -> list[Any]:
         """Outputs or exceptions of both callables, and gradients where asked for."""
         out: list[Any] = []
-        for call in (self.call_net, self.call_g):
+        for call in (self.call_net, self.call_g, self.call_probe):
             x = self.input(seed)
+            if self.offset and not self.requires_grad:
+                x = torch.cat([x.new_zeros(self.offset), x.reshape(-1)])[self.offset:].view(x.shape)
             try:
-                with torch.set_grad_enabled(self.grad):
-                    y = call(x, self.n, flag=self.flag)
+                with torch.set_grad_enabled(self.grad), objects.contexts(self):
+                    y = objects.mapped(self, call)(x, self.n, flag=self.flag)
                     out.append(y.detach().clone())
                     out.append(y.requires_grad)
                     if self.grad and y.requires_grad:
@@ -182,3 +188,4 @@ CHANGES: list[Callable[[World], None]] = [
     _do("b.lin.weight.register_hook(lambda g: g * 2)"), _do("nn.init.ones_(b.lin.weight)"), _do("torch.nn.utils.parametrize.register_parametrization(b.lin, 'weight', nn.Tanh())"), _do("torch.nn.utils.parametrize.remove_parametrizations(b.lin, 'weight')"),
     _do("torch.set_default_dtype(torch.float64)"), _do("torch.set_default_dtype(torch.float32)"),
 ]
+CHANGES += [_do(text) for text in objects.texts]

@@ -5,6 +5,7 @@ import torch
 
 import tcompile
 
+from . import objects
 from .changes import CHANGES, World
 from .oracle import identities, load, observe, same, tensors
 
@@ -86,4 +87,4 @@ def check_changes(changes: list[int], backend: str) -> None:
             except AssertionError as e:
                 raise AssertionError(f"after {done}: {e}") from None
     finally:
-        torch.set_default_dtype(torch.float32)
+        objects.restore()
