@@ -159,7 +159,10 @@ class Engine:
             if not isinstance(e, InternalError) or not self.opts.get("suppress_errors"):
                 raise
             return self._give_up(state, e)
-        except (KeyboardInterrupt, RecursionError, MemoryError):
+        except RecursionError:
+            self._skip(state, SkipFrame("capturing it would recurse deeper than the interpreter allows", quiet=True))
+            return None
+        except (KeyboardInterrupt, MemoryError):
             raise
         except Exception as e:
             if not self.opts.get("suppress_errors"):

@@ -70,7 +70,7 @@ def get_attribute(m: Machine, obj: Any, name: str) -> Any:
         return _class_attribute(m, obj, name)
     if t is super:
         return _super_attribute(m, obj, name)
-    if name == "__class__":
+    if name == "__class__" and _lookup(t, name) is object.__dict__[name]:
         return t
     return _instance_attribute(m, obj, t, name)
 

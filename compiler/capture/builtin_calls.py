@@ -113,6 +113,16 @@ _QUERY_PREFIXES = ("_get_", "get_", "is_", "_is_", "_has", "has_", "_len_", "are
                    "result_type", "_jit_", "_cuda_is", "_cuda_getDevice", "_log_api_usage_once", "_dispatch", "_show_config", "_mps_is", "_parse_to")
 
 
+def run_handler(handler: Callable, m: Machine, args: list, kwargs: dict) -> Any:
+    """A builtin as its handler does it. Arguments that the handler has no place for are for the builtin itself to refuse or to take."""
+    try:
+        return handler(m, *args, **kwargs)
+    except TypeError as e:
+        if e.__traceback__ is None or e.__traceback__.tb_next is not None:       # raised inside, not by the call
+            raise
+    raise Break("c_call", "a builtin is called with arguments that capture does not know")
+
+
 def call_native(m: Machine, fn: Any, owner: Any, args: list, kwargs: dict) -> Any:
     """A builtin function, or a builtin method bound to `owner`."""
     try:
@@ -120,7 +130,7 @@ def call_native(m: Machine, fn: Any, owner: Any, args: list, kwargs: dict) -> An
     except TypeError:
         handler = None
     if handler is not None:
-        return handler(m, *args, **kwargs)
+        return run_handler(handler, m, args, kwargs)
     if isinstance(owner, (types.ModuleType, type(None))) or isinstance(owner, type):
         if isinstance(owner, type) and not _is_torch(fn, owner):
             return _class_function(m, fn, owner, args, kwargs)

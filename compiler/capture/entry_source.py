@@ -380,7 +380,8 @@ class EntryWriter:
     def _instance(self, v: Any, t: type) -> str:
         """An instance of a class written in Python, field by field, without its __init__."""
         native = next(b for b in t.__mro__ if not b.__flags__ & (1 << 9))             # the class of C that holds the content
-        if native not in _NATIVE_CONTENT:
+        if native not in _NATIVE_CONTENT or t.__flags__ & (1 << 7) or any(
+                isinstance(vars(b).get("__new__"), types.BuiltinFunctionType) and b not in _NATIVE_CONTENT for b in t.__mro__):
             raise Unrebuildable(v, f"a {t.__module__}.{t.__name__} made inside")
         cls = self._class(t)
         base = next((b for b in (collections.OrderedDict, collections.defaultdict, dict, list, set) if isinstance(v, b)), object)

@@ -417,7 +417,7 @@ def _refuse_tensors(value: Any) -> None:
 
 def to_text(m: Machine, value: Any, function: str) -> str:
     """str(), repr() or ascii() of a value."""
-    if isinstance(value, str) and function == "str":
+    if type(value) is str and function == "str":
         return value
     if isinstance(value, _SYMBOLIC):
         value = specialize(value)

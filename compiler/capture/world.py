@@ -238,7 +238,7 @@ class World:
         raise Break("unknown_object", f"native code reads the value of a {t.__module__}.{t.__name__} from outside")
 
     def _load_int(self, value: int, source: Source, why: str) -> Any:
-        if not self._varies(source, self.opts.dynamic_ints) or value in (0, 1) or value < 0:
+        if not self._varies(source, self.opts.dynamic_ints) or not 2 <= value < 1 << 62:        # beyond: no integer of a kernel's
             self.guard(source, "EQUALS", value, why)
             return value
         symint = self.env.create_symbol(value, source)

@@ -22,6 +22,17 @@ typedef struct {
 HIDDEN extern PyTypeObject tc_Entry_Type, tc_CodeCache_Type;
 HIDDEN extern PyObject *tc_run_original;
 
+/* Whether a quarter of the recursion limit is used up. Compiled code takes several Python frames where the original takes one: from
+   there on originals run, so that a program may recurse about as deep as it could. */
+static inline int tc_recurses_deeply(PyThreadState *ts)
+{
+#if PY_VERSION_HEX >= 0x030C0000
+    return ts->py_recursion_remaining < ts->py_recursion_limit - (ts->py_recursion_limit >> 2);
+#else
+    return ts->recursion_remaining < ts->recursion_limit - (ts->recursion_limit >> 2);
+#endif
+}
+
 /* > 0: this thread is compiling, or compiled code is switched off: dispatchers and the hook run originals. */
 HIDDEN extern __thread int tc_disabled __attribute__((tls_model("initial-exec")));
 

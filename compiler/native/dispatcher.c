@@ -105,7 +105,7 @@ PyObject *tc_call_miss(PyObject *callback, PyObject *first, PyObject *func, PyOb
 static PyObject *dispatch(PyObject *self, PyObject *const *args, size_t nargsf, PyObject *kwnames)
 {
     Dispatcher *d = (Dispatcher *)self;
-    if (UNLIKELY(tc_disabled))
+    if (UNLIKELY(tc_disabled || tc_recurses_deeply(PyThreadState_Get())))
         return PyObject_Vectorcall(d->func, args, nargsf, kwnames);
     if (UNLIKELY(((PyFunctionObject *)d->func)->func_code != (PyObject *)d->code))
         return PyObject_Vectorcall(d->func, args, nargsf, kwnames);

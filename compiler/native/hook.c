@@ -339,7 +339,7 @@ static PyObject *evaluate(PyThreadState *ts, _PyInterpreterFrame *frame, int thr
 {
     if (is_deep(ts))
         return pass_without_hook(ts, frame, throwflag);
-    if (throwflag || tc_disabled || !is_active(ts) || is_traced(ts))
+    if (throwflag || tc_disabled || !is_active(ts) || is_traced(ts) || UNLIKELY(tc_recurses_deeply(ts)))
         return previous(ts, frame, throwflag);
     if (_PyInterpreterState_GetEvalFrameFunc(PyThreadState_GetInterpreter(ts)) != evaluate)
         return previous(ts, frame, throwflag);          /* another hook sits on top: the frame is its own */

@@ -6,6 +6,8 @@ Each program runs eager and with every frame captured (`frames.every_frame`); re
 from __future__ import annotations
 
 import copy
+import random
+import threading
 import traceback
 import types
 
@@ -131,3 +133,94 @@ def test_names_that_are_keywords_or_builtins():
         return vars(x)
 
     assert same(g, types.SimpleNamespace())[1] == {"class": 1, "a b": 2}
+
+
+def test_deep_recursion():
+    def deep(n):
+        return 0 if n == 0 else 1 + deep(n - 1)
+
+    assert same(deep, 600)[1] == 600
+
+    def inside(n):
+        kept = []
+        kept.append(kept)
+        return repr(kept), deep(n)
+
+    assert same(inside, 200)[1] == ("[[...]]", 200)
+
+
+def test_text_of_a_string_that_says_something_else():
+    class Text(str):
+        def __str__(self):
+            return "other"
+
+        def __format__(self, spec):
+            return "formatted"
+
+    def f():
+        x = Text("a")
+        return str(x), f"{x}", "%s" % x, f"{x!s}", x == "a"
+
+    assert same(f)[1] == ("other", "formatted", "other", "other", True)
+
+
+def test_an_object_may_lie_about_its_class():
+    class Proxy:
+        @property
+        def __class__(self):
+            return int
+
+    class Odd:
+        __class__ = 413
+
+    with config.patch(suppress_errors=True):
+        assert same(lambda: (Proxy().__class__, isinstance(Proxy(), int), type(Proxy()).__name__))[1] == (int, True, "Proxy")
+        assert same(lambda: Odd().__class__)[1] == 413
+
+
+def test_objects_of_native_classes_cannot_be_made_again():
+    def lock():
+        x = threading.Lock()
+        print(end="")
+        with x:
+            return x.locked()
+
+    def generator():
+        r = random.Random(3)
+        print(end="")
+        return r.random()
+
+    assert same(lock)[1] is True
+    assert same(generator)[1] == random.Random(3).random()
+
+
+def test_messages_of_wrong_calls():
+    def f(a, b=1, *, k=2):
+        return a
+
+    def g(a):
+        return a
+
+    def said(call):
+        try:
+            call()
+        except TypeError as e:
+            return str(e)
+
+    def every():
+        return [said(call) for call in (
+            lambda: f(1, 2, 3), lambda: f(1, 2, 3, k=4), lambda: g(), lambda: g(1, 2), lambda: g(1, c=2), lambda: f(1, a=2), lambda: f(),
+            lambda: list(sequence=[1]), lambda: len(), lambda: len([], 1), lambda: getattr(1), lambda: map(), lambda: range(stop=3),
+            lambda: isinstance(1), lambda: tuple(x=1), lambda: [].index(), lambda: [].__getitem__(), lambda: {}.get())]
+
+    with config.patch(suppress_errors=True):
+        assert None not in same(every)[1]
+
+
+@pytest.mark.parametrize("n", [2, 3, 5, 2**62, 2**63, 2**70, -(2**70)])
+def test_integers_of_any_size(n):
+    def f(n):
+        return n * 2 + 1
+
+    for value in (n, n + 1, n + 2):
+        assert same(f, value)[1] == value * 2 + 1

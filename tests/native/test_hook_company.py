@@ -9,12 +9,13 @@ import signal
 import sys
 import threading
 import time
+import traceback
 
 import pytest
 import tcompile.compiler.runtime.hook as hook
 from tcompile.compiler.guards import compile_guards
 from tcompile.compiler.native import native
-from tcompile.compiler.runtime.dispatch import RUN_ORIGINAL, Entry, code_cache, forget_code
+from tcompile.compiler.runtime.dispatch import RUN_ORIGINAL, Dispatcher, Entry, code_cache, forget_code
 
 pytestmark = pytest.mark.skipif(native is None, reason="the C extension is not built")
 
@@ -133,6 +134,28 @@ def test_the_recursion_limit_is_where_it_was():
     plain = depth()
     with hook.capturing(Watcher()):
         assert abs(depth() - plain) <= 5
+
+
+def test_compiled_recursion_goes_about_as_deep():
+    """An entry takes several Python frames where the function takes one."""
+    def entry(fn, n):
+        return between(fn, n)
+
+    def between(fn, n):
+        return 0 if n == 0 else 1 + (lambda: fn(n - 1))()
+
+    native.skip_code(entry.__code__)
+    native.skip_code(between.__code__)
+    code_cache(down.__code__).add(Entry(compile_guards([], 1), entry))
+    compiled = Dispatcher(down, code_cache(down.__code__), lambda *a: RUN_ORIGINAL)
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(1000 + len(traceback.extract_stack()) * 4 // 3)
+    try:
+        with hook.capturing(Watcher(), (Tensor,)):
+            assert down(700) == 700
+        assert compiled(700) == 700
+    finally:
+        sys.setrecursionlimit(limit)
 
 
 # ---- tracers, debuggers, profilers
