@@ -6,6 +6,7 @@ so cheap that reading memory would cost more.
 """
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from typing import Any, Sequence
 
@@ -182,10 +183,14 @@ def _without_doubles(steps: Sequence[LoweredStep], needed: Sequence[Buffer]) -> 
     """Nests that compute the same value into the same layout are one. (What the graph stage sees as different may be equal here:
     constants have become values.)"""
     keep = set(needed)
+    writers = Counter(b for s in steps for b in ([s.buffer] if isinstance(s, LoopNest) else getattr(s, "outputs", ())) if b is not None)
     seen: dict[tuple, Buffer] = {}
     same: dict[Buffer, Buffer] = {}
     out: list[LoweredStep] = []
     for s in steps:
+        if isinstance(s, LoopNest) and writers[s.buffer] > 1:          # a part of a buffer (cat): alike parts do not make the whole alike
+            out.append(replace(s, value=Rewriter(on_load=lambda b, e: load(same[b], e) if b in same else None)(s.value)) if same else s)
+            continue
         if isinstance(s, LoopNest):
             if same:
                 value = Rewriter(on_load=lambda b, e: load(same[b], e) if b in same else None)(s.value)

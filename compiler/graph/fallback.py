@@ -39,6 +39,8 @@ def meta_by_running(op: torch._ops.OpOverload, args: tuple, kwargs: dict) -> Any
         events.emit("fallback", what=name, reason="no metadata rule: run on meta tensors", count=1)
     if torch.Tag.data_dependent_output in op.tags or torch.Tag.dynamic_output_shape in op.tags:
         raise DataDependentError(f"{name}: the result depends on the data")
+    if _reads_blobs(op):
+        raise NotImplementedError(f"{name} reads memory that a library laid out")
     leaves, spec = pytree.tree_flatten((args, kwargs))
     device = next((x.device for x in leaves if isinstance(x, TensorMeta)), None)
     device = next((x for x in leaves if isinstance(x, torch.device)), device) or torch.get_default_device()
@@ -56,12 +58,17 @@ def meta_by_running(op: torch._ops.OpOverload, args: tuple, kwargs: dict) -> Any
         return TensorMeta(tuple(t.shape), tuple(t.stride()), t.dtype, device, t.storage_offset())
 
     metas = pytree.tree_map(back, out)
-    if device is not None and device.type == "cpu" and torch.Tag.nondeterministic_seeded not in op.tags:
+    if device is not None and device.type == "cpu" and torch.Tag.nondeterministic_seeded not in op.tags and "mkldnn" not in name:
         metas = _layout_of_kernel(op, leaves, spec, metas)
     return metas
 
 
 PROBE_LIMIT = 1 << 16       # elements
+
+
+def _reads_blobs(op: torch._ops.OpOverload) -> bool:
+    """Whether the kernel takes memory that a library laid out in forward: no metadata describes it, and made-up values crash the process."""
+    return any(a.name in ("workspace", "reserve", "packed_weight", "packed", "dropout_state") for a in op._schema.arguments)
 
 
 def _layout_of_kernel(op: torch._ops.OpOverload, leaves: list, spec: Any, metas: Any) -> Any:
