@@ -25,6 +25,8 @@ _DIRECT = {"aten.mm.default": torch.mm, "aten.bmm.default": torch.bmm, "aten.add
            "aten.mm.out": torch.mm, "aten.bmm.out": torch.bmm, "aten.addmm.out": torch.addmm, "aten.baddbmm.out": torch.baddbmm,
            "aten.baddbmm.default": torch.baddbmm, "aten.convolution.default": torch.convolution}
 
+_PRODUCTS = {"aten.mm.default": "cuda_mm", "aten.bmm.default": "cuda_bmm", "aten.addmm.default": "cuda_addmm", "aten.baddbmm.default": "cuda_baddbmm"}
+
 
 def host_plan(schedule: Schedule, kernel_names: dict[int, str], cuda: int | None = None) -> HostPlan:
     """Print the plan. `kernel_names`: id of a Launch -> global name of its kernel; `cuda`: index of the device where memory is made."""
@@ -34,6 +36,7 @@ def host_plan(schedule: Schedule, kernel_names: dict[int, str], cuda: int | None
 class _HostPrinter:
     def __init__(self, schedule: Schedule, kernel_names: dict[int, str], cuda: int | None = None):
         self.s, self.kernel_names, self.cuda = schedule, kernel_names, cuda
+        self.device = torch.device("cuda", cuda) if cuda is not None else None
         self.names: dict[str, Any] = {"empty_strided": torch.empty_strided, "as_strided": torch.as_strided}
         self.text: list[str] = []
         self.of: dict[int, str] = {}                 # id(Buffer) -> name in the text
@@ -147,7 +150,7 @@ class _HostPrinter:
             elif isinstance(s, View):
                 base = self._buffer(s.base)
                 name = self.of[id(s.buffer)] = self._name(s.buffer.name)
-                self._line(f"{name} = as_strided({base}, {self._tuple(s.buffer.shape)}, {self._tuple(s.buffer.stride)}, {self._offset(base, s.offset)})")
+                self._line(f"{name} = {self._view(base, s.buffer, s.offset)}")
             elif isinstance(s, Extern):
                 self._extern(s)
             else:
@@ -202,13 +205,24 @@ class _HostPrinter:
                 self._line(f"{name} = {base}", "in its memory")
                 return
             if old.dtype == b.dtype:
-                self._line(f"{name} = as_strided({base}, {self._tuple(b.shape)}, {self._tuple(b.stride)})", f"in the memory of {base}")
+                self._line(f"{name} = {self._view(base, b, None)}", f"in the memory of {base}")
                 return
             view = self._global("in_memory_of", _in_memory_of)
             self._line(f"{name} = {view}({base}, {self._tuple(b.shape)}, {self._tuple(b.stride)}, {dtype})")
             return
-        where = f", device={self._global(f'cuda_{self.cuda}', torch.device('cuda', self.cuda))}" if self.cuda is not None else ""
-        self._line(f"{name} = empty_strided({self._tuple(b.shape)}, {self._tuple(b.stride)}, dtype={dtype}{where})")
+        dims = f"{self._tuple(b.shape)}, {self._tuple(b.stride)}"
+        if self.cuda is None:
+            self._line(f"{name} = empty_strided({dims}, dtype={dtype})")
+        elif b.dtype.is_complex or b.dtype.itemsize == 1 and b.dtype.is_floating_point:
+            self._line(f"{name} = empty_strided({dims}, dtype={dtype}, device={self._global('device', self.device)})")
+        else:
+            self._line(f"{name} = cuda_empty({dims}, {dtype}_code, {self.cuda})")
+
+    def _view(self, base: str, b: Buffer, offset: Any) -> str:
+        dims = f"{base}, {self._tuple(b.shape)}, {self._tuple(b.stride)}"
+        if self.cuda is not None:                        # (a C function of the runtime: runtime/gpu/build.py)
+            return f"cuda_view({dims}, {self._size(0 if offset is None else offset)})"
+        return f"as_strided({dims})" if offset is None else f"as_strided({dims}, {self._offset(base, offset)})"
 
     def _param(self, name: Any) -> str:
         name = name.name if isinstance(name, Param) else name
@@ -222,8 +236,9 @@ class _HostPrinter:
         why = f"torch's kernel: {s.reason}" if s.reason else "torch's kernel"
         if s.out_variant is not None:
             outs = [self._buffer(b) for b in s.outputs]
+            fast = self._fast_product(s, outs)
             args += [f"{k}={b}" for k, b in zip(s.out_names or ("out",), outs)]
-            self._line(f"{function}({', '.join(args)})", why)
+            self._line(f"{fast}{function}({', '.join(args)})", why)
             return
         names = []
         for b in s.outputs:
@@ -240,6 +255,16 @@ class _HostPrinter:
             if b is not None:
                 as_planned = self._global("as_planned", _as_planned)
                 self._line(f"{name} = {as_planned}({name}, {self._tuple(b.shape)}, {self._tuple(b.stride)})")
+
+    def _fast_product(self, s: Extern, outs: list[str]) -> str:
+        """A call of the runtime's C function for a product on the GPU, before the ordinary one, which serves where that gives False."""
+        c_function = _PRODUCTS.get(str(s.op)) if self.cuda is not None else None
+        if c_function is None or not all(isinstance(a, Buffer) and not a.dtype.is_complex for a in s.args) or set(s.kwargs) - {"beta", "alpha"}:
+            return ""
+        scalars = [s.kwargs.get(k, 1) for k in ("beta", "alpha")] if "add" in c_function else []
+        if not all(type(x) in (int, float) for x in scalars):
+            return ""
+        return f"{c_function}({', '.join([outs[0], *map(self._value, s.args), *map(str, scalars)])}) or "
 
     def _value(self, x: Any) -> str:
         if isinstance(x, Buffer):

@@ -34,6 +34,11 @@ static struct {
     int (*empty_strided)(int64_t, const int64_t *, const int64_t *, int32_t, int32_t, int32_t, AtenTensor *);
     int (*delete_tensor)(AtenTensor);
     int (*stream)(int32_t, void **);
+    int (*reinterpret)(AtenTensor, int64_t, const int64_t *, const int64_t *, int64_t, AtenTensor *);
+    int (*mm)(AtenTensor, AtenTensor, AtenTensor);
+    int (*bmm)(AtenTensor, AtenTensor, AtenTensor);
+    int (*addmm)(AtenTensor, AtenTensor, AtenTensor, AtenTensor, double, double);
+    int (*baddbmm)(AtenTensor, AtenTensor, AtenTensor, AtenTensor, double, double);
 } cu;
 
 static int failed(CUresult rc, const char *what)
@@ -647,6 +652,11 @@ static PyObject *cuda_setup(PyObject *module, PyObject *allocate)
     FIND(cpu, empty_strided, "aoti_torch_empty_strided");
     FIND(cpu, delete_tensor, "aoti_torch_delete_tensor_object");
     FIND(gpu, stream, "aoti_torch_get_current_cuda_stream");
+    FIND(cpu, reinterpret, "aoti_torch__reinterpret_tensor");
+    FIND(gpu, mm, "aoti_torch_cuda_mm_out");
+    FIND(gpu, bmm, "aoti_torch_cuda_bmm_out");
+    FIND(gpu, addmm, "aoti_torch_cuda_addmm_out");
+    FIND(gpu, baddbmm, "aoti_torch_cuda_baddbmm_out");
     Py_XSETREF(allocate_again, Py_NewRef(allocate));
     cu.ready = 1;
     Py_RETURN_NONE;
@@ -705,7 +715,73 @@ static PyObject *cuda_empty_strided(PyObject *module, PyObject *const *args, Py_
     return device_tensor(ndim, dims, dims + ndim, dtype, device);
 }
 
+/* cuda_view(base, shape, stride, offset) -> tensor in the memory of base; the offset, in elements, counts from where base begins */
+static PyObject *cuda_view(PyObject *module, PyObject *const *args, Py_ssize_t n)
+{
+    if (n != 4 || !PyTuple_CheckExact(args[1]) || !PyTuple_CheckExact(args[2])) {
+        PyErr_SetString(PyExc_TypeError, "cuda_view(base, shape tuple, stride tuple, offset)");
+        return NULL;
+    }
+    AtenTensor base = tc_launcher_tensor(args[0]), t;
+    if (!base)
+        return NULL;
+    Py_ssize_t ndim = PyTuple_GET_SIZE(args[1]);
+    int64_t *dims = alloca(sizeof(int64_t) * (2 * ndim + 1)), offset = PyLong_AsLongLong(args[3]);
+    if (read_dims(args[1], args[2], dims) < 0)
+        return NULL;
+    if (cu.reinterpret(base, ndim, dims, dims + ndim, offset, &t)) {
+        PyErr_SetString(PyExc_RuntimeError, "torch made no view of a tensor");
+        return NULL;
+    }
+    return tc_launcher_wrap(t);
+}
+
+/* What the C functions of torch throw is printed by them and lost: the caller calls torch's own function for the message. */
+static PyObject *product_result(int rc)
+{
+    return PyBool_FromLong(rc == 0);
+}
+
+static PyObject *product(PyObject *const *args, Py_ssize_t n, int (*f)(AtenTensor, AtenTensor, AtenTensor))
+{
+    AtenTensor t[3];
+    if (n != 3) {
+        PyErr_SetString(PyExc_TypeError, "a product takes (out, a, b)");
+        return NULL;
+    }
+    for (int i = 0; i < 3; i++)
+        if (!(t[i] = tc_launcher_tensor(args[i])))
+            return NULL;
+    return product_result(f(t[0], t[1], t[2]));
+}
+
+static PyObject *sum_product(PyObject *const *args, Py_ssize_t n, int (*f)(AtenTensor, AtenTensor, AtenTensor, AtenTensor, double, double))
+{
+    AtenTensor t[4];
+    if (n != 6) {
+        PyErr_SetString(PyExc_TypeError, "a product and a sum take (out, c, a, b, beta, alpha)");
+        return NULL;
+    }
+    for (int i = 0; i < 4; i++)
+        if (!(t[i] = tc_launcher_tensor(args[i])))
+            return NULL;
+    double beta = PyFloat_AsDouble(args[4]), alpha = PyFloat_AsDouble(args[5]);
+    if (PyErr_Occurred())
+        return NULL;
+    return product_result(f(t[0], t[1], t[2], t[3], beta, alpha));
+}
+
+static PyObject *cuda_mm(PyObject *module, PyObject *const *args, Py_ssize_t n) { return product(args, n, cu.mm); }
+static PyObject *cuda_bmm(PyObject *module, PyObject *const *args, Py_ssize_t n) { return product(args, n, cu.bmm); }
+static PyObject *cuda_addmm(PyObject *module, PyObject *const *args, Py_ssize_t n) { return sum_product(args, n, cu.addmm); }
+static PyObject *cuda_baddbmm(PyObject *module, PyObject *const *args, Py_ssize_t n) { return sum_product(args, n, cu.baddbmm); }
+
 static PyMethodDef methods[] = {
+    {"cuda_view", (PyCFunction)(void (*)(void))cuda_view, METH_FASTCALL, "cuda_view(base, shape, stride, offset) -> tensor in base's memory."},
+    {"cuda_mm", (PyCFunction)(void (*)(void))cuda_mm, METH_FASTCALL, "cuda_mm(out, a, b) -> whether it was done."},
+    {"cuda_bmm", (PyCFunction)(void (*)(void))cuda_bmm, METH_FASTCALL, "cuda_bmm(out, a, b) -> whether it was done."},
+    {"cuda_addmm", (PyCFunction)(void (*)(void))cuda_addmm, METH_FASTCALL, "cuda_addmm(out, c, a, b, beta, alpha) -> whether it was done."},
+    {"cuda_baddbmm", (PyCFunction)(void (*)(void))cuda_baddbmm, METH_FASTCALL, "cuda_baddbmm(out, c, a, b, beta, alpha) -> whether it was done."},
     {"cuda_setup", cuda_setup, METH_O,
      "cuda_setup(allocate) -> None, or why kernels can't be launched. allocate(shape, stride, dtype code, device) is torch's allocation, "
      "asked where the fast one failed."},

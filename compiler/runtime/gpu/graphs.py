@@ -35,6 +35,7 @@ _lock = threading.RLock()
 _pools: dict[int, Any] = {}
 _last_stream: dict[int, int] = {}
 _side: dict[int, torch.cuda.Stream] = {}
+_stopped = ""                    # why nothing is captured any more
 
 
 def why_not_captured(s: Schedule, index: int) -> str | None:
@@ -79,6 +80,7 @@ class CudaGraphs:
         self.plan, self.s, self.index = plan, s, index
         self.tensors = [i for i, b in enumerate(s.inputs) if isinstance(b, Buffer)]
         self.written = sorted({i for i, _ in s.mutations} | set(s.written))
+        self.random = _draws_random_numbers(s)
         self.key = _key_function(s)
         self.entries: dict[Any, _Graph] = {}
         self.reasons: list[str] = []
@@ -89,7 +91,7 @@ class CudaGraphs:
 
     def __call__(self, *inputs: Any) -> tuple:
         g = self.entries.get(None if self.key is None else self.key(*inputs))
-        if g is not None and g.graph is not None and not torch._C._cuda_isCurrentStreamCapturing():
+        if g is not None and g.graph is not None and not torch._C._cuda_isCurrentStreamCapturing() and not (_stopped and self.random):
             with _lock:
                 moved = g.static.load(inputs) if _in_order(self.index) else -1
                 if moved < 0:
@@ -108,6 +110,9 @@ class CudaGraphs:
                 return self.plan(*inputs)
             g = self.entries[None if self.key is None else self.key(*inputs)] = _Graph()
         if g.reason or torch._C._cuda_isCurrentStreamCapturing():
+            return self.plan(*inputs)
+        if _stopped:
+            self._give_up(g, _stopped)
             return self.plan(*inputs)
         g.calls += 1
         here = tuple(inputs[i].data_ptr() for i in self.tensors)
@@ -180,6 +185,7 @@ class CudaGraphs:
                 side = _side[index] = torch.cuda.Stream(index)
             torch.cuda.synchronize(index)
             graph = torch.cuda.CUDAGraph()
+            before = torch.cuda.default_generators[index].clone_state()
             collecting = gc.isenabled()
             gc.disable()                     # a graph or a tensor of another pool that is freed now would end the capture
             try:
@@ -188,7 +194,7 @@ class CudaGraphs:
                     try:
                         outs = self.plan(*inputs)
                     except BaseException:
-                        _abandon(graph)
+                        _abandon(graph, index, before)
                         raise
                     graph.capture_end()
             finally:
@@ -200,7 +206,7 @@ class CudaGraphs:
     def _worth_it(self, g: _Graph, inputs: tuple, in_bytes: int, out_bytes: int, n_copies: int) -> str:
         """Why plain launches are better; "" where replays are."""
         launches = sum(isinstance(s, (Launch, Extern)) for s in self.s.steps)
-        if self.written or _draws_random_numbers(self.s):         # can't be run to be measured
+        if self.written or self.random:         # can't be run to be measured
             cost = (2 * in_bytes + 2 * out_bytes) / BANDWIDTH + n_copies * COPY_S
             if cost > launches * LAUNCH_S:
                 return f"copying {in_bytes + out_bytes} bytes in and out takes longer than {launches} launches"
@@ -228,15 +234,15 @@ class CudaGraphs:
         return ""
 
 
-def _abandon(graph: Any) -> None:
-    """End a capture that failed. torch leaves its random generator in the capture then; one that succeeds takes it out again."""
+def _abandon(graph: Any, index: int, before: torch.Generator) -> None:
+    """End a capture that failed. torch leaves its random generator inside of it then, so the generator gets back the state from before, which
+    graphs that were captured earlier do not share: nothing is captured any more, and those that draw random numbers are not replayed."""
+    global _stopped
     try:
         graph.capture_end()
-    except RuntimeError:
-        again = torch.cuda.CUDAGraph()
-        again.capture_begin(capture_error_mode="thread_local")
-        torch.empty(1, device="cuda").zero_()
-        again.capture_end()
+    except RuntimeError as e:
+        _stopped = f"an earlier capture failed: {str(e).splitlines()[0][:150]}"
+        torch.cuda.default_generators[index].graphsafe_set_state(before)
 
 
 def _in_order(index: int) -> bool:
