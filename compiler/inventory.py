@@ -21,7 +21,9 @@ class CompiledFunction:
     guards: int                      # of the entry that served last
     status: str                      # "compiled", "limit" (runs eager from now on) or "skipped"
     reason: str = ""
-    served: list[tuple[Any, int]] = field(default_factory=list, repr=False)     # per entry: its capture result (its identity in reports), calls
+    # Per entry, the one that served last first: its capture result (its identity in reports), calls
+    served: list[tuple[Any, int]] = field(default_factory=list, repr=False)
+    programs: list[list[Any]] = field(default_factory=list, repr=False)          # per entry: its guards
 
 
 def compiled_functions() -> list[CompiledFunction]:
@@ -49,4 +51,4 @@ def _of(engine: Any) -> Iterator[CompiledFunction]:
         status = "compiled" if not reason else "limit" if reason.startswith("recompile limit") else "skipped"
         yield CompiledFunction(code.co_qualname, code.co_filename, code.co_firstlineno, engine.opts.mode, backend, len(entries),
                                sum(e.hits for e in entries), len(entries[0].program.guards) if entries else 0, status, reason,
-                               [(e.meta, e.hits) for e in entries])
+                               [(e.meta, e.hits) for e in entries], [e.program.guards for e in entries])

@@ -116,12 +116,14 @@ class Again:
             raise ValueError(f"{call} has no tensor {argument!r} with a dimension {dim}")
         if not sizes or len(sizes) > _MAX_SIZES or not all(isinstance(n, int) and n >= 0 for n in sizes):
             raise ValueError(f"sizes are 1 to {_MAX_SIZES} whole numbers from 0 up, got {list(sizes)!r}")
-        from ..compiler import api
+        from ..compiler.engine import Engine
 
         o, fn = self.options, found.fn
+        if not isinstance(fn, FunctionType):
+            raise ValueError(f"{call} is no plain function: its sizes can't be swept")
         if isinstance(argument, str):
             fn = FunctionType(fn.__code__, dict(fn.__globals__), fn.__name__)
-        compiled = api.compile(fn, dynamic=dynamic, backend=o.backend, options=dict(o.given) or None)
+        compiled = Engine(config.Options.make(None, o.backend, False, dynamic, dict(o.given) or None)).dispatcher(fn)
         points: list[SweepPoint] = []
         entries: list[Any] = []
         with preserved([fn, *found.args]), found.state.apply():

@@ -84,10 +84,24 @@ def check(report: Any, message: dict[str, Any]) -> dict[str, Any]:
     return {"report": report.to_dict()}
 
 
+def what_if(report: Any, message: dict[str, Any]) -> dict[str, Any]:
+    """Would a call with these sizes, dtypes and values be compiled anew? Without `given`: what can be asked."""
+    from .forecast import DTYPES, askable, forecast
+
+    given = message.get("given")
+    if given is None:
+        return {"functions": askable(report), "dtypes": list(DTYPES)}
+    try:
+        return forecast(report, int(message.get("function", 0)), given)
+    except ValueError as e:
+        raise AskError(str(e)) from None
+
+
 CONTROLS: dict[str, Callable[[Any, dict[str, Any]], dict[str, Any]]] = {
     "controls": what_can_be_asked,
     "retime": retime,
     "try": try_options,
     "sweep": sweep,
     "check": check,
+    "forecast": what_if,
 }

@@ -50,7 +50,7 @@ class Compiler:
         from ..compiler import events
         from ..compiler.hook import engine_for
 
-        caches: dict[CodeType, Any] = engine_for(options).caches
+        caches: Any = engine_for(options).caches
         cache = caches.get(code)  # equal code has run before: the cell was run again as it was
         known = len(cache.entries) if cache is not None else 0
         value = api.run_code(code, namespace, options)

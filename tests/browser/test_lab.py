@@ -128,6 +128,22 @@ def test_bytecode_beside_the_code(running: Lab) -> None:
     running.check()
 
 
+def test_would_it_recompile(running: Lab) -> None:
+    page = running.page
+    report = page.locator(".tc-report.tc-open").first
+    report.locator(".tc-tab:has-text('guards')").click()
+    page.wait_for_selector("text=Would this recompile?", timeout=30_000)
+    shape = report.locator("input[aria-label='Shape of x']")
+    ask = report.locator(".tc-form ~ div button:has-text('ask')")
+    ask.click()
+    page.wait_for_selector("text=● no")
+    shape.fill("7, 256")
+    ask.click()
+    page.wait_for_selector("text=▲ yes")
+    running.shot("lab-forecast", report)
+    running.check()
+
+
 def test_numerics_on_asking(running: Lab) -> None:
     page = running.page
     report = page.locator(".tc-report.tc-open").first

@@ -130,3 +130,18 @@ def test_a_cell_that_reads_what_it_sets_is_not_run_again(real) -> None:
     assert shell.run_cell("%%tcompile time=50ms\nx = torch.cat([x, x * 2])").success
     assert shell.user_ns["x"].shape == (16, 16)
     assert session.last.speedups.calls[0].measured == "graphs"
+
+
+def test_would_it_recompile(real) -> None:
+    shell, session, comm = real
+    assert shell.run_cell(TOP).success
+    report = session.last.id
+    known = comm.ask("forecast", report=report)["ok"]
+    rows = {r["name"]: r for r in known["functions"][0]["rows"]}
+    assert rows["x"]["shape"] == ["8", "16"] and rows["x"]["dtype"] == "float32"
+    same = comm.ask("forecast", report=report, given={"x": {"shape": [8, 16], "dtype": "float32"}})["ok"]
+    assert not same["recompiles"] and same["entry"] == 0
+    other = comm.ask("forecast", report=report, given={"x": {"shape": [9, 16], "dtype": "float32"}})["ok"]
+    assert other["recompiles"] and "8" in other["failures"][0]["expected"] and "9" in other["failures"][0]["got"]
+    assert "dtype is one of" in comm.ask("forecast", report=report, given={"x": {"dtype": "float31"}})["error"]
+    assert "written as in Python" in comm.ask("forecast", report=report, given={"n": "torch.ones(3"})["error"]

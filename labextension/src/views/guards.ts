@@ -2,15 +2,18 @@
 
 import { append, Child, clear, empty, h, prose, section, table } from '../dom';
 import { count, frameWords, place, plural, seconds } from '../format';
-import { GuardRow, Recompile, TimelineEvent } from '../schema';
+import { GuardRow, Recompile, Report, TimelineEvent } from '../schema';
+import { forecastForm } from './forecast';
 import { View, ViewContext } from './view';
 
 const CLASS_WORDS: { [name: string]: string } = {
   watched: 'one flag for all of them, cleared when something changes', checked: 'looked at on each call', once: 'constant for the process'
 };
 
-export function guardsView({ model, go }: ViewContext): View {
+export function guardsView(context: ViewContext): View {
+  const { model, go } = context;
   const { report } = model;
+  const forecast = forecastForm(context);
   const cards = report.recompiles.map(r => recompileCard(r, report.source.file, () =>
     model.selectLine(r.file || report.source.file, r.line ?? 0, 'recompile')));
   const parts = guardTable(report.guards, report.source.file, row => {
@@ -22,15 +25,23 @@ export function guardsView({ model, go }: ViewContext): View {
     section('Entries over time', timeline(report.timeline, report.frames.map(f => frameWords(f.name)), go)),
     section(cards.length ? `Recompiled ${plural(report.summary.recompiles || cards.length, 'time')}` : 'Recompiles',
       cards.length ? cards : empty('None: each function was compiled once, and its guards have held since.')),
-    section('What the entries rely on', parts.element));
+    forecast.element,
+    section('What the entries rely on', costs(report), parts.element));
   return {
     element,
+    shown: forecast.shown,
     dispose: () => undefined,
     reveal: (kind, index) => {
       const target = kind === 'recompiles' ? cards[index] : parts.row(index);
       flash(target);
     }
   };
+}
+
+/** What one check of all guards costs, against what the call takes. */
+function costs(report: Report): HTMLElement | null {
+  const measured = report.entries.flatMap((e, i) => (e.guard_seconds === null ? [] : [`entry ${i}: ${seconds(e.guard_seconds)}`]));
+  return measured.length ? h('p.tc-muted', null, `All guards of an entry together, per call: ${measured.slice(0, 12).join(', ')}${measured.length > 12 ? ', …' : ''}`) : null;
 }
 
 export function flash(target: HTMLElement | null | undefined): void {
@@ -114,6 +125,7 @@ function guardTable(guards: GuardRow[], here: string, onRow: (row: GuardRow) => 
         ...prose(r.guard.text || r.guard.source), r.guard.count > 1 ? h('span.tc-muted', null, ` (${count(r.guard.count)})`) : null] },
       { title: 'expected', cell: r => h('code', null, r.guard.expected) },
       { title: 'because', cell: r => [r.guard.why, r.guard.line ? h('span.tc-muted', null, ` ${place(r.guard.file, r.guard.line, here)}`) : null] },
+      { title: 'cost', number: true, cell: r => (r.guard.ns === null || r.guard.ns === undefined ? '' : seconds(r.guard.ns * 1e-9)), hint: 'measured, per call; watched guards share one proof' },
       { title: 'how', short: true, cell: r => h('span', { title: CLASS_WORDS[r.guard.cls] }, r.guard.cls) },
       { title: 'entry', short: true, cell: r => `${frames[r.guard.entry] ?? ''} #${r.guard.entry}` }
     ], rows, {

@@ -1,0 +1,106 @@
+/** "Would this recompile?": sizes, dtypes and values against the guards of the entries in the kernel, without running anything. */
+
+import { append, button, clear, h, prose, section } from '../dom';
+import { plural } from '../format';
+import { Host, hostOf } from '../host';
+import { ViewContext } from './view';
+
+interface Row {
+  name: string;
+  kind: 'tensor' | 'value';
+  shape?: string[];
+  dtype?: string;
+  value?: string;
+}
+
+interface Askable {
+  function: string;
+  line: number;
+  entries: number;
+  rows: Row[];
+}
+
+interface Answer {
+  recompiles: boolean;
+  entry: number | null;
+  entries: number;
+  assumed: number;
+  failures: { source: string; expected: string; got: string; suggestion: string }[];
+}
+
+export function forecastForm({ model }: ViewContext): { element: HTMLElement; shown: () => void } {
+  const element = h('div');
+  let asked = false;
+  return {
+    element,
+    shown: () => {
+      const host = asked ? null : hostOf(element);
+      if (host) {
+        asked = true;
+        host.ask('forecast', { report: model.report.id }).then(({ functions, dtypes }) => {
+          if (functions.length) {
+            element.append(section('Would this recompile?', form(host, model.report.id, functions, dtypes)));
+          }
+        }, () => (asked = false));
+      }
+    }
+  };
+}
+
+function form(host: Host, report: string, functions: Askable[], dtypes: string[]): HTMLElement {
+  const out = h('div.tc-answer', { 'aria-live': 'polite' });
+  const fields = h('div.tc-form');
+  let readers: (() => [string, any])[] = [];
+  let which = 0;
+  const show = (index: number) => {
+    which = index;
+    clear(fields);
+    clear(out);
+    readers = functions[index].rows.map(row => {
+      if (row.kind === 'value') {
+        const value = h('input.tc-input', { type: 'text', value: row.value, 'aria-label': `Value of ${row.name}` }) as HTMLInputElement;
+        fields.append(h('label', null, h('code', null, row.name)), value);
+        return () => [row.name, value.value];
+      }
+      const shape = h('input.tc-input', { type: 'text', value: row.shape!.join(', '), 'aria-label': `Shape of ${row.name}`, title: 'sizes, separated by commas' }) as HTMLInputElement;
+      const dtype = h('select.tc-select', { 'aria-label': `Dtype of ${row.name}` }, [...new Set([row.dtype!, ...dtypes])].map(d =>
+        h('option', { value: d }, d))) as HTMLSelectElement;
+      fields.append(h('label', null, h('code', null, row.name)), h('span.tc-form-pair', null, shape, dtype));
+      return () => {
+        const words = shape.value.split(/[\s,×x]+/).filter(t => t);
+        // A symbol left as it stands means: any size that the entry takes.
+        const sizes = words.map(Number);
+        return [row.name, { shape: sizes.every(Number.isInteger) ? sizes : words.join() === row.shape!.join() ? null : sizes, dtype: dtype.value }];
+      };
+    });
+    if (!readers.length) {
+      fields.append(h('p.tc-empty', null, 'Its entries check nothing that a form could change.'));
+    }
+  };
+  const ask = button('ask', {}, async () => {
+    try {
+      const answer: Answer = await host.ask('forecast', { report, function: which, given: Object.fromEntries(readers.map(read => read())) });
+      out.replaceChildren();
+      append(out, [verdict(answer)]);
+    } catch (error) {
+      out.replaceChildren(h('p.tc-error', { role: 'alert' }, error instanceof Error ? error.message : String(error)));
+    }
+  });
+  show(0);
+  const select = functions.length > 1 ? h('select.tc-select', { 'aria-label': 'Function' }, functions.map((f, i) => h('option', { value: i }, f.function))) as HTMLSelectElement : null;
+  if (select) {
+    select.onchange = () => show(Number(select.value));
+  }
+  return h('div', null, h('div.tc-toolbar', null, select ?? h('code', null, functions[0].function), h('span.tc-muted', null, plural(functions[0].entries, 'entry', 'entries'))),
+    fields, h('div', null, ask), out);
+}
+
+function verdict(a: Answer): HTMLElement {
+  if (!a.recompiles) {
+    return h('p', null, h('strong.tc-gain-up', null, '● no'), `: entry ${a.entry} serves it`, h('span.tc-muted', null, a.assumed ? `, if ${plural(a.assumed, 'further guard')} hold as they did` : ''));
+  }
+  const f = a.failures[a.failures.length - 1];
+  return h('div', null, h('p', null, h('strong.tc-gain-down', null, '▲ yes'), `: none of ${plural(a.entries, 'entry', 'entries')} fits`),
+    f ? h('dl.tc-versus', null, h('div', null, h('dt', null, 'expected'), h('dd', null, ...prose(f.expected))), h('div', null, h('dt', null, 'got'), h('dd.tc-got', null, ...prose(f.got)))) : null,
+    f?.suggestion ? h('div.tc-remedy', null, h('span.tc-label', null, 'what to change'), h('span', null, ...prose(f.suggestion))) : null);
+}
