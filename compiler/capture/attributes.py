@@ -91,16 +91,26 @@ def _module_attribute(m: Machine, module: types.ModuleType, name: str) -> Any:
         if raw is not MISSING and isinstance(getter, types.FunctionType):
             world.anchor(raw)
             return m.call(getter, [raw, module, type(module)])
+        custom = _lookup(type(module), "__getattr__")
+        if raw is MISSING and isinstance(custom, types.FunctionType):
+            world.guard(S.attr(source, "__dict__"), "LACKS", name, "missing attribute")
+            world.anchor(custom)
+            return m.call(custom, [module, name])
     if value is MISSING:
+        custom = module.__dict__.get("__getattr__")
         try:
             value = m.native(getattr, module, name)     # a module's own __getattr__ (lazy imports) and __dict__
         except Raised:
+            if isinstance(custom, types.FunctionType) and not is_trusted_module(module.__name__):
+                return _ask_module(m, module, source, name)
             if not is_trusted_module(module.__name__):
                 world.guard(source, "HASATTR", (name, False), "missing attribute")
             raise
         if isinstance(value, (types.ModuleType, types.FunctionType, type)):
             world.anchor(value)
             return value
+        if isinstance(custom, types.FunctionType) and name not in module.__dict__ and not name.startswith("__"):
+            return _ask_module(m, module, source, name)
     if is_trusted_module(module.__name__) and isinstance(value, (types.FunctionType, types.BuiltinFunctionType, type, types.ModuleType)) \
             or isinstance(value, types.ModuleType):
         world.anchor(value)
@@ -108,6 +118,12 @@ def _module_attribute(m: Machine, module: types.ModuleType, name: str) -> Any:
             world.guard(S.attr(source, name), "ID", value, "module attribute")      # people patch torch.nn.functional
         return value
     return world.load(value, S.attr(source, name), "module attribute")
+
+
+def _ask_module(m: Machine, module: types.ModuleType, source: Any, name: str) -> Any:
+    """What a module's own __getattr__ says: interpreted, so that what it reads is guarded; a guard cannot run it."""
+    m.world.guard(S.attr(source, "__dict__"), "LACKS", name, "missing attribute")
+    return m.call(m.getattr(module, "__getattr__"), [name])
 
 
 # --- classes

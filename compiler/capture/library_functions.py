@@ -16,6 +16,7 @@ import torch
 from ..guards import source as S
 from . import tensor_calls
 from .builtin_calls import PYTHON_FUNCTIONS, python_function
+from .calls import interpret
 from .classes import made_inside
 from .signals import Break
 from .world import ATOMS, TraceTensor, constant_only
@@ -129,6 +130,24 @@ def dispatch_(m: Machine, dispatch: Any, cls: Any) -> Any:
     found = m.native(dispatch, cls)
     key = next(k for k, v in registry.items() if v is found)
     return m.world.load(found, S.dict_value(where, key), "registered implementation")
+
+
+@python_function(("traceback", "clear_frames"))
+def clear_frames_(m: Machine, traceback: Any) -> None:
+    """unittest's assertRaises ends with it. The tracebacks of exceptions made inside have no frames to clear."""
+    if m.world.is_outside(traceback):
+        raise Break("unknown_object", "the frames of a traceback from outside are cleared")
+
+
+@python_function(("torch.utils._config_module", "ConfigModule.__getattr__"), wants_function=True)
+def config_entry_(m: Machine, fn: Any, module: Any, name: str) -> Any:
+    """An entry of torch._dynamo.config and the like. Those that torch's own code looks at do not change what a program means; the
+    user's are interpreted."""
+    if m.frames[-1].library:
+        value = m.native(fn, module, name)
+        if constant_only(value):
+            return value
+    return interpret(m, fn, [module, name], {})
 
 
 _TAGGING = "install_generation_tagging_init.<locals>."

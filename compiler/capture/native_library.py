@@ -9,12 +9,15 @@ import _heapq
 import _operator
 import _struct
 import binascii
+import cmath
 import datetime
 import decimal
+import difflib
 import itertools
 import json
 import operator
 import os
+import pprint
 import re
 import sys
 import textwrap
@@ -64,7 +67,7 @@ CLASSES[itertools.starmap] = _polyfilled(polyfills.starmap)
 
 # --- native functions and classes of constants
 PURE.update((str.maketrans, bytes.maketrans, bytearray.maketrans, operator.length_hint, *(getattr(_struct, n) for n in ("pack", "unpack", "calcsize")),
-             binascii.crc32, binascii.hexlify, binascii.unhexlify, zlib.crc32, zlib.adler32,
+             *(f for f in vars(cmath).values() if isinstance(f, types.BuiltinFunctionType)), binascii.crc32, binascii.hexlify, binascii.unhexlify, zlib.crc32, zlib.adler32,
              *(f for f in vars(unicodedata).values() if isinstance(f, types.BuiltinFunctionType))))
 
 
@@ -91,7 +94,7 @@ def _constant_function(fn: Callable) -> Callable:
     return run
 
 
-for _fn in (json.dumps, json.loads, textwrap.dedent, textwrap.indent, textwrap.fill, textwrap.wrap, re.compile, re.match, re.search, re.fullmatch,
+for _fn in (json.dumps, json.loads, textwrap.dedent, textwrap.indent, textwrap.fill, textwrap.wrap, pprint.pformat, difflib.ndiff, re.compile, re.match, re.search, re.fullmatch,
             re.split, re.findall, re.escape, datetime.date.fromisoformat):
     if isinstance(_fn, types.FunctionType):
         PYTHON_FUNCTIONS[(_fn.__module__, _fn.__qualname__)] = _constant_function(_fn)

@@ -515,3 +515,66 @@ x = torch.linspace(-1, 1, 6).reshape(2, 3)
 torch.testing.assert_close(f(x), x.softmax(-1) + x.relu())
 """
     subprocess.run([system.executable, "-c", text], check=True, timeout=120)
+
+
+# --- unittest's assertions inside of captured code
+def assertions(x):
+    import unittest
+    case = unittest.TestCase()
+
+    class Odd(Exception):
+        pass
+
+    def fails():
+        raise Odd("message")
+
+    values = [1, 2, 3]
+    case.assertEqual(values, [1, 2, 3])
+    case.assertDictEqual({"a": 1} | {"b": 2}, {"a": 1, "b": 2})
+    case.assertSetEqual({1, 2} - {2}, {1})
+    case.assertCountEqual([1, 2], [2, 1])
+    case.assertAlmostEqual(1.0, 1.0 + 1e-9)
+    case.assertRaises(IndexError, values.pop, 10)
+    case.assertRaises(TypeError, lambda: {1} | [1])
+    with case.assertRaises(Odd) as caught:
+        fails()
+    with case.assertRaisesRegex(KeyError, "zz"):
+        {}["zz"]
+    try:
+        case.assertEqual([1], [2])
+    except AssertionError as error:
+        text = str(error).splitlines()[0]
+    case.assertEqual(x.shape, (3, 4))
+    return x + 1, str(caught.exception), text
+
+
+def test_assertions_inside():
+    test_one_graph(assertions)
+
+
+class Settings(types.ModuleType):
+    def __getattr__(self, name):
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return self._values[name]
+
+
+settings = Settings("settings")
+settings._values = {"scale": 2}
+lazy = types.ModuleType("lazy")
+exec("_values = {'scale': 3}\ndef __getattr__(name):\n    if name in _values:\n        return _values[name]\n    raise AttributeError(name)", vars(lazy))
+
+
+def test_modules_with_getattr():
+    def fn(x):
+        return x * settings.scale + lazy.scale, hasattr(settings, "_nothing"), hasattr(lazy, "nothing")
+
+    run = Runner()
+    same(run(fn, X), fn(X))
+    settings._values["scale"] = 5
+    same(run(fn, X), fn(X))
+    vars(lazy)["_values"]["scale"] = 7
+    same(run(fn, X), fn(X))
+    same(run(fn, X), fn(X))
+    assert len(run.captures) == 3 and not run.breaks and not run.skips
+    settings._values["scale"], vars(lazy)["_values"]["scale"] = 2, 3
