@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Sequence
 import torch
 
 from ..guards.source import Source, calc_text, scalar_text
-from ..symbolic.floats import FloatNode
+from .float_node import FloatNode
 from .bytecode.regions import UNBOUND
 from .effects import Effect
 from .exceptions import traceback_at

@@ -14,7 +14,7 @@ import torch
 from ..graph.tensor import TraceTensor, trace_tensor_like
 from ..guards import source as S
 from ..guards.guard import TensorSpec
-from ..symbolic.floats import FloatNode
+from .float_node import FloatNode
 
 if TYPE_CHECKING:
     from .machine import Machine

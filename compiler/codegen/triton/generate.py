@@ -1,6 +1,7 @@
 """Code generation for a schedule whose kernels run on a GPU."""
 from __future__ import annotations
 
+import functools
 import re
 from typing import Any
 
@@ -41,12 +42,18 @@ def cuda_index(schedule: Schedule) -> int | None:
     return None if device.type == "cpu" else device.index or 0
 
 
+@functools.cache
+def target_of(index: int) -> GpuTarget:
+    """The target of one CUDA device."""
+    p = torch.cuda.get_device_properties(index)
+    return GpuTarget("cuda", 10 * p.major + p.minor, 32, p.multi_processor_count)
+
+
 def generate_triton(schedule: Schedule, opts: Any, index: int | None, target: GpuTarget | None = None) -> Generated:
     """Source text for every distinct kernel and the host plan. `index`: the CUDA device (None, with a target: text alone, as tests
     want it). Raises InternalError where a kernel holds what Triton has no form for."""
     from ..generate import _identifier, _unique, kernel_cost
     if target is None:
-        from ...runtime.gpu.device import target_of
         target = target_of(index or 0)
     kernels: list[GeneratedKernel] = []
     position: dict[str, int] = {}

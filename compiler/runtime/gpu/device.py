@@ -6,21 +6,13 @@ from typing import Any
 
 import torch
 
-from ...codegen.triton.layout import GpuTarget
 from ...native import native
 from ..kernels import native_ready
 from ..program import DTYPE_CODES
 
-__all__ = ["why_not", "target_of", "allocate"]
+__all__ = ["why_not", "allocate"]
 
 _dtypes = {code: dtype for dtype, code in DTYPE_CODES.items()}
-
-
-@functools.cache
-def target_of(index: int) -> GpuTarget:
-    """The target of one CUDA device."""
-    p = torch.cuda.get_device_properties(index)
-    return GpuTarget("cuda", 10 * p.major + p.minor, 32, p.multi_processor_count)
 
 
 def allocate(shape: tuple, stride: tuple, code: int, index: int) -> torch.Tensor:

@@ -12,7 +12,7 @@ from typing import Any, Callable
 
 from ..guards import source as S
 from ..guards.source import Source
-from .node import SymNode
+from ..symbolic.node import SymNode
 
 __all__ = ["FloatNode", "Fact"]
 
