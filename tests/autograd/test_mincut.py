@@ -1,7 +1,7 @@
 """The minimum node cut against brute force on small random graphs."""
 from itertools import combinations
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tcompile.compiler.autograd.mincut import min_node_cut
