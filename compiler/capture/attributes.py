@@ -209,6 +209,7 @@ def _super_attribute(m: Machine, proxy: Any, name: str) -> Any:
     if name in ("__thisclass__", "__self__", "__self_class__", "__class__"):
         return getattr(proxy, name)
     mro = start.__mro__
+    m.world.rely_on_bases(start)
     for base in mro[mro.index(this) + 1:]:
         _lookup(base, name)                              # none of the classes in between may get it later
         raw = base.__dict__.get(name, MISSING)
@@ -377,6 +378,9 @@ def _native_data(m: Machine, obj: Any, source: Any, name: str) -> Any:
 def _bind(m: Machine, obj: Any, t: type, name: str, raw: Any, source: Any) -> Any:
     """A class attribute read through an instance."""
     world = m.world
+    if source is not None and not isinstance(raw, types.FunctionType) and _instance_dict(obj) is not None and \
+            (hasattr(type(raw), "__get__") or _reads_own_code(t, name)):
+        world.guard(S.attr(source, "__dict__"), "LACKS", name, "an attribute of the class")
     if isinstance(raw, types.FunctionType):
         if source is not None and not is_trusted_module(raw.__module__ or "") and _instance_dict(obj) is not None or \
                 (source is not None and name == "forward"):
@@ -404,8 +408,6 @@ def _bind(m: Machine, obj: Any, t: type, name: str, raw: Any, source: Any) -> An
         return value
     getter = _lookup(type(raw), "__get__")
     if isinstance(getter, types.FunctionType) and not isinstance(raw, type):
-        if source is not None and _instance_dict(obj) is not None:
-            world.guard(S.attr(source, "__dict__"), "LACKS", name, "a descriptor of the class is used")
         return m.call(getter, [_descriptor(m, t, raw), obj, t])
     if getter is not MISSING and not isinstance(raw, (type, types.BuiltinFunctionType)):
         return m.native(lambda: raw.__get__(obj, t))

@@ -53,6 +53,7 @@ CONTAINERS = frozenset((list, tuple, dict, set, frozenset))
 BOUND_NATIVE = (types.BuiltinFunctionType, types.MethodWrapperType, type(re.compile("").sub))     # the last: methods that know their class
 IMMUTABLE = (int, float, complex, str, bytes, decimal.Decimal, fractions.Fraction, datetime.date, datetime.time, datetime.timedelta,
              datetime.tzinfo, pathlib.PurePath, uuid.UUID, re.Pattern)
+HEAP_TYPE = 1 << 9
 _CODE_TYPES = (types.FunctionType, types.BuiltinFunctionType, type, types.ModuleType)
 
 
@@ -235,7 +236,7 @@ class World:
             return value
         if isinstance(value, IMMUTABLE) or is_numpy_constant(value) or isinstance(value, (list, tuple, dict, set, frozenset)):
             return value
-        raise Break("unknown_object", f"native code reads the value of a {t.__module__}.{t.__name__} from outside")
+        raise Break("unknown_object", f"native code reads the value of a {getattr(t, '__module__', '')}.{t.__name__} from outside")
 
     def _load_int(self, value: int, source: Source, why: str) -> Any:
         if not self._varies(source, self.opts.dynamic_ints) or not 2 <= value < 1 << 62:        # beyond: no integer of a kernel's
@@ -332,15 +333,21 @@ class World:
                 now = {name: getattr(real, name)() for name in facts}
                 self.guards[key] = dataclasses.replace(guard, expected=dataclasses.replace(guard.expected, **now))
 
+    def rely_on_bases(self, cls: type) -> None:
+        """Rely on the classes that `cls` inherits from, and their order."""
+        if cls.__flags__ & HEAP_TYPE and id(cls) not in self.made and not is_trusted_module(getattr(cls, "__module__", None) or ""):
+            self.guard(S.attr(self.anchor(cls), "__mro__"), "ID", cls.__mro__, "the class's bases")
+
     def rely_on_subclasses(self, classes: Any) -> None:
         """isinstance and issubclass of an abstract class of the user's: register() makes other classes its subclasses."""
         for cls in classes if isinstance(classes, tuple) else (classes,):
-            if isinstance(cls, abc.ABCMeta) and not is_trusted_module(cls.__module__):
+            if isinstance(cls, abc.ABCMeta) and not is_trusted_module(getattr(cls, "__module__", None) or ""):
                 self.state("_abc.get_cache_token", abc.get_cache_token())
 
     def is_instance(self, value: Any, classes: Any) -> bool:
         """`isinstance(value, classes)`; native for all but the stand-ins."""
         self.rely_on_subclasses(classes)
+        self.rely_on_bases(self.type_of(value))
         if isinstance(value, TraceTensor):
             real = self.reals.get(id(value))
             return isinstance(real if real is not None else torch.empty(0, dtype=value.dtype), classes)

@@ -2,7 +2,7 @@
 
 TorchNames tc_torch;
 static PyObject *str_func, *str_class, *str_dict, *str_getattr, *str_getattribute, *str_tables[3], *str_fields[5];
-static PyObject *type_getattribute;
+static PyObject *type_getattribute, *str_mro, *type_mro;
 
 static inline Py_hash_t name_hash(PyObject *name)
 {
@@ -114,6 +114,13 @@ static PyObject *class_attr(PyTypeObject *cls, PyObject *name, int *owned, int *
         return NULL;
     }
     PyObject *meta_attr = _PyType_Lookup(meta, name);
+    if (name == str_mro && meta_attr == type_mro) {
+        if (rec) {
+            rec_object(rec, (PyObject *)cls);
+            rec_type(rec, cls);
+        }
+        return cls->tp_mro;
+    }
     if (meta_attr && Py_TYPE(meta_attr)->tp_descr_set) {
         PyTypeObject *dt = Py_TYPE(meta_attr);
         PyObject *value = NULL;
@@ -465,5 +472,8 @@ int tc_init_values(PyObject *module)
             return -1;
     }
     type_getattribute = _PyType_Lookup(&PyType_Type, str_getattribute);
+    if ((str_mro = PyUnicode_InternFromString("__mro__")) == NULL)
+        return -1;
+    type_mro = _PyType_Lookup(&PyType_Type, str_mro);
     return 0;
 }

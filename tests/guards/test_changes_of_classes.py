@@ -658,3 +658,79 @@ def test_iterator_subclass_len():
     eq(fn(x), c(x))
     L.__iter__ = lambda s: iter([9])
     eq(fn(x), c(x))
+
+
+def test_instance_attribute_over_static_and_class_methods():
+    class A:
+        k = 2
+
+        @staticmethod
+        def still(x):
+            return x * 2
+
+        @classmethod
+        def of(cls, x):
+            return x * cls.k
+
+    a = A()
+
+    def fn(x):
+        return a.still(x) + a.of(x)
+
+    c = run(fn)
+    eq(fn(x), c(x))
+    a.still = lambda x: x - 1
+    eq(fn(x), c(x))
+    a.of = lambda x: x * 7
+    eq(fn(x), c(x))
+    del a.__dict__["still"]
+    eq(fn(x), c(x))
+
+
+def test_bases_replaced():
+    class Base:
+        def m(self, x):
+            return x + 1
+
+    class Mid(Base):
+        pass
+
+    class A(Mid):
+        def m(self, x):
+            return super().m(x) * 2
+
+    a = A()
+
+    def fn(x):
+        return a.m(x) + isinstance(a, Mid)
+
+    c = run(fn)
+    eq(fn(x), c(x))
+    A.__bases__ = (type("New", (Mid,), {"m": lambda self, x: x - 5}),)
+    eq(fn(x), c(x))
+    A.__bases__ = (Base,)
+    eq(fn(x), c(x))
+
+
+def test_a_class_without_a_module():
+    class A:
+        __slots__ = ("slot",)
+
+        def m(self, x):
+            return x * self.slot
+
+        def __len__(self):
+            return 1
+
+    a = A()
+    a.slot = 2
+
+    def fn(x):
+        return a.m(x) + (a == 3)
+
+    c = run(fn)
+    eq(fn(x), c(x))
+    space = {"A": A}
+    exec("Sub = type('Sub', (A,), {'__slots__': ()})", space)
+    a.__class__ = space["Sub"]
+    eq(fn(x), c(x))
