@@ -32,9 +32,8 @@ GAIN = 0.98                      # a replay takes less than this part of plain l
 LAUNCH_S, COPY_S, BANDWIDTH = 4e-6, 3e-6, 3e12      # seconds, bytes a second: for plans that can't be run twice to be measured
 
 _lock = threading.RLock()
-_pools: dict[int, Any] = {}
+_pools: dict[int, tuple] = {}
 _last_stream: dict[int, int] = {}
-_side: dict[int, torch.cuda.Stream] = {}
 _stopped = ""                    # why nothing is captured any more
 
 
@@ -177,12 +176,7 @@ class CudaGraphs:
     def _record(self, inputs: Sequence[Any]) -> tuple[Any, tuple]:
         index = self.index
         with torch.cuda.device(index):
-            pool = _pools.get(index)
-            if pool is None:
-                pool = _pools[index] = torch.cuda.graph_pool_handle()
-            side = _side.get(index)
-            if side is None:
-                side = _side[index] = torch.cuda.Stream(index)
+            pool, side = _pool_of(index)
             torch.cuda.synchronize(index)
             graph = torch.cuda.CUDAGraph()
             before = torch.cuda.default_generators[index].clone_state()
@@ -190,8 +184,8 @@ class CudaGraphs:
             gc.disable()                     # a graph or a tensor of another pool that is freed now would end the capture
             try:
                 with torch.cuda.stream(side):
-                    graph.capture_begin(pool=pool, capture_error_mode="thread_local")
                     try:
+                        graph.capture_begin(pool=pool, capture_error_mode="thread_local")
                         outs = self.plan(*inputs)
                     except BaseException:
                         _abandon(graph, index, before)
@@ -232,6 +226,22 @@ class CudaGraphs:
         if best["replay"] > GAIN * best["plain"]:
             return f"a replay took {best['replay'] * 1e6:.1f} us, plain launches {best['plain'] * 1e6:.1f} us"
         return ""
+
+
+def _pool_of(index: int) -> tuple[Any, torch.cuda.Stream]:
+    """The device's pool of graph memory and the stream that captures run on. A graph that stays keeps the pool alive: torch forgets
+    the pool with its last graph."""
+    found = _pools.get(index)
+    if found is None:
+        handle, side = torch.cuda.graph_pool_handle(), torch.cuda.Stream(index)
+        torch.cuda.synchronize(index)
+        anchor = torch.cuda.CUDAGraph()
+        with torch.cuda.stream(side):
+            anchor.capture_begin(pool=handle, capture_error_mode="thread_local")
+            kept = torch.empty(1, device=torch.device("cuda", index)).zero_()
+            anchor.capture_end()
+        found = _pools[index] = (handle, side, anchor, kept)
+    return found[0], found[1]
 
 
 def _abandon(graph: Any, index: int, before: torch.Generator) -> None:
