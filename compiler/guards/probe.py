@@ -386,6 +386,17 @@ def prepare() -> None:
             count=1,
         )
     _thread_state = _find_thread_state()
+    from .program import compile_guards
+    from .watch_probe import every_write_is_heard
+
+    if not every_write_is_heard(compile_guards):
+        native.set_watching(False)
+        events.emit(
+            "fallback",
+            what="watched guards",
+            reason="this Python changes objects without a trace; all guards are evaluated at each call",
+            count=1,
+        )
 
 
 def tensor_layout_known() -> bool:

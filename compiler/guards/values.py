@@ -218,7 +218,10 @@ def _load_class_attr(cls: type, name: str) -> Any:
         raise Unreachable(name)
     meta = _type_lookup(type(cls), name)
     if type(meta) in _DATA_DESCRIPTORS:
-        return meta.__get__(cls, type(cls))
+        try:
+            return meta.__get__(cls, type(cls))
+        except AttributeError as error:
+            raise Absent(name) from error
     if meta is not _MISSING and hasattr(type(meta), "__set__"):
         raise Unreachable(name)
     descr = _type_lookup(cls, name)

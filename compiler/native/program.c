@@ -249,6 +249,8 @@ static int part_init(Part *part, PyObject *list)
     return 0;
 }
 
+static int watching = 1;            /* whether programs may skip what has not changed: guards/watch_probe.py */
+
 static PyObject *program_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
     PyObject *guards, *symbols, *first, *watched, *last;
@@ -266,7 +268,7 @@ static PyObject *program_new(PyTypeObject *type, PyObject *args, PyObject *kwarg
     p->n_cslots = n_cslots;
     p->n_locals = n_locals;
     p->n_symbols = (int32_t)PyTuple_GET_SIZE(symbols);
-    p->can_watch = 16;
+    p->can_watch = watching ? 16 : 0;
     p->wslots = PyMem_Calloc((size_t)n_wslots + 1, sizeof *p->wslots);
     p->wdemoted = PyMem_Calloc((size_t)n_wslots + 1, 1);
     p->values = PyMem_Calloc((size_t)p->n_symbols + 1, sizeof *p->values);
@@ -438,6 +440,13 @@ static PyObject *set_torch(PyObject *self, PyObject *args)
     Py_RETURN_NONE;
 }
 
+static PyObject *set_watching(PyObject *self, PyObject *on)
+{
+    (void)self;
+    watching = PyObject_IsTrue(on) > 0;
+    Py_RETURN_NONE;
+}
+
 static PyObject *const_equal(PyObject *self, PyObject *args)
 {
     PyObject *a, *b;
@@ -447,6 +456,7 @@ static PyObject *const_equal(PyObject *self, PyObject *args)
 
 static PyMethodDef functions[] = {
     {"set_torch", set_torch, METH_VARARGS, "torch's types, once in a process."},
+    {"set_watching", set_watching, METH_O, "Whether programs made from now on may skip watched guards while nothing changed."},
     {"const_equal", const_equal, METH_VARARGS, "const_equal(a, b): same type and equal, for immutable constants."},
     {NULL, NULL, 0, NULL},
 };

@@ -482,6 +482,30 @@ def test_attributes_in_the_object_itself(taken):
     assert not holds()
 
 
+def test_this_interpreter_tells_of_every_write():
+    from tcompile.compiler.guards.watch_probe import every_write_is_heard
+
+    assert every_write_is_heard(compile_guards)
+
+    def deaf(guards, n):
+        class Program:
+            def check(self, func, args):
+                return -1
+
+        return Program()
+
+    assert not every_write_is_heard(deaf)
+    native.set_watching(False)
+    try:
+        net = Net(1)
+        p = program_for(net, "TYPE")
+        assert not p.watch_info["armed"]
+        net.layers[0].up.eval()
+        assert p.check(func, (net,)) >= 0
+    finally:
+        native.set_watching(True)
+
+
 def test_a_type_that_has_run_out_of_versions_is_asked_at_each_call():
     class Busy:
         k = 1
