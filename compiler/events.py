@@ -7,6 +7,7 @@ Kinds and their facts (what listeners may rely on):
   stage         name, phase "begin"|"end", seconds (end), frame
   capture_begin frame (qualified name), file, line, code          capture_end  result (CaptureResult)
   graph         graph (CapturedGraph), frame                  aten         graph_module, name
+  pass          name, point, seconds, before, after (operations), removed, added (texts of nodes)
   break         brk (GraphBreak)                              skip         frame, reason
   recompile     frame, failures (list of GuardFailure)        limit        frame, limit
   kernel        name, kernel (ir.Kernel), source, language, bytes, flops, origins, choices
@@ -25,7 +26,7 @@ import time
 from contextlib import contextmanager
 from typing import Any, Callable, Iterator
 
-__all__ = ["emit", "stage", "listen", "subscribe", "unsubscribe", "Event"]
+__all__ = ["emit", "heard", "stage", "listen", "subscribe", "unsubscribe", "Event"]
 
 
 class Event:
@@ -56,6 +57,11 @@ def emit(kind: str, **facts: Any) -> None:
         e = Event(kind, facts)
         for f in (*local, *_global):
             f(e)
+
+
+def heard() -> bool:
+    """Whether anybody listens: for facts that cost something to gather."""
+    return bool(_local.get() or _global)
 
 
 @contextmanager

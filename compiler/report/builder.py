@@ -178,6 +178,11 @@ class ReportBuilder:
             )
         )
 
+    def _on_pass(self, e: events.Event) -> None:
+        if self.r.graphs:
+            facts = {k: e.facts[k] for k in ("name", "point", "seconds", "before", "after", "removed", "added", "more")}
+            self.r.graphs[-1].passes.append(s.GraphPass(**facts))
+
     def _on_aten(self, e: events.Event) -> None:
         name = str(e.facts.get("name") or "")
         if not self.r.graphs or self._lowered[-1] is not None:  # a backward graph, or one that somebody else captured

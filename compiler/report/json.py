@@ -98,7 +98,7 @@ def _assemble(body: dict[str, Any]) -> dict[str, Any]:
             ]
         if name == "graphs":
             value = [
-                {**g, "captured": pack(g["captured"]), "lowered": pack(g["lowered"]), "unfused": pack(g["unfused"])}
+                {**g, "captured": pack(g["captured"]), "lowered": pack(g["lowered"]), "unfused": pack(g["unfused"]), "passes": pack(g["passes"])}
                 for g in value
             ]
         elif name not in (
@@ -141,6 +141,7 @@ def _cuts(body: dict[str, Any]):
     engines = [e for c in calls for e in c["engines"]]
     yield "loop IR of kernels", *_spread(field_cut(body["kernels"], "ir", ""), why)
     yield "refusals to fuse", *_spread(field_cut(body["graphs"], "unfused", []), why)
+    yield "what graph passes changed", *_spread(field_cut(body["graphs"], "passes", []), why)
     yield "bytecode", *_spread(field_cut(body["frames"], "bytecode", ""), why)
     yield "single timing samples", *_spread(field_cut(engines, "samples", []), why)
     yield "memory plan buffers", *_spread(field_cut(body["memory"], "buffers", []), why)

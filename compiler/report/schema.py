@@ -24,6 +24,7 @@ __all__ = [
     "Node",
     "GraphData",
     "Symbol",
+    "GraphPass",
     "Graph",
     "Break",
     "GuardRow",
@@ -173,6 +174,20 @@ class Symbol:
 
 
 @dataclass
+class GraphPass:
+    """What one graph pass changed, in the order in which they ran. Texts of nodes; `more` counts those left out."""
+
+    name: str
+    point: str = ""  # "recorded": before decomposition | "decomposed": after it
+    seconds: float = 0.0
+    before: int = 0  # operations
+    after: int = 0
+    removed: list[str] = field(default_factory=list)
+    added: list[str] = field(default_factory=list)
+    more: int = 0
+
+
+@dataclass
 class Graph:
     """One captured graph: as captured (torch level) and as lowered (core aten)."""
 
@@ -188,6 +203,7 @@ class Graph:
     unfused: list[list[str]] = field(default_factory=list)  # [node, node, reason]
     kernels: list[int] = field(default_factory=list)
     lines: list[list] = field(default_factory=list)  # [file, line] of notebook cells on the way to its operations
+    passes: list[GraphPass] = field(default_factory=list)
     ran: str = "compiled"  # "compiled" | "eager": by torch's kernels one by one, for a reason that `fallbacks` has
     graph_module: Any = field(default=None, repr=False, compare=False)  # live torch.fx.GraphModule, not in the JSON
     aten: Any = field(default=None, repr=False, compare=False)  # live torch.fx.GraphModule or Graph, not in the JSON

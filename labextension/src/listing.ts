@@ -2,7 +2,7 @@
 
 import { h } from './dom';
 import { highlightInto, Language } from './highlight';
-import { Mark, MarkKind } from './schema';
+import { Mark, MarkKind, Report } from './schema';
 
 export const MARK_WORDS: { [kind in MarkKind]: string } = {
   captured: 'compiled', eager: 'runs eager', break: 'graph break', guard: 'pinned a guard'
@@ -32,11 +32,35 @@ export function markElement(marks: Mark[]): HTMLElement {
   return h(`span.tc-mark.tc-mark-${marks[0].kind}${ring}`, { title: sentence, role: 'img', 'aria-label': sentence });
 }
 
+/** The line's share of the time, as words and as a colour behind them. */
+function heatElement(share: number | undefined): HTMLElement | null {
+  return share === undefined || share < 0.005 ? null : h('span.tc-heat', {
+    title: `${Math.round(share * 100)} % of the time of the generated kernels`, style: { '--tc-heat': `${Math.round(12 + share * 60)}%` }
+  }, `${Math.round(share * 100)} %`);
+}
+
+/** A kernel's time goes in equal parts to the lines of the code whose operations it holds. */
+export function heatOf(report: Report, here: (file: string) => boolean): Map<number, number> {
+  const heat = new Map<number, number>();
+  let total = 0;
+  for (const k of report.kernels) {
+    const time = (k.seconds ?? 0) * k.launches;
+    const lines = k.lines.filter(([file]) => here(file));
+    total += time;
+    for (const [, line] of lines) {
+      heat.set(line, (heat.get(line) ?? 0) + time / lines.length);
+    }
+  }
+  return new Map([...heat].map(([line, time]) => [line, total ? time / total : 0]));
+}
+
 export interface ListingOptions {
   label: string;
   language: Language;
   firstLine?: number;
   marks?: Map<number, Mark[]>;
+  /** Share of the kernels' time that a line's operations take, 0 to 1. */
+  heat?: Map<number, number>;
   onLine?: (line: number) => void;
 }
 
@@ -64,7 +88,7 @@ export class Listing {
       highlightInto(code, line || ' ', options.language);
       const row = h('div.tc-line', { id: `${prefix}-${number}`, role: options.onLine ? 'option' : null, 'data-line': number },
         options.marks ? h('span.tc-gutter', null, marks ? markElement(marks) : null) : null,
-        h('span.tc-lineno', { 'aria-hidden': 'true' }, number), code);
+        h('span.tc-lineno', { 'aria-hidden': 'true' }, number), code, heatElement(options.heat?.get(number)));
       this.rows.set(number, row);
       this.element.appendChild(row);
     });

@@ -88,6 +88,18 @@ export interface SizeSymbol {
   line: number | null;
 }
 
+/** What one graph pass changed; texts of nodes. */
+export interface GraphPass {
+  name: string;
+  point: string;
+  seconds: number;
+  before: number;
+  after: number;
+  removed: string[];
+  added: string[];
+  more: number;
+}
+
 export interface Graph {
   name: string;
   frame: number | null;
@@ -100,6 +112,7 @@ export interface Graph {
   symbols: SizeSymbol[];
   unfused: [string, string, string][];
   kernels: number[];
+  passes?: GraphPass[];
 }
 
 export interface FrameRef {

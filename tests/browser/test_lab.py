@@ -125,6 +125,10 @@ def test_bytecode_beside_the_code(running: Lab) -> None:
     report.locator(".tc-pane:has(strong:text-is('Cell')) .tc-line[data-line='2']").click()
     assert pane.locator(".tc-line.tc-selected").count() > 3
     running.shot("lab-code", report)
+    report.locator(".tc-tab:has-text('graph')").click()
+    report.locator(".tc-passes summary").click()
+    assert "operation" in report.locator(".tc-passes").inner_text()
+    running.shot("lab-passes", report)
     running.check()
 
 

@@ -6,6 +6,7 @@ import { Level, mainGraph, Model, Place } from '../selection';
 import { GraphNode } from '../schema';
 import { kernelColour, onThemeChange } from '../theme';
 import { VirtualList } from '../virtual';
+import { passesElement } from './passes';
 import { GraphCanvas, measure } from './canvas';
 import { Box, Layout, layout } from './layout';
 import { buildTree, Group, initiallyOpen, size, Tree } from './tree';
@@ -34,6 +35,7 @@ export class GraphView {
   private nodes: GraphNode[] = [];
   private chosen: GraphNode[] = [];
   private toolbar = h('div.tc-toolbar');
+  private passes = h('div');
   private stage = h('div.tc-graph-stage');
   private details = h('div.tc-graph-details', { 'aria-live': 'polite' });
   private tip = h('div.tc-tip', { role: 'tooltip' });
@@ -65,7 +67,7 @@ export class GraphView {
     this.element = h('div.tc-graph', null, this.toolbar,
       h('div.tc-graph-body', null, this.stage, h('div.tc-graph-table', null,
         h('div.tc-row.tc-row-head', { 'aria-hidden': 'true' }, ['name', 'operation', 'type', 'kernel', 'line'].map(t => h('span', null, t))),
-        this.list.element), this.details));
+        this.list.element), this.details), this.passes);
     this.buildToolbar();
     this.load(false);
     this.stop.push(onThemeChange(() => requestAnimationFrame(() => {
@@ -86,6 +88,8 @@ export class GraphView {
   private buildToolbar(): void {
     const { model, state } = this;
     clear(this.toolbar);
+    clear(this.passes);
+    append(this.passes, [passesElement(model.report.graphs[state.graph]?.passes)]);
     const graphs = model.report.graphs;
     if (graphs.length > 1) {
       const chooser = h('select.tc-select', { 'aria-label': 'Graph' }, graphs.map((g, i) =>

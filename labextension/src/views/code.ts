@@ -3,7 +3,7 @@
 import { append, button, clear, empty, h } from '../dom';
 import { frameWords, tensorType } from '../format';
 import { Language } from '../highlight';
-import { Listing, marksByLine } from '../listing';
+import { heatOf, Listing, marksByLine } from '../listing';
 import { GraphNode } from '../schema';
 import { mainGraph, Place } from '../selection';
 import { kernelColour } from '../theme';
@@ -56,7 +56,7 @@ export function codeView({ model, memory }: ViewContext): View {
     }
     cell = new Listing(report.source.text, {
       label: 'The code of the cell', language: 'python', firstLine: report.source.first_line,
-      marks: marksByLine(report.marks.filter(m => model.isHere(m.file))),
+      marks: marksByLine(report.marks.filter(m => model.isHere(m.file))), heat: heatOf(report, f => model.isHere(f)),
       onLine: line => model.selectLine(report.source.file, line, 'cell')
     });
     body.append(cell.element);

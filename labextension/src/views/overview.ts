@@ -3,7 +3,7 @@
 import { Child, empty, h, prose, section, table } from '../dom';
 import { engineBars, stackedBar, stageBar } from '../figures';
 import { count, place, plural, seconds } from '../format';
-import { Listing, marksByLine, MARK_WORDS } from '../listing';
+import { heatOf, Listing, marksByLine, MARK_WORDS } from '../listing';
 import { CallTiming, Change, Finding, MarkKind, Report } from '../schema';
 import { diffLines, fixElement } from './fix';
 import { View, ViewContext } from './view';
@@ -19,7 +19,7 @@ export function overview(context: ViewContext): View {
     const here = report.marks.filter(m => model.isHere(m.file));
     const listing = new Listing(source.text, {
       label: 'The code of the cell, with marks', language: 'python', firstLine: source.first_line,
-      marks: marksByLine(here), onLine: line => model.selectLine(source.file, line, code)
+      marks: marksByLine(here), heat: heatOf(report, f => model.isHere(f)), onLine: line => model.selectLine(source.file, line, code)
     });
     const follow = () => {
       const { file, line } = model.place;

@@ -1,0 +1,32 @@
+/** What each graph pass changed: a slider through the passes, and the nodes before and after. */
+
+import { append, clear, h } from '../dom';
+import { count, plural, seconds } from '../format';
+import { GraphPass } from '../schema';
+import { diffLines } from '../views/fix';
+
+const POINTS: { [point: string]: string } = { recorded: 'before decomposition', decomposed: 'after decomposition' };
+
+export function passesElement(passes: GraphPass[] | undefined): HTMLElement | null {
+  if (!passes?.length) {
+    return null;
+  }
+  const changed = passes.filter(p => p.removed.length || p.added.length);
+  const out = h('div', { 'aria-live': 'polite' });
+  const slider = h('input', { type: 'range', min: 0, max: passes.length - 1, value: passes.indexOf(changed[0] ?? passes[0]), 'aria-label': 'Graph pass' }) as HTMLInputElement;
+  const show = () => {
+    const p = passes[Number(slider.value)];
+    slider.setAttribute('aria-valuetext', p.name);
+    clear(out);
+    append(out, [
+      h('p', null, h('code', null, p.name), h('span.tc-muted', null, ` ${POINTS[p.point] ?? p.point}, ${Number(slider.value) + 1} of ${passes.length}: `),
+        p.before === p.after ? plural(p.after, 'operation') : `${count(p.before)} → ${plural(p.after, 'operation')}`, h('span.tc-muted', null, `, ${seconds(p.seconds)}`)),
+      p.removed.length || p.added.length ? diffLines([...p.removed.map((t): [string, string] => ['-', t]), ...p.added.map((t): [string, string] => ['+', t])])
+        : h('p.tc-empty', null, 'It changed nothing here.'),
+      p.more ? h('p.tc-muted', null, `and ${plural(p.more, 'more line')}`) : null
+    ]);
+  };
+  slider.oninput = show;
+  show();
+  return h('details.tc-passes', null, h('summary', null, `What the graph passes changed (${changed.length} of ${passes.length} did)`), slider, out);
+}
