@@ -5,7 +5,9 @@ from __future__ import annotations
 import collections
 import enum
 import functools
+import threading
 import types
+import weakref
 import weakref
 from typing import TYPE_CHECKING, Any
 
@@ -146,7 +148,8 @@ def _class_attribute(m: Machine, cls: type, name: str) -> Any:
         getter = _lookup(meta, "__getattr__")
         if isinstance(getter, types.FunctionType):
             return m.call(getter, [cls, name])
-        world.guard(world.anchor(cls), "HASATTR", (name, False), "missing class attribute")
+        if cls.__flags__ & _HEAP_TYPE:                   # classes of C stay as they are
+            world.guard(world.anchor(cls), "HASATTR", (name, False), "missing class attribute")
         raise Raised(AttributeError(f"type object '{cls.__name__}' has no attribute '{name}'"))
     made = id(cls) in world.made
     if isinstance(raw, types.FunctionType):
@@ -244,7 +247,14 @@ def _instance_dict(obj: Any) -> dict | None:
     return d if isinstance(d, dict) else None
 
 
+def _refuse_own_lookup(t: type) -> None:
+    """Break for objects of C that keep their attributes somewhere else: per thread, or in the object that they stand for."""
+    if issubclass(t, (threading.local, weakref.ProxyType, weakref.CallableProxyType)):
+        raise Break("unknown_object", f"an attribute of a {t.__name__} is used, which keeps it in its own way", "read it outside of the compiled region")
+
+
 def _instance_attribute(m: Machine, obj: Any, t: type, name: str) -> Any:
+    _refuse_own_lookup(t)
     custom = _lookup(t, "__getattribute__")
     if isinstance(custom, types.FunctionType):
         try:
@@ -330,8 +340,6 @@ def _guard_absent(m: Machine, obj: Any, t: type, source: Any, name: str) -> None
     if _reads_own_code(t, name) or (isinstance(custom, types.FunctionType) and custom is not _module_getattr):
         if d is not None:
             m.world.guard(S.attr(source, "__dict__"), "LACKS", name, "missing attribute")
-        if _lookup(t, name) is MISSING:
-            m.world.guard(m.world.anchor(t), "HASATTR", (name, False), "missing attribute")
     else:
         m.world.guard(source, "HASATTR", (name, False), "missing attribute")
 
@@ -475,6 +483,7 @@ def set_attribute(m: Machine, obj: Any, name: str, value: Any) -> None:
             m.native(setattr, obj, name, value)
             return
         raise Break("mutation", f"an attribute of the class {obj.__name__} is set")
+    _refuse_own_lookup(t)
     custom = _lookup(t, "__setattr__")
     if custom is _module_setattr:
         _set_module_attribute(m, obj, name, value)

@@ -578,3 +578,69 @@ def test_modules_with_getattr():
     same(run(fn, X), fn(X))
     assert len(run.captures) == 3 and not run.breaks and not run.skips
     settings._values["scale"], vars(lazy)["_values"]["scale"] = 2, 3
+
+
+def test_attributes_of_thread_locals_and_proxies():
+    import threading
+    import weakref
+    local = threading.local()
+    local.scale = 3
+    target = Ranked(4)
+    proxy = weakref.proxy(target)
+
+    def fn(x):
+        try:
+            y = x * local.scale
+        except AttributeError:
+            y = x * 0
+        local.seen = 1
+        return y + proxy.rank, hasattr(local, "missing"), local.seen
+
+    run = Runner()
+    for scale in (3, 3, 5):
+        local.scale = scale
+        same(run(fn, X), fn(X))
+
+
+def missing_class_attributes(x):
+    kinds = [type(len), type(abs), type(x), int, Ranked]
+    return x + 1, [hasattr(k, "__annotations__") for k in kinds], [hasattr(k, "nothing") for k in kinds]
+
+
+def test_missing_attributes_of_native_classes():
+    test_one_graph(missing_class_attributes)
+
+
+class Answering:
+    def __getattr__(self, name):
+        if name.startswith("known"):
+            return 3
+        raise AttributeError(name)
+
+
+answering = Answering()
+
+
+def names_that_only_classes_have(x):
+    return x + answering.known, hasattr(answering, "__name__"), hasattr(answering, "mro"), hasattr(len, "__annotations__"), hasattr(x, "__name__")
+
+
+def test_names_that_only_classes_have():
+    test_one_graph(names_that_only_classes_have)
+
+
+def test_a_name_put_into_the_class_later():
+    class Late(Answering):
+        pass
+
+    thing = Late()
+
+    def fn(x):
+        return x * thing.known_scale
+
+    run = Runner()
+    same(run(fn, X), X * 3)
+    Late.known_scale = 5
+    same(run(fn, X), X * 5)
+    thing.known_scale = 7
+    same(run(fn, X), X * 7)
