@@ -1,5 +1,6 @@
 """Graph breaks: the right line and remedy, the rest still captured, values equal to eager."""
 import itertools
+import re
 import time
 
 import pytest
@@ -472,3 +473,45 @@ def test_breaks_in_odd_places(fn):
     for x in (X, X + 1, X - 1, X):
         same(run(fn, x), fn(x))
     assert run.breaks and len(run.graphs) >= 2, "what lies before and behind is captured"
+
+
+def parse(text):
+    """Native code that fails for some texts, and that capture knows nothing about."""
+    return re.compile(text).groups
+
+
+def handler_after_native_error(x, text, notes):
+    y = torch.sin(x)
+    try:
+        n = parse(text)
+        y = y + n
+    except re.error as e:
+        notes.append(str(e))
+        y = torch.cos(y)  # handler
+    finally:
+        notes.append("finally")
+    return torch.tanh(y)  # end
+
+
+def handler_around_a_loop(x, texts, notes):
+    n = 0
+    try:
+        for text in texts:
+            x = torch.sin(x)
+            n = n + parse(text) + bool(x.sum() > 100)
+        y = x * 2
+    except re.error as e:
+        notes.append((str(e), n))
+        y = torch.cos(x)  # handler
+    return torch.tanh(y) + n  # end
+
+
+@pytest.mark.parametrize("fn,good,bad", [(handler_after_native_error, "(a)", "("), (handler_around_a_loop, ["(a)", "b"], ["(a)", "(", "c"])], ids=["call", "loop"])
+def test_handlers_of_native_errors_are_captured(fn, good, bad):
+    run = Runner()
+    for text in (good, bad, good, bad):
+        a, b = [], []
+        same(run(fn, X, text, a), fn(X, text, b))
+        assert a == b
+    lines = set().union(*graphs_by_line(run))
+    assert {line(fn, "# handler"), line(fn, "# end")} <= lines, run.skips

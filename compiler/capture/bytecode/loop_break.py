@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from types import CodeType
 from typing import Any, Callable, Collection, Iterable
 
-from .flow import Kinds, analyse, bind, reachable, successors, transfer
+from .flow import LASTI, PREV_EXC, VALUE, Kinds, analyse, bind, reachable, successors, transfer
 from .instructions import Handler, Instruction, decode
 from .loops import Loop
 from .regions import CannotOutline, Plan, RegionSpec, emit_region_call, make_region
@@ -60,15 +60,17 @@ def make_loop_break(code: CodeType, loop: Loop, nulls: Collection[int] = (), bou
         if way.ending is None:
             way.resume = resume_at(code, bytecode, way.target, way.kinds, way.must, way.may & ~way.must)
     outer = plan.outer
-    handled = reachable(bytecode, outer.target.index) if outer is not None else set()
+    caught = _caught(code, plan, kinds, mask)
+    handled = reachable(bytecode, outer.target.index) if outer is not None and caught is None else set()
     used = set(handled).union(*(way.ending or () for way in ways.values()))
     closure = set(cells_used(bytecode, used)) | set(region.closure)
     for way in ways.values():
         closure |= set(way.resume.closure if way.resume is not None else ())
+    closure |= set(caught.closure if caught is not None else ())
     params = params_for(bytecode, kinds, mask & live & plain)
     splice = Splice(bytecode, params, sorted(closure), bytecode.instructions[loop.head].positions)
     restore(splice, kinds, params, splice.closure, mask)
-    _emit(splice, plan, region, ways, outer, handled, dispatch)
+    _emit(splice, plan, region, ways, outer, handled, dispatch, caught)
     return LoopBreakSpec(splice.finish(), loop.head, params, splice.closure, kinds, mask, 0, region,
                          tuple(way.resume for way in ways.values() if way.resume is not None))
 
@@ -116,11 +118,7 @@ def make_native_loop(code: CodeType, loop: Loop, nulls: Collection[int] = (), bo
 def _ways(plan: Plan, kinds: Kinds, bound: int) -> dict[int, _Way]:
     """Where the loop goes on, by index; what the body does not touch is bound or not as it was before."""
     bytecode, loop, flow = plan.bytecode, plan.loop, plan.flow
-    touched = 0
-    for index in plan.members:
-        ins = bytecode.instructions[index]
-        if ins.op in ("STORE_FAST", "DELETE_FAST", "LOAD_FAST_AND_CLEAR", "MAKE_CELL"):
-            touched |= 1 << ins.slot
+    touched = _touched(plan)
     base = kinds[:plan.base]
     ways: dict[int, _Way] = {}
 
@@ -142,8 +140,29 @@ def _ways(plan: Plan, kinds: Kinds, bound: int) -> dict[int, _Way]:
     return ways
 
 
+def _caught(code: CodeType, plan: Plan, kinds: Kinds, bound: int) -> ResumeSpec | None:
+    """Where an exception that leaves the loop goes on: in the handler around it, behind PUSH_EXC_INFO; None where there is none."""
+    outer, bytecode, flow = plan.outer, plan.bytecode, plan.flow
+    if outer is None or outer.target.op != "PUSH_EXC_INFO":
+        return None
+    touched, target = _touched(plan), outer.target.index
+    must, may = bound & ~touched | flow.must[target] & touched, bound & ~touched | flow.may[target] & touched
+    after = (*kinds[:outer.depth], *((LASTI,) if outer.lasti else ()), PREV_EXC, VALUE)
+    return resume_at(code, bytecode, target + 1, after, must, may & ~must)
+
+
+def _touched(plan: Plan) -> int:
+    """Slots that the body may fill or empty; the loop's head may bind its variable, too."""
+    touched = 0
+    for index in (plan.loop.head, *plan.members):
+        ins = plan.bytecode.instructions[index]
+        if ins.op in ("STORE_FAST", "DELETE_FAST", "LOAD_FAST_AND_CLEAR", "MAKE_CELL"):
+            touched |= 1 << ins.slot
+    return touched
+
+
 def _emit(splice: Splice, plan: Plan, region: RegionSpec, ways: dict[int, _Way], outer: Handler | None, handled: set[int],
-          dispatch: Callable[..., Any]) -> None:
+          dispatch: Callable[..., Any], caught: ResumeSpec | None) -> None:
     bytecode, loop = plan.bytecode, plan.loop
     handler = None if outer is None else Handler(bytecode.instructions[loop.head], outer.depth, outer.lasti)     # target set below
     landings = {target: Instruction("NOP", positions=splice.position) for target in ways}
@@ -165,5 +184,8 @@ def _emit(splice: Splice, plan: Plan, region: RegionSpec, ways: dict[int, _Way],
         else:
             assert way.resume is not None
             emit_tail(splice, way.resume, dispatch)
-    if handler is not None:
+    if handler is not None and caught is not None:
+        handler.target = splice.emit("PUSH_EXC_INFO")
+        emit_tail(splice, caught, dispatch)
+    elif handler is not None:
         handler.target = splice.copy(handled)[outer.target.index]

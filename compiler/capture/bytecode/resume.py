@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 from types import CellType, CodeType, FunctionType
 from typing import Any, Callable, Collection, Iterable, Sequence
 
-from .flow import EXC, MAYBE, NULL, PREV_EXC, VALUE, Kinds, analyse, reachable, slots_in, transfer
+from .flow import EXC, LASTI, MAYBE, NULL, PREV_EXC, VALUE, Kinds, analyse, reachable, slots_in, transfer
 from .instructions import Bytecode, Handler, Instruction, decode
 from .memo import CodeMemo
 from .splice import CannotResume, Param, Splice, cells_used, check_first_cell, check_supported, delete_if_unbound, push_or_unbound
@@ -292,7 +292,7 @@ def make_break(code: CodeType, index: int, nulls: Collection[int] = (), bound: I
 
     dispatch: called as dispatch(resume_function, *arguments); None: the resume function is called itself. With `finish_short`, an ending
     that only returns a value known by then (`return None` after the last call) is executed in place.
-    An exception of the instruction goes to copies of the original's handlers, inside the break function.
+    An exception of the instruction goes on in a resume function that starts in the handler.
     """
     bytecode = decode(code)
     check_supported(bytecode, locals_are_globals)
@@ -302,7 +302,8 @@ def make_break(code: CodeType, index: int, nulls: Collection[int] = (), bound: I
     check_first_cell(bytecode)
     ins = bytecode.instructions[index]
     params = params_for(bytecode, kinds, mask & live & plain)
-    handled = reachable(bytecode, ins.handler.target.index) if ins.handler is not None else set()
+    caught = _caught(code, bytecode, ins, kinds, mask)
+    handled = reachable(bytecode, ins.handler.target.index) if ins.handler is not None and caught is None else set()
     nexts: list[tuple[bool, ResumeSpec | None, list[int] | None]] = []
     if ins.op not in ("RETURN_VALUE", "RAISE_VARARGS", "RERAISE"):
         for jump in ((False, True) if ins.is_conditional else (True,) if ins.is_jump else (False,)):
@@ -314,16 +315,27 @@ def make_break(code: CodeType, index: int, nulls: Collection[int] = (), bound: I
     used = set(handled) | {index}
     for _, _, ending in nexts:
         used |= set(ending or ())
-    closure = set(cells_used(bytecode, used))
+    closure = set(cells_used(bytecode, used)) | set(caught.closure if caught is not None else ())
     for _, resume, _ in nexts:
         closure |= set(resume.closure if resume is not None else ())
     splice = Splice(bytecode, params, sorted(closure), ins.positions)
     restore(splice, kinds, params, splice.closure, mask)
-    _emit_body(splice, bytecode, ins, handled, nexts, dispatch)
+    _emit_body(splice, bytecode, ins, handled, nexts, dispatch, caught)
     return BreakSpec(splice.finish(), index, params, splice.closure, kinds, mask, successors=tuple(r for _, r, _ in nexts if r is not None))
 
 
-def _emit_body(splice: Splice, bytecode: Bytecode, ins: Instruction, handled: set[int], nexts: list, dispatch: Callable[..., Any] | None) -> None:
+def _caught(code: CodeType, bytecode: Bytecode, ins: Instruction, kinds: Kinds, bound: int) -> ResumeSpec | None:
+    """Where an exception of `ins` goes on: in the handler, behind the instruction that makes the exception the handled one. None where
+    there is no handler, or one of the short ones without that instruction, which are copied."""
+    handler = ins.handler
+    if handler is None or handler.target.op != "PUSH_EXC_INFO":
+        return None
+    after = (*kinds[:handler.depth], *((LASTI,) if handler.lasti else ()), PREV_EXC, VALUE)
+    return resume_at(code, bytecode, handler.target.index + 1, after, bound)
+
+
+def _emit_body(splice: Splice, bytecode: Bytecode, ins: Instruction, handled: set[int], nexts: list, dispatch: Callable[..., Any] | None,
+               caught: ResumeSpec | None) -> None:
     # 3.13 looks up the handler of a call that raises one code unit before it, so the handler must cover something there
     lead = splice.emit("NOP")
     native = _emit_native(splice, ins)
@@ -337,7 +349,11 @@ def _emit_body(splice: Splice, bytecode: Bytecode, ins: Instruction, handled: se
             entry = emit_tail(splice, resume, dispatch)
         if jump:
             native.target = entry
-    if ins.handler is not None:
+    if ins.handler is not None and caught is not None:
+        catch = splice.emit("PUSH_EXC_INFO")
+        emit_tail(splice, caught, dispatch)
+        native.handler = lead.handler = Handler(catch, ins.handler.depth, ins.handler.lasti)
+    elif ins.handler is not None:
         copies = splice.copy(handled)
         native.handler = lead.handler = Handler(copies[ins.handler.target.index], ins.handler.depth, ins.handler.lasti)
 
