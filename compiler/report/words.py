@@ -16,7 +16,7 @@ _WATCHED_ROOTS = ("global", "function", "const", "builtin")
 
 def short(x: Any, limit: int = 80) -> str:
     """A value as short text that never prints a tensor's data."""
-    if type(x).__name__ in ("Tensor", "Parameter") or hasattr(x, "data_ptr"):
+    if not isinstance(x, type) and (type(x).__name__ in ("Tensor", "Parameter") or hasattr(x, "data_ptr")):
         return f"{type(x).__name__}{list(getattr(x, 'shape', []))}"
     name = getattr(x, "__qualname__", None)
     if isinstance(x, type) or callable(x) and name:

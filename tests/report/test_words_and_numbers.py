@@ -77,3 +77,9 @@ def test_files_get_short_names(tmp_path, monkeypatch):
         assert label("/tmp/cell.py") == "In[7]" and cell_number("In[7]") == 7 and cell_number("x") is None
     finally:
         set_cell_labels(None)
+
+
+def test_short_text_of_a_tensor_class():
+    import torch
+    from tcompile.compiler.report.words import short
+    assert short(torch.Tensor) == "Tensor" and short(torch.zeros(2, 3)) == "Tensor[2, 3]"
