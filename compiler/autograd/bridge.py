@@ -120,7 +120,7 @@ class GradGraph:
         try:
             diff = self.function.apply(everything, *inputs)
         except Exception as e:
-            e._tcompile_final = bool(everything)             # type: ignore[attr-defined]   raised by a hook for saved tensors: not the graph's
+            e._tcompile_final = bool(everything)             # type: ignore[attr-defined]  # raised by a hook for saved tensors: not the graph's
             raise
         plan = self.joint.outputs
         for i, d in plan.writes:

@@ -153,10 +153,10 @@ def while_loop_(m: Machine, cond_fn: Any, body_fn: Any, carried_inputs: Any, **k
     lifted = list({n: None for nodes in lifted_of for n in nodes})
     if any(isinstance(n.meta.get("val"), TraceTensor) and n.meta["val"].requires_grad for n in lifted) and torch.is_grad_enabled():
         raise Break("higher_order", "torch.while_loop uses tensors that need a gradient")
-    modules = [_with_more_inputs(b, len(tensors), lifted) for b in bodies]
+    condition, step = (_with_more_inputs(b, len(tensors), lifted) for b in bodies)
     results = tuple(stand_in(m, t, requires_grad=False) for t in out)
     graph = m.graph
-    node = graph.graph.call_function(WhileLoopCall(*modules, len(tensors)), (*[graph.arg(t) for t in tensors], *lifted))
+    node = graph.graph.call_function(WhileLoopCall(condition, step, len(tensors)), (*[graph.arg(t) for t in tensors], *lifted))
     stack, module = m.stack_positions(), m.module_path
     node.meta.update(val=results, stack=stack, module=module)
     graph.calls += 1
