@@ -257,7 +257,8 @@ class World:
         for source, value in self.float_sources.items():
             pinned = self.env.pinned_floats.get(source)
             if pinned is not None:
-                guards.append(Guard(source, "EQUALS", value, *pinned, "the number itself is used"))
+                file, line = pinned
+                guards.append(Guard(source, "EQUALS", value, file, line, "the number itself is used"))
             else:
                 guards.append(Guard(source, "FLOAT", tuple(self.env.float_facts.get(source, ())), None, None, "passed to the graph"))
         return guards

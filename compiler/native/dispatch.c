@@ -56,6 +56,7 @@ static PyMemberDef entry_members[] = {
     {"fn", T_OBJECT, offsetof(Entry, fn), READONLY, "called as fn(func, *parameters)"},
     {"meta", T_OBJECT, offsetof(Entry, meta), 0, "whatever the compiler keeps with it"},
     {"hits", T_ULONGLONG, offsetof(Entry, hits), 0, "calls it served"},
+    {"switches", T_ULONGLONG, offsetof(Entry, switches), 0, "calls on which it took over from another entry"},
     {NULL, 0, 0, 0, NULL},
 };
 
@@ -149,6 +150,7 @@ static Entry *lookup(CodeCache *c, PyObject *func, PyObject *const *args, Py_ssi
                     memmove(c->entries + 1, c->entries, (size_t)i * sizeof *c->entries);
                     c->entries[0] = e;
                     c->version++;
+                    e->switches++;
                 }
                 Py_XDECREF(failures);
                 return e;

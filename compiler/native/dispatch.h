@@ -6,7 +6,7 @@
 typedef struct {
     PyObject_HEAD
     PyObject *program, *fn, *meta, *dict;
-    unsigned long long hits;
+    unsigned long long hits, switches;      /* switches: calls on which it took over from another entry */
 } Entry;
 
 typedef struct {

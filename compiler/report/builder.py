@@ -529,6 +529,8 @@ class ReportBuilder:
         for row, entry in zip(r.entries, self._entries):
             hits = getattr(entry, "hits", None)
             row.hits = hits if isinstance(hits, int) else row.hits
+            switches = getattr(entry, "switches", None)
+            row.switches = switches if isinstance(switches, int) else row.switches
         r.guards = self._guard_rows() + self._adopted_guards
         for i in self._ran_eager:
             r.graphs[i].ran = "eager"

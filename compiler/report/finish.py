@@ -132,6 +132,25 @@ def numerics_findings(r: Any) -> list[s.Finding]:
     return [s.Finding("warning", text, "compile with options={'emulate_precision': True}", "numerics", worst.line)]
 
 
+_PING_PONG = 8  # switches between entries, and one in so many calls, from which on it is worth a word
+
+
+def _ping_pong(r: Any) -> list[s.Finding]:
+    """Frames whose calls go back and forth between entries: each switch first evaluates the guards of the entry before."""
+    out = []
+    for i, f in enumerate(r.frames):
+        entries = [r.entries[n] for n in f.entries]
+        switches, calls = sum(e.switches or 0 for e in entries), sum(e.hits or 0 for e in entries)
+        if switches < _PING_PONG or switches * _PING_PONG < calls:
+            continue
+        last = next((c for c in reversed(r.recompiles) if c.frame == i), None)
+        what = f": {_subject(last)} goes back and forth ({last.expected} ↔ {last.got})" if last is not None else ""
+        text = f"{_called(f.name)} switched {plural(switches, 'time')} between its {len(entries)} entries in {plural(calls, 'call')}{what}"
+        cost = max((e.guard_seconds or 0.0 for e in entries), default=0.0) * switches
+        out.append(s.Finding("info", text, last.suggestion if last is not None else "", f"frames/{i}", f.line, cost or None))
+    return out
+
+
 def _findings(r: Any) -> list[s.Finding]:
     out = numerics_findings(r)
     told = set()
@@ -159,6 +178,7 @@ def _findings(r: Any) -> list[s.Finding]:
                     f.line,
                 ),
             )
+    out += _ping_pong(r)
     by_cause: dict[tuple, list[int]] = {}
     for i, c in enumerate(r.recompiles):
         by_cause.setdefault((c.frame, _subject(c)), []).append(i)

@@ -122,6 +122,7 @@ class Entry:
     seconds: float = 0.0
     inlined: list[str] = field(default_factory=list)
     guard_seconds: float | None = None  # cost of checking the guards once
+    switches: int | None = None  # calls on which it took over from another entry of the frame: many mean ping-pong
 
 
 @dataclass

@@ -57,7 +57,7 @@ class PythonEntry:
     def __init__(self, program: Any, fn: Callable, meta: Any = None) -> None:
         if not callable(fn):
             raise TypeError("Entry: fn must be callable")
-        self.program, self.fn, self.meta, self.hits = program, fn, meta, 0
+        self.program, self.fn, self.meta, self.hits, self.switches = program, fn, meta, 0, 0
 
 
 class PythonCodeCache:
@@ -95,6 +95,7 @@ class PythonCodeCache:
             if failed == -1:
                 if self._entries and entry is not self._entries[0] and entry in self._entries:
                     self._entries = [entry, *(e for e in self._entries if e is not entry)]
+                    entry.switches += 1
                 return entry
             failures.append((entry, failed))
         self.last_failures = failures

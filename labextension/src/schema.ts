@@ -50,6 +50,7 @@ export interface Entry {
   seconds: number;
   inlined: string[];
   guard_seconds: number | null;
+  switches?: number | null;
 }
 
 export interface GraphData {

@@ -1,0 +1,38 @@
+"""Guards in the report: their measured cost, and calls that go back and forth between entries."""
+
+import torch
+
+import tcompile
+
+
+def test_cost_is_measured_for_each_guard_and_the_whole():
+    m = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.ReLU())
+    r = tcompile.explain(m, backend="eager")(torch.randn(2, 3))
+    entry = r.entries[0]
+    assert entry.guard_seconds is not None and 2e-8 < entry.guard_seconds < 1e-3
+    by_kind = {g.kind: g for g in r.guards}
+    assert by_kind["TENSOR"].cls == "checked" and by_kind["TENSOR"].ns > 0
+    assert by_kind["STATE"].cls == "checked" and by_kind["STATE"].ns > 0
+    watched = [g for g in r.guards if g.cls == "watched"]
+    assert watched and all(g.ns is not None and g.ns >= 0 for g in watched)
+    assert sum(g.ns for g in r.guards) < 20 * entry.guard_seconds * 1e9
+    assert "µs a call" in r.text() if hasattr(r, "text") else "µs a call" in str(r)
+
+
+def test_ping_pong_is_a_finding():
+    m = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Dropout(0.0))
+    x = torch.randn(2, 3)
+    with tcompile.record() as builder:
+        c = tcompile.compile(m, backend="eager")
+        for i in range(40):
+            m.train(i % 2 == 0)
+            c(x)
+    r = builder.report()
+    assert len(r.entries) == 2 and sum(e.switches for e in r.entries) == 38
+    assert any("switched 38 times between its 2 entries" in f.text and "training" in f.text for f in r.findings)
+    with tcompile.record() as builder:
+        c = tcompile.compile(m, backend="eager")
+        for i in range(40):
+            m.train(i < 20)
+            c(x)
+    assert not any("switched" in f.text for f in builder.report().findings)
