@@ -8,7 +8,6 @@ import functools
 import threading
 import types
 import weakref
-import weakref
 from typing import TYPE_CHECKING, Any
 
 import torch
