@@ -223,6 +223,8 @@ class Lowering:
         if value.dtype != dtype:
             value = cast(value, dtype)
         _supported(dtype, value)
+        if stride is not None and any(type(st) is int and st == 0 and not is_one(n) for n, st in zip(shape, stride)):
+            stride = None                                # a copy of something expanded: its elements do not coincide
         b = self._buffer(self._node_name() + suffix, tuple(shape), dtype, stride)
         axes = memory_order(b.shape, b.stride)
         idx = flat_index(b.shape, b.stride)

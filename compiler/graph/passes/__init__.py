@@ -11,6 +11,7 @@ from ..aten import AtenGraph
 from . import clean, fold
 from .attention import attention
 from .layout import channels_last
+from .scatters import slices_of_scatters
 
 __all__ = ["PASSES", "insert", "remove", "run_passes", "pass_names", "fingerprint"]
 
@@ -22,6 +23,7 @@ PASSES: list[tuple[str, str, Pass]] = [
     ("dce_recorded", "recorded", clean.dead_code),
     ("attention", "recorded", attention),
     ("constant_folding", "decomposed", fold.constant_folding),
+    ("slices_of_scatters", "decomposed", slices_of_scatters),
     ("no_ops", "decomposed", clean.no_ops),
     ("view_chains", "decomposed", clean.view_chains),
     ("cse", "decomposed", clean.common_subexpressions),

@@ -46,7 +46,7 @@ def hint(lo: Lowering, s: Any) -> int:
 def in_memory(lo: Lowering, x: Ref) -> Ref | None:
     """The operand as a strided view of a buffer, so that nothing is computed inside the product; None where elements coincide."""
     v = strided(x)
-    if v is None:
+    if v is None or not same(v[2], 0):                   # (as a view with an offset: steps of a sequence share one kernel)
         x = ref_of_buffer(lo.realise(x))
         v = strided(x)
     if v is None or any(type(st) is int and st == 0 for st, s in zip(v[1], x.shape) if not is_one(s)):
