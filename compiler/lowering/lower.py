@@ -223,8 +223,6 @@ class Lowering:
         if value.dtype != dtype:
             value = cast(value, dtype)
         _supported(dtype, value)
-        if stride is not None and any(type(st) is int and st == 0 and not is_one(n) for n, st in zip(shape, stride)):
-            stride = None                                # a copy of something expanded: its elements do not coincide
         b = self._buffer(self._node_name() + suffix, tuple(shape), dtype, stride)
         axes = memory_order(b.shape, b.stride)
         idx = flat_index(b.shape, b.stride)
@@ -234,7 +232,10 @@ class Lowering:
     def pointwise(self, value: Value, k: int | None = None) -> Ref:
         """`value` as the node's own result (or its k-th): shape, dtype and strides from the node."""
         m = self.meta(k=k)
-        return self.store(value, shape_of(m.shape), m.dtype, strides_of(m), f"_{k}" if k is not None else "")
+        shape, stride = shape_of(m.shape), strides_of(m)
+        if any(type(st) is int and st == 0 and not is_one(n) for n, st in zip(shape, stride)):
+            stride = None                                # a copy of something expanded: its elements do not coincide
+        return self.store(value, shape, m.dtype, stride, f"_{k}" if k is not None else "")
 
     def reduce(self, op: str, value: Value, src_shape: Sequence[Any], dims: Sequence[int], keepdim: bool,
                stride: Sequence[Any] | None = None, suffix: str = "", logical_order: bool = False) -> Ref:
