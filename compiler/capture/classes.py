@@ -81,11 +81,10 @@ def construct(m: Machine, cls: type, args: list, kwargs: dict) -> Any:
             return obj
     else:
         obj = _native_new(m, cls, args, kwargs, init)
-        if obj is not None and init is not MISSING and not isinstance(init, types.FunctionType) and init is not object.__init__ \
-                and type(obj) is cls and issubclass(cls, (list, dict, set)):
-            m.native(init, obj, *[m.plain(a) if not isinstance(a, InlineGenerator) else a for a in args], **kwargs)
     if isinstance(init, types.FunctionType):
         m.call(init, [obj, *args], kwargs)
+    elif init is not MISSING and init is not object.__init__ and isinstance(obj, (list, dict, set)):
+        m.native(init, obj, *[m.plain(a) if not isinstance(a, InlineGenerator) else a for a in args], **kwargs)
     return obj
 
 
@@ -94,7 +93,7 @@ def _native_new(m: Machine, cls: type, args: list, kwargs: dict, init: Any) -> A
     heap = bool(cls.__flags__ & (1 << 9))
     if not heap and cls not in _PLAIN_CLASSES:
         raise Break("c_call", f"an instance of the native class {cls.__module__}.{cls.__name__} is made")
-    if heap and _lookup(cls, "__del__") is not MISSING:
+    if heap and isinstance(_lookup(cls, "__del__"), types.FunctionType):
         raise Break("rebuild", f"an instance of {cls.__name__} is made, whose __del__ runs when the last reference goes",
                     "release what it holds in a with statement, or make it outside of the compiled region")
     if cls.__new__ is object.__new__:
