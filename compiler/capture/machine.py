@@ -238,11 +238,11 @@ class Machine:
         """Call native code; what it raises is the interpreted program's exception."""
         try:
             return fn(*args, **kwargs)
-        except Exception as exc:
+        except (Exception, GeneratorExit) as exc:
             self.translate(exc)
             raise Raised(exc) from None
 
-    def translate(self, exc: Exception) -> None:
+    def translate(self, exc: BaseException) -> None:
         """Turn errors that mean "the value of a tensor is needed" into breaks."""
         kind = operators.break_kind_of(exc)
         if kind is not None:

@@ -232,6 +232,8 @@ class World:
     def pin(self, value: Any) -> Any:
         """`value` is about to be read by native code as a whole: allow what its guard fixes already."""
         t = type(value)
+        if isinstance(value, BaseException) and id(value) in self.sources:
+            raise Break("unknown_object", f"native code reads an exception, a {t.__name__}, that came from outside")
         if t in ATOMS or id(value) not in self.sources or isinstance(value, _FIXED) or t.__hash__ is object.__hash__ and not hasattr(t, "__len__"):
             return value
         if isinstance(value, IMMUTABLE) or is_numpy_constant(value) or isinstance(value, (list, tuple, dict, set, frozenset)):

@@ -5,14 +5,18 @@ Each program runs eager and with every frame captured (`frames.every_frame`); re
 """
 from __future__ import annotations
 
+import contextlib
 import copy
 import random
+import sys
 import threading
 import traceback
 import types
 
 import pytest
 import torch
+
+import tcompile
 
 from tcompile.compiler import config, frames, hook
 from tcompile.compiler.runtime import hook as runtime_hook
@@ -224,3 +228,99 @@ def test_integers_of_any_size(n):
 
     for value in (n, n + 1, n + 2):
         assert same(f, value)[1] == value * 2 + 1
+
+
+def test_subclasses_of_containers_with_their_own_new():
+    def made(base):
+        class Own(base):
+            def __new__(cls, content, extra=None):
+                self = super().__new__(cls, content)
+                self.extra = extra
+                return self
+
+        return Own
+
+    kinds = made(list), made(set), made(dict), made(tuple), made(frozenset)
+
+    def f():
+        found = []
+        for kind, content in zip(kinds, ([1, 2], [1, 2], {1: 2}, [1, 2], [1, 2])):
+            x = kind(content)
+            print(end="")
+            found.append((list(x), x.extra))
+        return found
+
+    assert same(f)[1] == [([1, 2], None)] * 2 + [([1], None)] + [([1, 2], None)] * 2
+
+
+def test_generators_are_closed_and_thrown_into():
+    log = []
+
+    @contextlib.contextmanager
+    def manager():
+        try:
+            yield 1
+        finally:
+            log.append("left")
+
+    def f(kind):
+        try:
+            with manager():
+                raise kind("inside")
+        except kind as e:
+            return str(e)
+
+    for kind in (GeneratorExit, KeyError, StopIteration):
+        assert same(f, kind, log=log)[2] == ["left"]
+
+
+def test_the_handled_exception_inside_and_outside_of_a_generator():
+    def numbers():
+        try:
+            raise KeyError
+        except KeyError:
+            pass
+        yield sys.exc_info()[0]
+        try:
+            raise KeyError
+        except KeyError:
+            yield sys.exc_info()[0]
+        yield sys.exc_info()[0]
+
+    def f():
+        try:
+            raise TypeError
+        except TypeError:
+            it = numbers()
+            return [next(it), next(it), next(it), sys.exc_info()[0]]
+
+    assert same(f)[1] == [TypeError, KeyError, TypeError, TypeError]
+
+
+def test_texts_of_exceptions_from_outside_are_read_each_time():
+    def said(call):
+        try:
+            call()
+        except TypeError as e:
+            return str(e), repr(e), f"{e}", "%s" % e, e.args
+
+    def calls(k):
+        return (lambda: len(), lambda: len([], 1), lambda: [].index(), lambda: tuple(x=1))[k]
+
+    want = [said(calls(k)) for k in range(4)]
+    with config.patch(recompile_limit=32), frames.every_frame(), hook.enable(backend="eager"):
+        for _ in range(2):
+            assert [said(calls(k)) for k in range(4)] == want
+
+
+def test_texts_of_exceptions_beside_tensors():
+    def f(x, k):
+        y = x + 1
+        try:
+            [].pop() if k == 0 else {}[k]
+        except (IndexError, KeyError) as e:
+            return y * 2, str(e)
+
+    compiled = tcompile.compile(f, backend="eager")
+    for k in (0, 1, 2, 0, 3):
+        assert compiled(torch.ones(2), k)[1] == f(torch.ones(2), k)[1]
