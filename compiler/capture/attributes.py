@@ -135,6 +135,10 @@ def _class_attribute(m: Machine, cls: type, name: str) -> Any:
     if meta_attr is not MISSING and meta is not type:
         if type(meta_attr) is property:
             return m.call(meta_attr.fget, [cls])
+    if name == "__dict__":
+        _rely_on_class_dict(m, cls)
+    if name in ("__bases__", "__mro__", "mro", "__base__"):
+        world.rely_on_bases(cls)
     if name in ("__dict__", "__mro__", "__name__", "__qualname__", "__module__", "__bases__", "__class__", "__doc__", "__subclasses__",
                 "__basicsize__", "__flags__", "__base__", "mro", "__members__", "__annotations__"):
         return m.native(getattr, cls, name)
@@ -179,6 +183,16 @@ def _class_attribute(m: Machine, cls: type, name: str) -> Any:
         world.anchor(raw)                                # members of a native enum are fixed
         return raw
     return world.load(raw, S.attr(world.anchor(cls), name), "class attribute")
+
+
+def _rely_on_class_dict(m: Machine, cls: type) -> None:
+    """The dict of a class is read as a whole: what it holds now is relied on."""
+    if id(cls) in m.world.made or is_trusted_module(getattr(cls, "__module__", None) or ""):
+        return
+    for name, value in list(cls.__dict__.items()):
+        _lookup(cls, name)
+        if type(value) in ATOMS and not name.startswith("__"):
+            m.world.load(value, S.attr(m.world.anchor(cls), name), "class attribute")
 
 
 def _descriptor(m: Machine, cls: type, raw: Any) -> Any:
@@ -334,6 +348,8 @@ def _member_source(source: Any, t: type, name: str) -> Any:
 
 def _guard_absent(m: Machine, obj: Any, t: type, source: Any, name: str) -> None:
     """Rely on an attribute's absence: from the instance only, where the class has it."""
+    if name == "__dict__":
+        return                                           # the type decides whether there is one
     d = _instance_dict(obj)
     custom = _lookup(t, "__getattr__")
     if _reads_own_code(t, name) or (isinstance(custom, types.FunctionType) and custom is not _module_getattr):

@@ -314,7 +314,9 @@ class _Attempt:
             else:
                 arguments.append(writer.value(value))
         # Made anew at each call: functions of one code object may have different globals and cells.
-        cells = "".join(writer.value(frame.slots[slot]) + ", " for slot in spec.closure)
+        # One that an inlined comprehension is still to make is empty so far.
+        cells = "".join((f"{writer.constant(types.CellType)}()" if frame.slots[slot] is MISSING else writer.value(frame.slots[slot])) + ", "
+                        for slot in spec.closure)
         make = writer.constant(types.FunctionType)
         writer.line(f"break_0 = {make}({writer.constant(spec.code, 'break_code')}, __fn.__globals__, {spec.code.co_name!r}, None, "
                     f"{f'({cells})' if cells else None})")

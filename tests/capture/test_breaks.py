@@ -515,3 +515,21 @@ def test_handlers_of_native_errors_are_captured(fn, good, bad):
         assert a == b
     lines = set().union(*graphs_by_line(run))
     assert {line(fn, "# handler"), line(fn, "# end")} <= lines, run.skips
+
+
+def captured_in_comprehensions(x):
+    def stop(v):
+        return v if id(v) else v
+
+    k = 2
+    first = [k * v + stop(1) for v in [x]]
+    second = [lambda: v for v in (1, 2)][0]() + k
+    third = [(lambda: (v, stop(v)))() for v in (3, 4)]
+    return first, second, third, [[lambda: a + b for a in (1, 2)][b]() for b in (0, 1)]
+
+
+def test_breaks_before_a_comprehension_makes_its_cells():
+    run = Runner()
+    for _ in range(2):
+        same(run(captured_in_comprehensions, X.clone()), captured_in_comprehensions(X.clone()))
+    assert run.breaks
