@@ -6,6 +6,7 @@ double backward, run by eager kernels, and an event says so.
 """
 from __future__ import annotations
 
+import math
 import threading
 import weakref
 from functools import partial
@@ -30,6 +31,7 @@ __all__ = ["compile_with_grad", "wants_gradients", "GradGraph"]
 
 _lock = threading.RLock()
 _GIVE = {"side": 0, "diff": 1, "input": 2}                  # numbers shared with compiler/native/bridge.c
+SMALL_BYTES = 1 << 16                   # inputs of this size are kept for double backward; larger ones are only looked for
 VARIANT_LIMIT = 8                       # backward graphs per forward graph; past it missing tangents are zeros
 
 
@@ -68,6 +70,7 @@ class GradGraph:
     def __init__(self, captured: CapturedGraph, joint: JointGraph, opts: Options):
         self.captured, self.joint, self.opts = captured, joint, opts
         p, plan = joint.partition, joint.outputs
+        events.emit("partition", name=captured.name, partition=p)
         events.emit("aten", graph_module=p.forward, name=p.forward.name)
         with torch.no_grad():
             self.forward = stages.compile_aten(p.forward, opts)
@@ -81,7 +84,7 @@ class GradGraph:
         self.tangent_metas = [n.meta["val"] for n in p.backward.placeholders[len(p.backward.inputs) - self.n_tangents:]]
         self.grad_mode = torch.is_grad_enabled()
         self.at, self.saved_inputs, self.n_outputs = plan.at, p.saved_inputs, joint.n_outputs
-        self.remembered = [i for i, x in enumerate(captured.inputs) if i not in p.saved_inputs]
+        self.remembered = [(i, _is_small(n)) for i, n in enumerate(p.forward.placeholders) if i not in p.saved_inputs]
         self.function = type("TCompiled", (_Bridge,), {"graph": self})
         self.call = self._native_call() or self._python_call
         plan.tensors = []                                            # traced tensors are of no more use
@@ -98,7 +101,8 @@ class GradGraph:
             return None
         graph = getattr(self.forward, "call", self.forward)
         rest = (lambda *inputs: self.rest(inputs)) if self.sizes or self.scalars else None
-        forward = native.GradForward(graph, rest, self.n_outputs, tuple(self.at), tuple(self.saved_inputs), tuple(self.remembered))
+        forward = native.GradForward(graph, rest, self.n_outputs, tuple(self.at), tuple(self.saved_inputs),
+                                     tuple(2 * i + strong for i, strong in self.remembered))
         self.function = type("TCompiled", (torch.autograd.Function,), {
             "forward": forward, "backward": staticmethod(partial(_backward, self)),
             "setup_context": staticmethod(torch.autograd.Function.setup_context)})       # where torch looks first
@@ -263,7 +267,8 @@ class _Bridge(torch.autograd.Function):
             everything[k] = everything[k].detach()   # to autograd no view: nobody else can reach the rest of its memory
         ctx.rest = graph.rest(inputs)
         ctx.save_for_backward(*[inputs[i] for i in graph.saved_inputs], *results[n:])
-        ctx.remembered = [(weakref.ref(t), t._version) if isinstance(t := inputs[i], torch.Tensor) else t for i in graph.remembered]
+        ctx.remembered = [(t if strong else weakref.ref(t), t._version) if isinstance(t := inputs[i], torch.Tensor) else t
+                          for i, strong in graph.remembered]
         ctx.set_materialize_grads(False)
         return tuple([everything[k] for k in graph.at])
 
@@ -274,6 +279,12 @@ class _Bridge(torch.autograd.Function):
         if torch.is_grad_enabled():
             return (None, *_double(graph, ctx, saved, tangents))
         return (None, *graph.run_backward(saved, ctx.rest, tangents, ctx.needs_input_grad[1:]))
+
+
+def _is_small(n: Any) -> bool:
+    """Whether an input may stay alive with the results, only because double backward might ask for it."""
+    m = n.meta.get("val")
+    return not hasattr(m, "shape") or all(isinstance(s, int) for s in m.shape) and math.prod(m.shape) * m.dtype.itemsize <= SMALL_BYTES
 
 
 def _as_traced(t: torch.Tensor, stride: tuple) -> torch.Tensor:
@@ -295,9 +306,9 @@ def _double(graph: GradGraph, ctx: Any, saved: tuple, tangents: tuple) -> list:
     inputs: list[Any] = [None] * graph.n_inputs
     for i, t in zip(graph.saved_inputs, saved):
         inputs[i] = t
-    for i, kept in zip(graph.remembered, ctx.remembered if graph.remembered else ()):
+    for (i, _), kept in zip(graph.remembered, ctx.remembered if graph.remembered else ()):
         if isinstance(kept, tuple):
-            t = kept[0]()
+            t = kept[0]() if isinstance(kept[0], weakref.ref) else kept[0]
             if t is None or t._version != kept[1]:
                 raise RuntimeError("tcompile: double backward (create_graph=True) needs the inputs of the compiled call, but one of them is gone or "
                                    "was changed in place since; keep them alive, or run this part eager with tcompile.disable")

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import operator
 from dataclasses import dataclass
-from typing import Any, Iterable
+from functools import partial
+from typing import Any, Callable, Iterable
 
 import torch
 import torch.fx
@@ -30,17 +31,32 @@ class Partition:
     """forward: AtenGraph returning outputs + saved; backward: AtenGraph of saved + symbols + tangents.
 
     saved_inputs   forward input index for each saved value that is an input itself (kept as it is, not returned)
-    saved_nodes    names of the values that forward returns for backward
+    saved          what forward returns for backward, inputs apart
     symbols        names of the size symbols that backward takes as ints
-    saved_bytes    at the hints, without inputs; recomputed: names of forward values that backward computes again
+    recomputed     names of forward values that backward computes again
     """
     forward: AtenGraph
     backward: AtenGraph
     saved_inputs: list[int]
-    saved_nodes: list[str]
+    saved: list[Saved]
     symbols: list[str]
-    saved_bytes: int
     recomputed: list[str]
+
+    @property
+    def saved_bytes(self) -> int:
+        """At the hints, without inputs."""
+        return sum(s.bytes for s in self.saved)
+
+
+@dataclass
+class Saved:
+    """A value that forward keeps for backward."""
+    name: str
+    op: str
+    shape: tuple
+    dtype: str
+    bytes: int           # at the hints
+    module: str
 
 
 def partition(joint: AtenGraph, n_inputs: int, n_outputs: int, written: set[int] = frozenset(), fragile: set[int] = frozenset(),
@@ -62,7 +78,8 @@ def partition(joint: AtenGraph, n_inputs: int, n_outputs: int, written: set[int]
     readers = (backward_nodes & needed) | {results[s] for s in grad_slots if results[s] not in needs_tangent}
 
     written = {i for i, _ in joint.mutation_slots} | set(written)
-    saved = _cut(joint, primals, readers, needs_tangent, needed, written, fragile)
+    cut = partial(_cut, joint, primals, readers, needs_tangent, needed, written, fragile)
+    saved = within_budget(cut, opts.get("activation_memory_budget", 1.0) if opts is not None else 1.0, joint)
     copies = _copies(joint, [n for n in saved if n.op == "placeholder" and primals.index(n) in fragile])
     saved = [copies.get(n, n) for n in saved]
     recomputed = _recomputed(readers, saved, needs_tangent)
@@ -73,8 +90,15 @@ def partition(joint: AtenGraph, n_inputs: int, n_outputs: int, written: set[int]
     backward = _backward(joint, saved, tangents, sizes, readers, recomputed, n_outputs, {c: n for n, c in copies.items()})
     hints = joint.env.hints if joint.env is not None else {}
     index = {n: i for i, n in enumerate(primals)}
-    return Partition(forward, backward, [index[n] for n in saved if n.op == "placeholder"], [n.name for n in saved if n.op != "placeholder"],
-                     sizes, sum(_bytes(n, hints) for n in saved if n.op != "placeholder"), [n.name for n in recomputed])
+    kept = [Saved(n.name, _op_name(n), n.meta["val"].shape, str(n.meta["val"].dtype).removeprefix("torch."), _bytes(n, hints),
+                  n.meta.get("module", "")) for n in saved if n.op != "placeholder"]
+    return Partition(forward, backward, [index[n] for n in saved if n.op == "placeholder"], kept, sizes, [n.name for n in recomputed])
+
+
+def _op_name(n: torch.fx.Node) -> str:
+    while n.target is operator.getitem:
+        n = n.args[0]
+    return str(n.target)
 
 
 def _slots(outputs: list[GraphOutput]) -> list[int]:
@@ -106,8 +130,10 @@ def _ancestors(ends: Iterable[torch.fx.Node]) -> set[torch.fx.Node]:
 
 def _bytes(n: torch.fx.Node, hints: dict[str, int]) -> int:
     m = n.meta.get("val")
-    if not isinstance(m, TensorMeta):
-        return 0
+    return _bytes_of(m, hints) if isinstance(m, TensorMeta) else 0
+
+
+def _bytes_of(m: TensorMeta, hints: dict[str, int]) -> int:
     total = m.dtype.itemsize
     for s in m.shape:
         total *= s if isinstance(s, int) else s.eval(hints)
@@ -164,8 +190,55 @@ def _copies(joint: AtenGraph, inputs: list[torch.fx.Node]) -> dict[torch.fx.Node
     return out
 
 
-def _cut(joint: AtenGraph, primals: list, readers: set, needs_tangent: set, needed: set, written: set, fragile: set) -> list[torch.fx.Node]:
-    """The forward values to keep, in graph order."""
+def within_budget(cut: Callable[..., list], budget: float, joint: AtenGraph) -> list[torch.fx.Node]:
+    """What `cut(released)` keeps, with as few operators released (computed again, however dear; those that give most bytes for their effort
+    first) as bring the bytes to `budget` of what the cut without them keeps. 0 keeps inputs and random numbers alone."""
+    saved = cut(frozenset())
+    if budget >= 1:
+        return saved
+    hints = joint.env.hints if joint.env is not None else {}
+
+    def total(nodes: list) -> int:
+        return sum(_bytes(n, hints) for n in nodes if n.op != "placeholder")
+    limit = max(budget, 0.0) * total(saved)
+    order = sorted((n for n in joint.graph.nodes if may_recompute(n) and not _recomputable(n)),
+                   key=lambda n: _effort(n, hints) / max(1, _bytes(n, hints)))
+    low, high, best = 0, len(order), None
+    while low < high:                                                  # the fewest that are enough
+        k = (low + high) // 2
+        tried = cut(frozenset(order[:k]))
+        if total(tried) <= limit:
+            best, high = tried, k
+        else:
+            low = k + 1
+    return best or cut(frozenset(order))
+
+
+def may_recompute(n: torch.fx.Node) -> bool:
+    """Whether running the operator again gives the same and does nothing else."""
+    if n.op != "call_function":
+        return False
+    return n.target is operator.getitem and may_recompute(n.args[0]) or isinstance(n.target, torch._ops.OpOverload) and \
+        torch.Tag.nondeterministic_seeded not in n.target.tags and not n.target._schema.is_mutable
+
+
+def _effort(n: torch.fx.Node, hints: dict[str, int]) -> float:
+    """Roughly the arithmetic of one operator."""
+    if n.target is operator.getitem:
+        return _effort(n.args[0], hints)
+    name = n.target._schema.name.partition("::")[2]
+    sizes = [_bytes(x, hints) // x.meta["val"].dtype.itemsize for x in n.all_input_nodes if isinstance(x.meta.get("val"), TensorMeta)]
+    val = n.meta.get("val")
+    out = max((_bytes_of(v, hints) // v.dtype.itemsize for v in (val if isinstance(val, tuple) else (val,)) if isinstance(v, TensorMeta)), default=1)
+    if name in ("mm", "bmm", "addmm", "baddbmm") or "convolution" in name or "attention" in name:
+        a, b = (sorted(sizes)[-2:] + [1, 1])[:2] if len(sizes) > 1 else (out, out)
+        return 2.0 * (float(a) * float(b) * out) ** 0.5                # m*k x k*n -> m*n: the root of the product is m*k*n
+    return float(max([out, *sizes]))
+
+
+def _cut(joint: AtenGraph, primals: list, readers: set, needs_tangent: set, needed: set, written: set, fragile: set,
+         released: frozenset = frozenset()) -> list[torch.fx.Node]:
+    """The forward values to keep, in graph order. `released` may be computed again although it is dear."""
     hints = joint.env.hints if joint.env is not None else {}
     forward = [n for n in joint.graph.nodes if n in needed and n not in needs_tangent and n.op in ("call_function", "placeholder", "get_attr")]
     inside = set(forward)
@@ -190,7 +263,13 @@ def _cut(joint: AtenGraph, primals: list, readers: set, needs_tangent: set, need
         else:
             made_here = not n.all_input_nodes and _recomputable(n)                 # constants are made again rather than kept
             weights[n] = INF if not tensor or _is_view(n.target) or made_here else _bytes(n, hints) + 64
-            if not _recomputable(n):
+            again = n in released
+            leaves = "checkpoint" in n.meta and any(u in inside and u.meta.get("checkpoint") != n.meta["checkpoint"] for u in n.users)
+            if "checkpoint" in n.meta and may_recompute(n) and not leaves:                    # the user asks for it
+                again = True
+                if weights[n] < INF:
+                    weights[n] <<= 20
+            if leaves or not again and not _recomputable(n):
                 sources.append(n)
         if any(u in readers or u in needs_tangent for u in n.users) or n in readers:
             sinks.append(n)
@@ -294,11 +373,27 @@ def _backward(joint: AtenGraph, saved: list, tangents: list, sizes: list[str], r
     for n in tangents:
         new[n] = g.node_copy(n)
         inputs.append(GraphInput(n.name, None, "tensor"))
-    body = readers | set(recomputed)
+    again = set(recomputed)
+
+    def copy(root: torch.fx.Node) -> None:
+        """A node after what it needs: what is computed again comes where it is read, so that it does not lie about."""
+        stack = [root]
+        while stack:
+            n = stack[-1]
+            missing = [x for x in n.all_input_nodes if x in again and x not in new]
+            if missing:
+                stack += missing
+                continue
+            stack.pop()
+            if n not in new:
+                new[n] = g.node_copy(n, new.__getitem__)
     grads = joint.plan[n_outputs:]
     for n in joint.graph.nodes:
-        if n.op == "get_attr" or n in body and n not in new:
-            new[n] = g.node_copy(n, new.__getitem__)
+        if n.op == "get_attr":
+            new[n] = g.node_copy(n)
+    for n in joint.graph.nodes:
+        if n in readers and n not in new:
+            copy(n)
     results = joint.results
     slots: dict[int, int] = {}
     outs: list[torch.fx.Node] = []

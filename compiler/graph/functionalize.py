@@ -311,6 +311,9 @@ class Functionalizer:
         if not args and "p" not in kwargs:
             args = [0.5]
         n = self.call(aten.bernoulli.p, (x, *args), kwargs, TensorMeta(m.shape, views.contiguous_strides(m.shape), m.dtype, m.device))
+        # backward wants the mask: as truth values it takes a quarter of the room
+        mask = n.meta["val"].replace(dtype=torch.bool)
+        n = self.call(aten._to_copy.default, (self.call(aten.ne.Scalar, (n, 0), {}, mask),), {"dtype": meta.dtype}, mask.replace(dtype=meta.dtype))
         if order != sorted(order):
             inverse = [order.index(d) for d in range(len(order))]
             n = self.call(aten.permute.default, (n, inverse), {}, views.permute(n.meta["val"], inverse))

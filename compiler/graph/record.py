@@ -14,6 +14,7 @@ from ..symbolic.env import ShapeEnv
 from .aten import AtenGraph
 from .calls import trace_call
 from .functionalize import Functionalizer
+from .higher_order import CheckpointCall
 from .tensor import TraceTensor, from_meta, recording, tensor_meta, trace_tensor_like
 
 __all__ = ["record", "run_nodes", "record_function"]
@@ -121,6 +122,8 @@ def _input(f: Functionalizer, node: torch.fx.Node, index: int, spec: Any, captur
 def _run(f: Functionalizer, gm: torch.fx.GraphModule, node: torch.fx.Node, values: dict) -> Any:
     stack = node.meta.get("stack") or []
     f.where = {"stack": stack, "module": node.meta.get("module", "")}
+    if isinstance(node.target, CheckpointCall):
+        f.where["checkpoint"] = node.name                 # the partition of a joint graph computes these again in backward
     if f.env is not None and stack:
         f.env.location = (stack[-1][0], stack[-1][1])
     if node.op == "get_attr":

@@ -24,7 +24,7 @@ typedef struct {
     int n_outputs, n_at, n_saved, n_remembered;
     int *at;                       /* positions of the differentiable outputs */
     int *saved;                    /* inputs that are kept */
-    int *remembered;               /* inputs that double backward would ask for */
+    int *remembered;               /* inputs that double backward would ask for: 2 * input, + 1 where the reference is not weak */
 } ForwardObject;
 
 typedef struct {
@@ -60,8 +60,8 @@ static int *read_ints(PyObject *tuple, int *n)
 
 /* ---- GradForward */
 
-/* For double backward: (weak reference, version) of a tensor, anything else as it is. */
-static PyObject *remember(PyObject *input)
+/* For double backward: (reference, version) of a tensor, anything else as it is. */
+static PyObject *remember(PyObject *input, int strong)
 {
     PyObject *version = PyObject_GetAttr(input, s_version);
     if (!version) {
@@ -70,7 +70,7 @@ static PyObject *remember(PyObject *input)
         PyErr_Clear();
         return Py_NewRef(input);
     }
-    PyObject *ref = PyWeakref_NewRef(input, NULL), *pair = ref ? PyTuple_Pack(2, ref, version) : NULL;
+    PyObject *ref = strong ? Py_NewRef(input) : PyWeakref_NewRef(input, NULL), *pair = ref ? PyTuple_Pack(2, ref, version) : NULL;
     Py_XDECREF(ref);
     Py_DECREF(version);
     return pair;
@@ -92,7 +92,7 @@ static int save(ForwardObject *f, PyObject *ctx, PyObject *const *inputs, Py_ssi
     if (!failed && f->n_remembered) {
         PyObject *list = PyTuple_New(f->n_remembered);
         for (int i = 0; list && i < f->n_remembered; i++) {
-            PyObject *item = remember(inputs[f->remembered[i]]);
+            PyObject *item = remember(inputs[f->remembered[i] >> 1], f->remembered[i] & 1);
             if (item)
                 PyTuple_SET_ITEM(list, i, item);
             else
