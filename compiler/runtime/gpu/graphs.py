@@ -33,7 +33,7 @@ LAUNCH_S, COPY_S, BANDWIDTH = 4e-6, 3e-6, 3e12      # seconds, bytes a second: f
 
 _lock = threading.RLock()
 _pools: dict[int, tuple] = {}
-_last_stream: dict[int, int] = {}
+_last_stream: dict[int, tuple[int, torch.cuda.Stream]] = {}     # the raw handle and the stream of the last replay
 _stopped = ""                    # why nothing is captured any more
 
 
@@ -92,7 +92,8 @@ class CudaGraphs:
         g = self.entries.get(None if self.key is None else self.key(*inputs))
         if g is not None and g.graph is not None and not torch._C._cuda_isCurrentStreamCapturing() and not (_stopped and self.random):
             with _lock:
-                moved = g.static.load(inputs) if _in_order(self.index) else -1
+                _in_order(self.index)
+                moved = g.static.load(inputs)
                 if moved < 0:
                     g.graph.replay()
                     out = g.static.results(inputs)
@@ -255,16 +256,15 @@ def _abandon(graph: Any, index: int, before: torch.Generator) -> None:
         torch.cuda.default_generators[index].graphsafe_set_state(before)
 
 
-def _in_order(index: int) -> bool:
+def _in_order(index: int) -> None:
     """Replays share memory: one on another stream waits for the last."""
     stream = torch._C._cuda_getCurrentRawStream(index)
     last = _last_stream.get(index)
-    if last != stream:
+    if last is None or last[0] != stream:
+        now = torch.cuda.current_stream(index)
         if last is not None:
-            done = torch.cuda.ExternalStream(last, device=index).record_event()
-            torch.cuda.current_stream(index).wait_event(done)
-        _last_stream[index] = stream
-    return True
+            now.wait_event(last[1].record_event())
+        _last_stream[index] = (stream, now)
 
 
 def _key_function(s: Schedule) -> Callable[..., Any] | None:
