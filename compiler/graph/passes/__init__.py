@@ -5,8 +5,10 @@ off by its name (option `disabled_passes`), and users add their own with `insert
 """
 from __future__ import annotations
 
+import time
 from typing import Any, Callable
 
+from ... import events
 from ..aten import AtenGraph
 from . import clean, fold
 from .attention import attention
@@ -76,9 +78,34 @@ def run_passes(a: AtenGraph, point: str, disabled: frozenset[str] = frozenset())
     try:
         for name, p, f in list(PASSES):
             if p == point and name not in disabled:
+                before, began = (_nodes(a), time.perf_counter()) if events.heard() else (None, 0.0)
                 r: Any = f(a)
                 if r is not None:
                     a = r
+                if before is not None:
+                    _tell(name, point, before, _nodes(a), time.perf_counter() - began)
     finally:
         state.env = outer
     return a
+
+
+_MOST_TOLD = 60
+
+
+def _nodes(a: AtenGraph) -> dict[str, str]:
+    """Name -> text of each operation, and of the results."""
+    out = {n.name: _text(n) for n in a.graph.nodes if n.op == "call_function"}
+    out["return"] = "return " + ", ".join(map(str, a.results))
+    return out
+
+
+def _text(n: Any) -> str:
+    args = ", ".join([*map(str, n.args), *(f"{k}={v}" for k, v in n.kwargs.items())])
+    return f"{n.name} = {n.target}({args})"
+
+
+def _tell(name: str, point: str, before: dict[str, str], after: dict[str, str], seconds: float) -> None:
+    removed = [text for n, text in before.items() if after.get(n) != text]
+    added = [text for n, text in after.items() if before.get(n) != text]
+    events.emit("pass", name=name, point=point, seconds=seconds, before=len(before) - 1, after=len(after) - 1,
+                removed=removed[:_MOST_TOLD], added=added[:_MOST_TOLD], more=max(0, len(removed) - _MOST_TOLD) + max(0, len(added) - _MOST_TOLD))
