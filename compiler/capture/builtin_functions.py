@@ -16,6 +16,7 @@ import torch
 from . import containers, polyfills, tensor_calls
 from .builtin_calls import CLASSES, cls, function, made_by_native
 from .elements import as_index, as_number, hint_length, settle_keys
+from .lookups import class_attribute
 from .signals import Break, Raised
 from .generators import InlineGenerator
 from .world import ATOMS, MISSING, NULL, TraceTensor
@@ -40,6 +41,8 @@ def len_(m: Machine, value: Any) -> Any:
         return m.call(method, [value])
     if m.world.is_outside(value) and containers.base_of(value) is not None:
         return containers.length(m, value)
+    if isinstance(value, types.MappingProxyType) and m.world.is_outside(value):
+        raise Break("unknown_object", "a read-only view of a dict from outside is read: guards cannot look behind it", "read the dict itself")
     return m.native(len, value)
 
 
@@ -51,11 +54,16 @@ def isinstance_(m: Machine, value: Any, classes: Any) -> bool:
 
 @function(issubclass)
 def issubclass_(m: Machine, value: Any, classes: Any) -> bool:
-    return m.native(issubclass, value, m.deep_plain(classes))
+    classes = m.deep_plain(classes)
+    m.world.rely_on_subclasses(classes)
+    if isinstance(value, type):
+        m.world.rely_on_bases(value)
+    return m.native(issubclass, value, classes)
 
 
 @function(callable)
 def callable_(m: Machine, value: Any) -> bool:
+    class_attribute(type(value), "__call__")            # relied on, there or not
     return callable(value) and not isinstance(value, InlineGenerator)
 
 

@@ -226,8 +226,6 @@ def get_item(m: Machine, obj: Any, key: Any) -> Any:
     world = m.world
     base = base_of(obj)
     if base is None or base in (set, frozenset):
-        if base is None and isinstance(obj, types.MappingProxyType):
-            return m.native(obj.__getitem__, key)
         raise Break("unknown_object", f"an item of an object of type {type(obj).__name__} from outside is read")
     shadow = world.shadows.get(id(obj))
     if shadow is not None and shadow.value is None and shadow.blind and base is dict:

@@ -1,6 +1,7 @@
 """The interpreter: runs canonical bytecode over stack values (world.py), records tensor calls, and logs effects."""
 from __future__ import annotations
 
+import builtins as _builtins
 import sys
 import types
 from typing import Any, Callable
@@ -308,7 +309,20 @@ class Machine:
                 self.world.anchor(value)
             self._guard_no_global(scope, name, value)
             return value
+        self._guard_no_name(scope, name)
         raise Raised(NameError(f"name '{name}' is not defined"))
+
+    def _guard_no_name(self, scope: GlobalScope, name: str) -> None:
+        """Rely on there being neither a global nor a builtin of that name."""
+        if scope.trusted:
+            return
+        if scope.root:
+            namespace = S.attr(S.function(), "__globals__")
+        else:
+            assert scope.source is not None
+            namespace = S.attr(scope.source, "__dict__") if scope.module else scope.source
+        for source in (namespace, S.const(vars(_builtins))):
+            self.world.guard(source, "LACKS", name, "no such name")
 
     def _guard_no_global(self, scope: GlobalScope, name: str, value: Any) -> None:
         """Rely on a builtin not being hidden by a global."""

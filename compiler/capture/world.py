@@ -344,6 +344,9 @@ class World:
     def rely_on_subclasses(self, classes: Any) -> None:
         """isinstance and issubclass of an abstract class of the user's: register() makes other classes its subclasses."""
         for cls in classes if isinstance(classes, tuple) else (classes,):
+            if getattr(cls, "_is_protocol", False):
+                raise Break("unsupported", f"isinstance() with the protocol {cls.__name__}, which looks at every attribute",
+                            "ask for a class, or use hasattr")
             if isinstance(cls, abc.ABCMeta) and not is_trusted_module(getattr(cls, "__module__", None) or ""):
                 self.state("_abc.get_cache_token", abc.get_cache_token())
 

@@ -55,8 +55,10 @@ def brief(value: Any) -> str:
         text = f"({inner}{',' if len(value) == 1 else ''})" if t is tuple else f"[{inner}]"
     elif isinstance(value, type):
         text = value.__qualname__
-    elif isinstance(value, (types.FunctionType, types.BuiltinFunctionType, types.ModuleType)):
-        text = getattr(value, "__qualname__", None) or value.__name__
+    elif isinstance(value, types.ModuleType):
+        text = str(vars(types.ModuleType)["__dict__"].__get__(value).get("__name__", "a module"))  # past its __getattr__
+    elif isinstance(value, (types.FunctionType, types.BuiltinFunctionType)):
+        text = value.__qualname__
     elif issubclass(t, torch.Tensor):
         text = f"a {t.__name__}"
     else:
