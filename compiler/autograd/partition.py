@@ -318,7 +318,9 @@ def _forward(joint: AtenGraph, n_inputs: int, n_outputs: int, slots: list[int], 
     g = torch.fx.Graph()
     new: dict[torch.fx.Node, torch.fx.Node] = {}
     results = joint.results
-    wanted = _ancestors([*(results[s] for s in slots), *saved])
+    late = _reach(joint.placeholders[n_inputs:])
+    checks = [n for n in joint.graph.nodes if isinstance(n.target, torch._ops.OpOverload) and not n.target._schema.returns and n not in late]
+    wanted = _ancestors([*(results[s] for s in slots), *saved, *checks])          # checks are there to raise: a singular matrix
     for i, n in enumerate(joint.placeholders):
         if i < n_inputs:
             new[n] = g.node_copy(n)

@@ -354,7 +354,10 @@ class _Attempt:
         sources = [i.source for i in graph.inputs] if graph is not None else []
         handlers = any(c.co_exceptiontable for c in (self.code, *machine.inlined))
         writer.namespace.update(__keep=keep, __give_back=give_back, __failed=functools.partial(self.opts.failed, handlers=handlers))
-        text = writer.text(sources, graph is not None, inputs_to_keep(graph) if graph is not None and self.opts.in_order else ([], False))
+        keeping = inputs_to_keep(graph) if graph is not None else ([], False)
+        if graph is not None and keeping and any(graph.example_inputs[i].requires_grad for i in keeping[0]):
+            raise SkipFrame("a tensor that requires grad is changed in place, and a later operator may fail: its history could not be undone")
+        text = writer.text(sources, graph is not None, keeping if self.opts.in_order else ([], False))
         return CaptureResult(
             code=self.code, guards=self._guards(graph), source=text, namespace=writer.namespace, graph=graph, breaks=breaks,
             inlined=list(machine.inlined), effects=[e.words() for e in machine.effects], needs_hook=needs_hook)

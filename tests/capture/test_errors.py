@@ -273,3 +273,39 @@ def test_generators_are_closed_when_the_program_lets_go_of_them(f):
         same(f(X, a), run(f, X, b))
         assert a == b
     assert not run.breaks
+
+
+def writes_with_history(a, i):
+    t = a * 1
+    a[0] = 3
+    try:
+        t = torch.index_select(t, 0, i) + t.sum()
+    except IndexError:
+        t = t * 2
+    return t, a
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_what_a_graph_that_fails_has_written_with_autograd(backend):
+    c = tcompile.compile(writes_with_history, backend=backend)
+    for at in (1, 9, 2):
+        seen = []
+        for f in (writes_with_history, c):
+            root = X.clone().requires_grad_()
+            out = f(root * 1, torch.tensor([at]))
+            sum(t.sum() for t in out).backward()
+            seen.append([out, root.grad])
+        same(*seen)
+
+
+def inverse(x):
+    return torch.linalg.inv(x) * 2
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("grad", [False, True], ids=["", "grad"])
+def test_singular_matrices_raise(backend, grad):
+    c = tcompile.compile(inverse, backend=backend)
+    for x in (torch.eye(3), torch.zeros(3, 3), torch.eye(3) * 2):
+        x.requires_grad_(grad)
+        same(outcome(inverse, x), outcome(c, x))

@@ -123,7 +123,7 @@ class More:
                           f"torch.nn.functional.nll_loss({t}, torch.tensor([n, 0, 1, 2])) + {t}", "torch.tensor([6]) // torch.tensor([n % 2])"))
         self.tensors.append(v)
         return [f"{i}{v} = {t}", f"{i}try:", f"{i}    box['list'].append('before')", f"{i}    {v} = ({what}).sum() + {t}", f"{i}    box['list'].append('after')",
-                f"{i}except Exception as e{v}:", f"{i}    notes.append(type(e{v}).__name__)"]
+                f"{i}except Exception as e{v}:", f"{i}    notes.append(type(e{v}).__name__)", f"{i}extra.append({v}.sum())"]      # an operator that nobody reads is not run
 
     def s_write_then_fail(self, i):
         """Inputs change, effects happen, then values decide that an operator fails; uncaught."""
@@ -131,7 +131,7 @@ class More:
         what = self.pick((f"torch.index_select({t}, 0, torch.tensor([n]))", f"{t}[torch.tensor([0, n])]", f"torch.nn.functional.embedding(torch.tensor([n]), {t})", f"{t}.gather(0, torch.tensor([[n, 0, n]]))",
                           "torch.linalg.cholesky(torch.eye(3) * (3.5 - n))"))
         return [f"{i}{self.pick(('a', 'b', 'c'))}{self.pick(('.add_(1)', '.mul_(0.5)', '[0] = n', '.t()[1].zero_()'))}", f"{i}box['last'] = {self.tensor()} + 1", f"{i}COUNTS[0] += 1",
-                f"{i}{self.pick(('print(n)', 'pass'))}", *self.bind(i, f"({what}).sum() + {t}"), f"{i}box['list'].append(n)"]
+                f"{i}{self.pick(('print(n)', 'pass'))}", *self.bind(i, f"({what}).sum() + {t}"), f"{i}box['list'].append({self.tensors[-1]}.sum())"]
 
     def s_nested_try(self, i):
         v, t, e = self.fresh(), self.tensor(), self.expression()
