@@ -330,3 +330,23 @@ def test_library_attention():
     b.square().sum().backward()
     for x, y in ((q, q2), (k, k2), (v, v2)):
         torch.testing.assert_close(x.grad, y.grad, atol=5e-2, rtol=5e-2)
+
+
+def test_products_over_an_odd_vocabulary():
+    w1 = (randn(50257, 128) * 0.05).requires_grad_()
+    h1 = randn(2, 512, 128).requires_grad_()
+    w2, h2 = (t.detach().clone().requires_grad_() for t in (w1, h1))
+    t = torch.randint(0, 50257, (1024,), device="cuda")
+
+    def f(h, w, t):
+        with torch.autocast("cuda", torch.bfloat16):
+            logits = F.linear(h, w)
+        return F.cross_entropy(logits.float().view(-1, 50257), t), logits
+    got, want = tcompile.compile(f)(h1, w1, t), f(h2, w2, t)
+    for a, b in zip(got, want):
+        assert a.stride() == b.stride()
+        torch.testing.assert_close(a, b, atol=3e-2, rtol=3e-2)
+    got[0].backward()
+    want[0].backward()
+    torch.testing.assert_close(h1.grad, h2.grad, atol=1e-5, rtol=5e-2)
+    torch.testing.assert_close(w1.grad, w2.grad, atol=1e-5, rtol=5e-2)

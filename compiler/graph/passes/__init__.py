@@ -13,6 +13,7 @@ from ..aten import AtenGraph
 from . import clean, fold
 from .attention import attention
 from .layout import channels_last
+from .products import pad_products
 from .scatters import slices_of_scatters
 
 __all__ = ["PASSES", "insert", "remove", "run_passes", "pass_names", "fingerprint"]
@@ -31,6 +32,7 @@ PASSES: list[tuple[str, str, Pass]] = [
     ("cse", "decomposed", clean.common_subexpressions),
     ("dce", "decomposed", clean.dead_code),
     ("channels_last", "decomposed", channels_last),
+    ("pad_products", "decomposed", pad_products),
 ]
 _BUILTIN = tuple(PASSES)
 
