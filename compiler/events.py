@@ -9,6 +9,7 @@ Kinds and their facts (what listeners may rely on):
   graph         graph (CapturedGraph), frame                  aten         graph_module, name
   pass          name, point, seconds, before, after (operations), removed, added (texts of nodes)
   break         brk (GraphBreak)                              skip         frame, reason
+  partition     name, partition (autograd.partition.Partition): what forward keeps for backward, what is computed again
   recompile     frame, failures (list of GuardFailure)        limit        frame, limit
   kernel        name, kernel (ir.Kernel), source, language, bytes, flops, origins, choices
   schedule      kernels, extern (list of op names), memory (dict)

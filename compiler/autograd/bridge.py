@@ -27,7 +27,9 @@ from .joint import CannotTrace, JointGraph, NoGradient
 from .modes import tracing_modes
 from .variants import variant
 
-__all__ = ["compile_with_grad", "wants_gradients", "GradGraph"]
+__all__ = ["aot_eager", "compile_with_grad", "wants_gradients", "GradGraph"]
+
+CompileAten = Callable[[AtenGraph, Options], Callable[..., tuple]]
 
 _lock = threading.RLock()
 _GIVE = {"side": 0, "diff": 1, "input": 2}                  # numbers shared with compiler/native/bridge.c
@@ -44,17 +46,32 @@ def wants_gradients(captured: CapturedGraph) -> bool:
     return any(n.target is torch._C._set_grad_enabled and n.args == (True,) for n in captured.graph_module.graph.nodes)
 
 
-def compile_with_grad(captured: CapturedGraph, opts: Options) -> Callable[..., tuple]:
-    """callable(*inputs) -> tuple, differentiable with respect to the inputs that require grad."""
+def aot_eager(captured: CapturedGraph, opts: Options) -> Callable[..., tuple]:
+    """The backend of this name: the functional graphs, forward and backward, by torch's own kernels. It tells a wrong graph from wrong code."""
+    def by_eager(graph: AtenGraph, opts: Options) -> Callable[..., tuple]:
+        return _by_eager_kernels(graph)
+    if wants_gradients(captured):
+        return compile_with_grad(captured, opts, by_eager)
+    aten = stages.run("graph", captured, opts=opts)
+    events.emit("aten", graph_module=aten, name=captured.name)
+    return _by_eager_kernels(aten)
+
+
+def compile_with_grad(captured: CapturedGraph, opts: Options, compile_aten: CompileAten | None = None) -> Callable[..., tuple]:
+    """callable(*inputs) -> tuple, differentiable with respect to the inputs that require grad. compile_aten: what makes a callable of each of
+    the two graphs, the stages behind this one by default."""
+    compile_aten = compile_aten or stages.compile_aten
     try:
         joint: JointGraph = stages.run("autograd", captured, opts=opts)
     except NoGradient:
         with torch.no_grad():
-            return stages.compile_captured(captured, opts)
+            aten = stages.run("graph", captured, opts=opts)
+            events.emit("aten", graph_module=aten, name=captured.name)
+            return compile_aten(aten, opts)
     except (CannotTrace, DataDependentError, NotImplementedError) as why:
         events.emit("fallback", what=f"gradients of {captured.name}", reason=f"{why}; the graph runs by eager kernels and eager autograd", count=1)
         return captured.graph_module.forward
-    return GradGraph(captured, joint, opts)
+    return GradGraph(captured, joint, opts, compile_aten)
 
 
 class _Backward:
@@ -67,13 +84,13 @@ class _Backward:
 class GradGraph:
     """A compiled graph with gradients; see `compile_with_grad`. `backwards` maps (tangents there, gradients wanted) to compiled graphs."""
 
-    def __init__(self, captured: CapturedGraph, joint: JointGraph, opts: Options):
-        self.captured, self.joint, self.opts = captured, joint, opts
+    def __init__(self, captured: CapturedGraph, joint: JointGraph, opts: Options, compile_aten: CompileAten):
+        self.captured, self.joint, self.opts, self.compile_aten = captured, joint, opts, compile_aten
         p, plan = joint.partition, joint.outputs
         events.emit("partition", name=captured.name, partition=p)
         events.emit("aten", graph_module=p.forward, name=p.forward.name)
         with torch.no_grad():
-            self.forward = stages.compile_aten(p.forward, opts)
+            self.forward = compile_aten(p.forward, opts)
         self.backwards: dict[tuple, _Backward] = {}
         self.n_tangents, self.n_inputs = len(plan.tensors), len(captured.inputs)
         self.wants = bytes(self.n_tangents)
@@ -97,7 +114,7 @@ class GradGraph:
     def _native_call(self) -> Callable[..., tuple] | None:
         """The call in C, where nothing is left to do after the Function but to put its results in order."""
         plan = self.joint.outputs
-        if not hasattr(native, "GradCall") or not self.grad_mode or not plan.plain or self.hidden_views:
+        if native is None or not hasattr(native, "GradCall") or not self.grad_mode or not plan.plain or self.hidden_views:
             return None
         graph = getattr(self.forward, "call", self.forward)
         rest = (lambda *inputs: self.rest(inputs)) if self.sizes or self.scalars else None
@@ -122,7 +139,7 @@ class GradGraph:
     def _call(self, inputs: tuple) -> tuple:
         everything: list[Any] = []
         try:
-            diff = self.function.apply(everything, *inputs)
+            diff = self.function.apply(everything, *inputs)          # type: ignore[attr-defined]
         except Exception as e:
             e._tcompile_final = bool(everything)             # type: ignore[attr-defined]  # raised by a hook for saved tensors: not the graph's
             raise
@@ -174,7 +191,7 @@ class GradGraph:
         known = len(env.guards) if env is not None else 0
         with torch.no_grad(), tracing_modes():
             try:
-                call = stages.compile_aten(graph, self.opts)
+                call = self.compile_aten(graph, self.opts)
             except (TCompileError, NotImplementedError, AssertionError, RuntimeError, TypeError, ValueError, LookupError, AttributeError) as e:
                 if not isinstance(e, NotImplementedError) and not self.opts.get("suppress_errors"):
                     raise e if isinstance(e, TCompileError) else InternalError(f"compiling {graph.name}: {type(e).__name__}: {e}") from e
@@ -233,10 +250,10 @@ def _size_reader(name: str, forward: Any) -> Callable[[tuple], int]:
             return lambda inputs: inputs[i]
         for d, size in enumerate(getattr(val, "shape", ())):
             if size is s:
-                return lambda inputs, d=d: inputs[i].shape[d]
+                return _reader(i, d, False)
         for d, stride in enumerate(getattr(val, "stride", ())):
             if stride is s:
-                return lambda inputs, d=d: inputs[i].stride(d)
+                return _reader(i, d, True)
     raise CannotTrace(f"no input gives the size {name} by itself")
 
 
@@ -251,6 +268,12 @@ def _backward(graph: GradGraph, ctx: Any, *tangents: torch.Tensor | None) -> tup
     if torch.is_grad_enabled():
         return tuple(_double(graph, ctx, saved, tangents))
     return tuple(graph.run_backward(saved, getattr(ctx, "rest", []), tangents, ctx.needs_input_grad))
+
+
+def _reader(i: int, d: int, stride: bool) -> Callable[[tuple], int]:
+    if stride:
+        return lambda inputs: inputs[i].stride(d)
+    return lambda inputs: inputs[i].shape[d]
 
 
 class _Bridge(torch.autograd.Function):

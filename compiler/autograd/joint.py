@@ -84,10 +84,11 @@ def _joint_graph(captured: CapturedGraph, opts: Any, leaves: bool) -> JointGraph
         f.where = {"stack": [], "module": "backward"}
         sources = [_source(t) for t in inputs]
         grad_inputs = [i for i, t in enumerate(sources) if t is not None]
-        reach = [_reached(t, [sources[i] for i in grad_inputs]) for t in plan.tensors]
+        leaves_of = [t for t in sources if t is not None]
+        reach = [_reached(t, leaves_of) for t in plan.tensors]
         with _backward_modes():
             try:
-                grads = torch.autograd.grad(plan.tensors, [sources[i] for i in grad_inputs], tangents, allow_unused=True)
+                grads = torch.autograd.grad(plan.tensors, leaves_of, tangents, allow_unused=True)
             except RuntimeError as e:
                 if "NYI SymInt equality" in str(e):         # autograd's formula of pow looks at the exponent
                     raise CannotTrace("an exponent is a size or an int that changes") from None
@@ -117,12 +118,12 @@ def _first_line(e: BaseException) -> str:
     return str(e).partition("\n")[0]
 
 
-def _not_a_leaf(f: Functionalizer, t: torch.Tensor) -> torch.Tensor:
+def _not_a_leaf(f: Functionalizer, t: Any) -> Any:
     """The input as eager sees one that was computed: its writes are recorded by autograd. The graph has nothing of the step between."""
     if not t.requires_grad:
         return t
     with recording(None), torch.enable_grad():
-        inner = t.clone()
+        inner: Any = t.clone()
     inner._tcompile_leaf = t
     inner._tcompile_step = inner.grad_fn
     f.rebind(t, inner)

@@ -138,7 +138,7 @@ def _absent(n: torch.fx.Node, operands: list, absent: set) -> Any:
 
 
 def _is_zero(x: torch.fx.Node) -> bool:
-    return _name(x) in ("full", "scalar_tensor") and x.args[-1] == 0 or _name(x) in ("zeros", "zeros_like", "new_zeros")
+    return _name(x) in ("full", "scalar_tensor") and bool(x.args[-1] == 0) or _name(x) in ("zeros", "zeros_like", "new_zeros")
 
 
 def _as(g: torch.fx.Graph, x: torch.fx.Node, like: torch.fx.Node) -> torch.fx.Node:

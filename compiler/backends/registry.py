@@ -31,12 +31,12 @@ def register_backend(fn: Backend | None = None, *, name: str | None = None) -> A
 
 def list_backends() -> list[str]:
     """Names that backend= takes without asking torch."""
-    return sorted({"tcompile", "eager", *BACKENDS})
+    return sorted({"tcompile", "eager", "aot_eager", *BACKENDS})
 
 
 def resolve(backend: Any) -> Any:
     """Check backend= early: the name or callable itself, or an OptionError with the names there are."""
-    if callable(backend) or backend in ("tcompile", "eager") or backend in BACKENDS:
+    if callable(backend) or backend in ("tcompile", "eager", "aot_eager") or backend in BACKENDS:
         return backend
     if not isinstance(backend, str):
         raise OptionError(f"backend is a name or a function backend(gm, example_inputs), got {type(backend).__name__}")
@@ -56,6 +56,9 @@ def compile_graph(captured: CapturedGraph, opts: Options, backend_options: dict[
         return _own(captured, opts)
     if b == "eager":
         return captured.graph_module.forward
+    if b == "aot_eager":
+        from ..autograd.bridge import aot_eager
+        return aot_eager(captured, opts)
     if isinstance(b, str) and b not in BACKENDS:
         from . import registered
         fn: Backend = registered.lookup(b)

@@ -29,7 +29,7 @@ def record(captured: CapturedGraph) -> AtenGraph:
 
 
 def run_nodes(f: Functionalizer, captured: CapturedGraph, keep_grad: bool,
-              wrap_input: Callable[[Functionalizer, TraceTensor], TraceTensor] | None = None) -> tuple[list, tuple]:
+              wrap_input: Callable[[Functionalizer, Any], Any] | None = None) -> tuple[list, tuple]:
     """Run a captured graph node by node on TraceTensors, `f` listening: its inputs and what it returns.
 
     keep_grad: inputs keep requires_grad, so that gradients asked for afterwards are recorded too. wrap_input: what the graph gets for an

@@ -217,3 +217,69 @@ def test_transformer_layer_with_dropout():
     want = run(lambda f: f)
     tcompile.reset()
     torch.testing.assert_close(run(tcompile.compile), want, rtol=1e-4, atol=1e-4)
+
+
+def partitions(run: Callable, **options: Any) -> tuple[Any, list[Any]]:
+    """What `run(compiled)` gives, and the partition of each joint graph made for it."""
+    made = []
+
+    def hear(e: events.Event) -> None:
+        if e.kind == "partition":
+            made.append(e.partition)
+    tcompile.reset()
+    events.subscribe(hear)
+    try:
+        return run(lambda m: tcompile.compile(m, options=options or None)), made
+    finally:
+        events.unsubscribe(hear)
+
+
+def encoder_step(compiled: Callable) -> tuple:
+    torch.manual_seed(0)
+    model = nn.Sequential(*[nn.TransformerEncoderLayer(32, 4, 64, dropout=0.1, batch_first=True) for _ in range(2)])
+    loss = compiled(model)(torch.randn(2, 8, 32)).pow(2).mean()
+    loss.backward()
+    return loss, [p.grad for p in model.parameters()]
+
+
+def test_memory_budget_keeps_less_and_computes_the_same():
+    want = encoder_step(lambda m: m)
+    kept = []
+    for budget in (1.0, 0.6, 0.3, 0.0):
+        got, parts = partitions(encoder_step, activation_memory_budget=budget)
+        torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)
+        kept.append(sum(p.saved_bytes for p in parts))
+    assert kept == sorted(kept, reverse=True) and kept[-1] < 0.3 * kept[0]
+    assert kept[1] <= 0.6 * kept[0] and kept[2] <= 0.3 * kept[0]
+    assert all(s.dtype == "bool" or s.op == "aten.clone.default" for p in parts for s in p.saved), "only masks of dropout and copies of inputs"
+
+
+def test_checkpointed_layers_keep_what_goes_between_them():
+    from torch.utils.checkpoint import checkpoint
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = nn.ModuleList([nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 16), nn.LayerNorm(16)) for _ in range(3)])
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            for layer in self.layers:
+                x = checkpoint(layer, x, use_reentrant=False)
+            return x
+
+    def run(compiled: Callable) -> tuple:
+        torch.manual_seed(0)
+        model = Model()
+        y = compiled(model)(torch.randn(8, 16))
+        y.pow(2).sum().backward()
+        return y, [p.grad for p in model.parameters()]
+    got, parts = partitions(run)
+    torch.testing.assert_close(got, run(lambda m: m), rtol=1e-4, atol=1e-4)
+    assert len(parts) == 1
+    assert {s.shape for s in parts[0].saved} == {(8, 16)} and len(parts[0].saved) <= 3, parts[0].saved
+
+
+def test_aot_eager_runs_the_same_graphs_by_eager_kernels():
+    torch.testing.assert_close(encoder_step(lambda m: tcompile.compile(m, backend="aot_eager", fullgraph=True)), encoder_step(lambda m: m),
+                               rtol=1e-4, atol=1e-4)
+    assert "aot_eager" in tcompile.list_backends()
