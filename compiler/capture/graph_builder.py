@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import enum
+import keyword
 import operator
 from typing import Any, Callable
 
@@ -85,7 +86,7 @@ class GraphBuilder:
         name = "".join(c if c.isalnum() else "_" for c in wanted).strip("_").lower() or "arg"
         while "__" in name:
             name = name.replace("__", "_")
-        name = base = name if name[0].isalpha() else f"arg_{name}"
+        name = base = name if name[0].isalpha() and not keyword.iskeyword(name) else f"arg_{name}"
         k = 0
         while name in self._names:
             k += 1

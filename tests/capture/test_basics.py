@@ -482,3 +482,13 @@ def test_nothing_to_do_is_a_quiet_skip():
     run = Runner()
     assert run(lambda a, b: a + b, 1, 2) == 3
     assert run.skips[0].quiet
+
+
+def keyword_names(x, Class, Global):
+    return x * Class + Global
+
+
+def test_inputs_named_like_keywords():
+    run = Runner()
+    same(run(keyword_names, X, X + 1, X + 2), keyword_names(X, X + 1, X + 2))
+    assert not run.breaks and not run.skips
