@@ -47,10 +47,10 @@ def export(fn: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None =
         raise ExportError(f"the example arguments do not fit {name}: {e}") from None
     bound.apply_defaults()
     parameters = _frame_arguments(function, bound)
-    seen: dict[str, Any] = {}
+    seen = _Seen()
     options = CaptureOptions(dynamic=True if dynamic is True else None, fullgraph=True, graph_name="exported",
                              dynamic_dims=_wanted(function, bound, dynamic, len(owner)),
-                             returned=lambda machine, value, outputs: seen.update(machine=machine, value=value, outputs=list(outputs)))
+                             returned=seen.take)
     with disabled():
         try:
             result = capture_frame(function.__code__, function, parameters, opts=options)
@@ -61,17 +61,27 @@ def export(fn: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None =
         raise ExportError(f"{name} cannot be exported as one graph: {_break_text(result.breaks[0])}")
     code = function.__code__
     spread = code.co_argcount + code.co_kwonlyargcount + bool(code.co_flags & inspect.CO_VARARGS) if code.co_flags & inspect.CO_VARKEYWORDS else -1
-    effects = [e.words() for e in seen["machine"].effects if not _unseen(e, seen["machine"].world, spread)] if seen else result.effects
+    effects = [e.words() for e in seen.effects if not _unseen(e, seen.sources, spread)]
     if effects:
         raise ExportError(f"{name} has side effects that a graph cannot hold: {', '.join(dict.fromkeys(effects))}. Return values instead.")
     return _Builder(name, function, owner, result, seen, resolve(backend)).program(options)
 
 
-def _unseen(effect: Any, world: Any, spread: int) -> bool:
+class _Seen:
+    """What export needs of a capture, taken while it is there: capture lets go of everything when it ends."""
+
+    def take(self, machine: Any, value: Any, outputs: list) -> None:
+        world = machine.world
+        self.value, self.outputs, self.effects = value, list(outputs), list(machine.effects)
+        self.reals, self.sources, self.loaded, self.keep = dict(world.reals), dict(world.sources), dict(world.loaded), list(world.keep)
+        self.nodes = dict(machine.graph.nodes)
+
+
+def _unseen(effect: Any, sources: dict[int, Source], spread: int) -> bool:
     """Whether nobody can tell that the effect happened: it is on the frame's own **kwargs (parameter `spread`), or an attribute ends as what it
     was."""
     if effect.kind == "method":
-        source = world.source_of(effect.target)
+        source = sources.get(id(effect.target))
         return source is not None and source.kind == "local" and source.key[0] == spread
     if effect.kind == "setattr":
         before = getattr(effect.target, "__dict__", {}).get(effect.name, effect)
@@ -175,10 +185,10 @@ def _wanted(function: types.FunctionType, bound: inspect.BoundArguments, dynamic
 class _Builder:
     """From what capture gave to a program."""
 
-    def __init__(self, name: str, function: types.FunctionType, owner: tuple, result: CaptureResult, seen: dict[str, Any], backend: Any):
+    def __init__(self, name: str, function: types.FunctionType, owner: tuple, result: CaptureResult, seen: _Seen, backend: Any):
         assert result.graph is not None
         self.name, self.function, self.owner, self.result, self.graph = name, function, owner, result, result.graph
-        self.world, self.value, self.outputs, self.backend = seen["machine"].world, seen["value"], seen["outputs"], backend
+        self.seen, self.value, self.outputs, self.backend = seen, seen.value, seen.outputs, backend
         self.env = result.graph.env
         self.names = self._state_names()
         self.state: dict[str, torch.Tensor] = {}
@@ -196,7 +206,7 @@ class _Builder:
         """Whether the value is reached from an argument of the call, and not by way of a module."""
         if source is None or source.root.kind != "local" or source.root.key[0] < len(self.owner):
             return False
-        return not any(isinstance(self.world.loaded.get(step), nn.Module) for step in source.path())
+        return not any(isinstance(self.seen.loaded.get(step), nn.Module) for step in source.path())
 
     def path(self, source: Source | None) -> list:
         assert source is not None
@@ -280,9 +290,9 @@ class _Builder:
     # --- result
     def shape(self, value: Any) -> list:
         if isinstance(value, TraceTensor):
-            real = self.world.reals.get(id(value))
+            real = self.seen.reals.get(id(value))
             if real is not None:
-                source = self.world.sources[id(real)]
+                source = self.seen.sources[id(real)]
                 return ["argument", self.path(source)] if self.is_argument(source) else ["state", self.add_state(real, source)]
             return ["output", next(k for k, o in enumerate(self.outputs) if o is value or self._same_node(o, value))]
         if isinstance(value, torch.SymInt):
@@ -311,8 +321,8 @@ class _Builder:
                               "dataclasses of them") from None
 
     def _same_node(self, a: Any, b: Any) -> bool:
-        graph = self.world.machine.graph
-        return isinstance(a, TraceTensor) and graph.nodes.get(id(a)) is graph.nodes.get(id(b)) is not None
+        nodes = self.seen.nodes
+        return isinstance(a, TraceTensor) and nodes.get(id(a)) is nodes.get(id(b)) is not None
 
     # --- the whole
     def program(self, options: CaptureOptions) -> ExportedProgram:
