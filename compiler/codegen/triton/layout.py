@@ -217,14 +217,15 @@ def _reduction(kernel: Kernel, target: GpuTarget, choices: Choices, reduced: tup
     lay = Layout(kind, kernel.outer)
     if kind == "persistent":
         lay.rblock = rows
-        want = 2048 if not x_fast else 4096
+        crowded = _row_loads(kernel) > 8                 # many rows are live at once: fewer elements of each to a thread
+        want = 4096 if x_fast else 1024 if crowded else 2048
         xblock = _floor_pow2(max(1, want // rows))
         if x_fast:
             xblock = max(xblock, 32)
         while xblock > 1 and -(-x // xblock) < 4 * target.processors and not (x_fast and xblock <= 32):
             xblock //= 2
         lay.xblock = min(xblock, _pow2(x))
-        lay.warps = min(32, max(1, _floor_pow2(lay.xblock * rows // (32 * 16))))
+        lay.warps = min(32, max(1, _floor_pow2(lay.xblock * rows // (32 * (4 if crowded else 16)))))
         if rows >= 1024:
             lay.warps = max(lay.warps, 4)
     elif x_fast:
@@ -263,6 +264,12 @@ def _live_rows(kernel: Kernel) -> int:
             if v.op == "load" and v.attr[1].symbol_names() & names:
                 seen[v.id] = seen.get(v.id, 0) + 1
     return max(1, sum(1 for n in seen.values() if n > 1))
+
+
+def _row_loads(kernel: Kernel) -> int:
+    """Different rows that a kernel reads from memory."""
+    names = {a.symbol.name for s in kernel.stages for a in s.axes}
+    return len({v.id for st in kernel.stages for v in stage_values(st) if v.op == "load" and v.attr[1].symbol_names() & names})
 
 
 def _along_x(kernel: Kernel, reduced: tuple[Axis, ...]) -> bool:
