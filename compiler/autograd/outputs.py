@@ -75,7 +75,8 @@ def plan_outputs(f: Functionalizer, inputs: list[Any], results: tuple) -> Output
                 plan.at.append(k)
                 plan.origin.append(("result", k))
             continue
-        root = f.alias_of(results[ks[0]]).memory.root.tensor
+        memory = f.alias_of(results[ks[0]]).memory
+        root = memory.root.tensor if memory.root is not None else None
         if not isinstance(root, torch.Tensor) or not root.requires_grad:
             raise CannotTrace("results that require grad share memory whose base does not")
         if any(results[k].dtype != root.dtype for k in ks):

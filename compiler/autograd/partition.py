@@ -59,7 +59,7 @@ class Saved:
     module: str
 
 
-def partition(joint: AtenGraph, n_inputs: int, n_outputs: int, written: set[int] = frozenset(), fragile: set[int] = frozenset(),
+def partition(joint: AtenGraph, n_inputs: int, n_outputs: int, written: Iterable[int] = (), fragile: Iterable[int] = (),
               opts: Any = None) -> Partition:
     """Part `joint`, whose first `n_inputs` placeholders are forward's inputs and the rest tangents.
 
@@ -77,7 +77,7 @@ def partition(joint: AtenGraph, n_inputs: int, n_outputs: int, written: set[int]
     needed = _ancestors([results[s] for s in grad_slots])
     readers = (backward_nodes & needed) | {results[s] for s in grad_slots if results[s] not in needs_tangent}
 
-    written = {i for i, _ in joint.mutation_slots} | set(written)
+    written, fragile = {i for i, _ in joint.mutation_slots} | set(written), set(fragile)
     cut = partial(_cut, joint, primals, readers, needs_tangent, needed, written, fragile)
     saved = within_budget(cut, opts.get("activation_memory_budget", 1.0) if opts is not None else 1.0, joint)
     copies = _copies(joint, [n for n in saved if n.op == "placeholder" and primals.index(n) in fragile])
@@ -95,7 +95,7 @@ def partition(joint: AtenGraph, n_inputs: int, n_outputs: int, written: set[int]
     return Partition(forward, backward, [index[n] for n in saved if n.op == "placeholder"], kept, sizes, [n.name for n in recomputed])
 
 
-def _op_name(n: torch.fx.Node) -> str:
+def _op_name(n: Any) -> str:
     while n.target is operator.getitem:
         n = n.args[0]
     return str(n.target)
@@ -214,7 +214,7 @@ def within_budget(cut: Callable[..., list], budget: float, joint: AtenGraph) -> 
     return best or cut(frozenset(order))
 
 
-def may_recompute(n: torch.fx.Node) -> bool:
+def may_recompute(n: Any) -> bool:
     """Whether running the operator again gives the same and does nothing else."""
     if n.op != "call_function":
         return False
@@ -222,7 +222,7 @@ def may_recompute(n: torch.fx.Node) -> bool:
         torch.Tag.nondeterministic_seeded not in n.target.tags and not n.target._schema.is_mutable
 
 
-def _effort(n: torch.fx.Node, hints: dict[str, int]) -> float:
+def _effort(n: Any, hints: dict[str, int]) -> float:
     """Roughly the arithmetic of one operator."""
     if n.target is operator.getitem:
         return _effort(n.args[0], hints)

@@ -107,11 +107,11 @@ def variant(a: AtenGraph, n_tangents: int, present: Sequence[bool], wanted: Sequ
     return run_passes(AtenGraph(g, inputs, plan, [], a.env, constants, [], a.name), "decomposed", disabled_passes(opts))
 
 
-def _name(n: torch.fx.Node) -> str:
+def _name(n: Any) -> str:
     return n.target._schema.name.partition("::")[2] if isinstance(n.target, torch._ops.OpOverload) else ""
 
 
-def _absent(n: torch.fx.Node, operands: list, absent: set) -> Any:
+def _absent(n: Any, operands: list, absent: set) -> Any:
     """For an operator with absent operands: True where its result is absent, the node that its result equals, or None where zeros serve."""
     if n.target is operator.getitem:
         return True
@@ -137,11 +137,11 @@ def _absent(n: torch.fx.Node, operands: list, absent: set) -> Any:
     return True if name in _LINEAR else None
 
 
-def _is_zero(x: torch.fx.Node) -> bool:
+def _is_zero(x: Any) -> bool:
     return _name(x) in ("full", "scalar_tensor") and bool(x.args[-1] == 0) or _name(x) in ("zeros", "zeros_like", "new_zeros")
 
 
-def _as(g: torch.fx.Graph, x: torch.fx.Node, like: torch.fx.Node) -> torch.fx.Node:
+def _as(g: torch.fx.Graph, x: Any, like: torch.fx.Node) -> torch.fx.Node:
     """`x` with the dtype and shape of the value `like`."""
     m, to = x.meta["val"], like.meta["val"]
     if m.dtype != to.dtype:
@@ -156,7 +156,7 @@ def _as(g: torch.fx.Graph, x: torch.fx.Node, like: torch.fx.Node) -> torch.fx.No
     return x
 
 
-def _own(g: torch.fx.Graph, x: torch.fx.Node, like: torch.fx.Node) -> torch.fx.Node:
+def _own(g: torch.fx.Graph, x: Any, like: torch.fx.Node) -> torch.fx.Node:
     """A result in memory of its own, laid out as planned."""
     if x.target is like.target and x.meta["val"].stride == like.meta["val"].stride:
         return x
