@@ -9,8 +9,8 @@ from __future__ import annotations
 import copy
 import operator
 import types
-from typing import Any
 import weakref
+from typing import Any
 
 import torch.nn as nn
 from torch.nn.modules import module as _nn
