@@ -96,14 +96,21 @@ class World:
             x = torch.cat([x, x], -1)[..., ::2]
         return x.requires_grad_(self.requires_grad)
 
+    def rounding(self) -> float:
+        """How far two correct orders of rounding may be apart, relative to the largest number of a result. Fused kernels keep what lies
+        between two operators in float32 where eager rounds to bfloat16 after each, and the sums of the net cancel: so four units of the
+        coarsest type in play, of which autocast shows nothing in the types of inputs and results."""
+        used = {self.dtype, *(p.dtype for p in self.net.parameters()), *([torch.bfloat16] if self.autocast else [])}
+        return max(1e-4, *(4 * torch.finfo(d).eps for d in used if d.is_floating_point))
+
     def run(self, seed: int) -> list[Any]:
         """Outputs or exceptions of both callables, and gradients where asked for."""
         out: list[Any] = []
         for call in (self.call_net, self.call_g, self.call_probe):
-            x = self.input(seed)
-            if self.offset and not self.requires_grad:
-                x = torch.cat([x.new_zeros(self.offset), x.reshape(-1)])[self.offset:].view(x.shape)
             try:
+                x = self.input(seed)          # inside: layouts of two dimensions refuse three, integers refuse gradients
+                if self.offset and not self.requires_grad:
+                    x = torch.cat([x.new_zeros(self.offset), x.reshape(-1)])[self.offset:].view(x.shape)
                 with torch.set_grad_enabled(self.grad), objects.contexts(self):
                     y = objects.mapped(self, call)(x, self.n, flag=self.flag)
                     out.append(y.detach().clone())

@@ -48,27 +48,29 @@ def _line(e: BaseException) -> int | None:
     return lines[-1] if lines else None
 
 
-def same(x: Any, y: Any, where: str = "result", rtol: float = 1e-4, atol: float = 1e-5) -> None:
-    """Raise AssertionError naming the first place where two observations differ."""
+def same(x: Any, y: Any, where: str = "result", rtol: float = 1e-4, atol: float = 1e-5, scaled: bool = False) -> None:
+    """Raise AssertionError naming the first place where two observations differ. `scaled`: `rtol` is of a tensor's largest finite
+    number, for results of sums that cancel; otherwise of each number."""
     if isinstance(x, torch.Tensor) or isinstance(y, torch.Tensor):
         assert isinstance(x, torch.Tensor) and isinstance(y, torch.Tensor), f"{where}: {type(x).__name__} and {type(y).__name__}"
         assert x.dtype == y.dtype and x.shape == y.shape, f"{where}: {x.dtype} {tuple(x.shape)} and {y.dtype} {tuple(y.shape)}"
         assert x.requires_grad == y.requires_grad, f"{where}: requires_grad {x.requires_grad} and {y.requires_grad}"
         if not (x.layout is y.layout is torch.strided and torch.equal(x.detach(), y.detach())):          # many times faster where all is well
-            torch.testing.assert_close(y, x, rtol=rtol, atol=atol, equal_nan=True, msg=lambda m: f"{where}: {m}")
+            size = x.detach().abs().nan_to_num(0, 0, 0).max().item() if scaled and x.is_floating_point() and x.numel() else 0.0
+            torch.testing.assert_close(y, x, rtol=rtol, atol=max(atol, rtol * size), equal_nan=True, msg=lambda m: f"{where}: {m}")
     elif isinstance(x, float) and isinstance(y, float):
         assert math.isclose(x, y, rel_tol=rtol, abs_tol=atol) or (x != x and y != y), f"{where}: {x} and {y}"
     elif isinstance(x, dict):
         assert type(x) is type(y) and list(x) == list(y), f"{where}: keys {list(x)} and {list(y)}"
         for k in x:
-            same(x[k], y[k], f"{where}[{k!r}]", rtol, atol)
+            same(x[k], y[k], f"{where}[{k!r}]", rtol, atol, scaled)
     elif isinstance(x, (list, tuple)):
         assert type(x).__name__ == type(y).__name__ and len(x) == len(y), f"{where}: {type(x).__name__}[{len(x)}] and {type(y).__name__}[{len(y)}]"
         for i, (p, q) in enumerate(zip(x, y)):
-            same(p, q, f"{where}[{i}]", rtol, atol)
+            same(p, q, f"{where}[{i}]", rtol, atol, scaled)
     elif dataclasses.is_dataclass(x) and not isinstance(x, type):
         assert type(x).__name__ == type(y).__name__, f"{where}: {x!r} and {y!r}"
-        same(vars(x), vars(y), where, rtol, atol)
+        same(vars(x), vars(y), where, rtol, atol, scaled)
     else:
         assert type(x) is type(y) and x == y, f"{where}: {x!r} and {y!r}"
     # identity among the parts is visible too: the same tensor twice must stay one object
