@@ -101,6 +101,7 @@ class GradGraph:
         self.tangent_metas = [n.meta["val"] for n in p.backward.placeholders[len(p.backward.inputs) - self.n_tangents:]]
         self.grad_mode = torch.is_grad_enabled()
         self.at, self.saved_inputs, self.n_outputs = plan.at, p.saved_inputs, joint.n_outputs
+        self.idle = _idle_inputs(captured, self.joint.grad_inputs)
         self.remembered = [(i, _is_small(n)) for i, n in enumerate(p.forward.placeholders) if i not in p.saved_inputs]
         self.function = type("TCompiled", (_Bridge,), {"graph": self})
         self.call = self._native_call() or self._python_call
@@ -114,7 +115,7 @@ class GradGraph:
     def _native_call(self) -> Callable[..., tuple] | None:
         """The call in C, where nothing is left to do after the Function but to put its results in order."""
         plan = self.joint.outputs
-        if native is None or not hasattr(native, "GradCall") or not self.grad_mode or not plan.plain or self.hidden_views:
+        if native is None or not hasattr(native, "GradCall") or not self.grad_mode or not plan.plain or self.hidden_views or self.idle:
             return None
         graph = getattr(self.forward, "call", self.forward)
         rest = (lambda *inputs: self.rest(inputs)) if self.sizes or self.scalars else None
@@ -138,8 +139,9 @@ class GradGraph:
 
     def _call(self, inputs: tuple) -> tuple:
         everything: list[Any] = []
+        joined = [t.detach() if i in self.idle else t for i, t in enumerate(inputs)] if self.idle else inputs
         try:
-            diff = self.function.apply(everything, *inputs)          # type: ignore[attr-defined]
+            diff = self.function.apply((everything, inputs), *joined)          # type: ignore[attr-defined]
         except Exception as e:
             e._tcompile_final = bool(everything)             # type: ignore[attr-defined]  # raised by a hook for saved tensors: not the graph's
             raise
@@ -281,7 +283,8 @@ class _Bridge(torch.autograd.Function):
     graph: GradGraph
 
     @classmethod
-    def forward(cls, ctx: Any, everything: list, *inputs: Any) -> tuple:
+    def forward(cls, ctx: Any, call: tuple[list, tuple], *inputs: Any) -> tuple:
+        everything, given = call                     # given: the inputs before those without gradients were detached
         graph = cls.graph
         results = graph.forward(*inputs)
         n = graph.n_outputs
@@ -290,7 +293,7 @@ class _Bridge(torch.autograd.Function):
             everything[k] = everything[k].detach()   # to autograd no view: nobody else can reach the rest of its memory
         ctx.rest = graph.rest(inputs)
         ctx.save_for_backward(*[inputs[i] for i in graph.saved_inputs], *results[n:])
-        ctx.remembered = [(t if strong else weakref.ref(t), t._version) if isinstance(t := inputs[i], torch.Tensor) else t
+        ctx.remembered = [(t if strong else weakref.ref(t), t._version) if isinstance(t := given[i], torch.Tensor) else t
                           for i, strong in graph.remembered]
         ctx.set_materialize_grads(False)
         return tuple([everything[k] for k in graph.at])
@@ -302,6 +305,14 @@ class _Bridge(torch.autograd.Function):
         if torch.is_grad_enabled():
             return (None, *_double(graph, ctx, saved, tangents))
         return (None, *graph.run_backward(saved, ctx.rest, tangents, ctx.needs_input_grad[1:]))
+
+
+def _idle_inputs(captured: CapturedGraph, grad_inputs: list[int]) -> frozenset[int]:
+    """Inputs that require grad, but that no result depends on differentiably: they are only read detached, or under no_grad. The Function must
+    not be joined to their history: a backward pass through it would visit that history, without gradients, and free what it saved."""
+    return frozenset(i for i, spec in enumerate(captured.inputs)
+                     if i not in grad_inputs and spec.kind == "tensor" and spec.spec is not None and spec.spec.requires_grad
+                     and not isinstance(captured.example_inputs[i], torch.nn.Parameter))      # a parameter has no history
 
 
 def _is_small(n: Any) -> bool:

@@ -77,3 +77,31 @@ def test_call_of_a_module_class_is_replaced():
     same(net(torch.ones(3)), c(torch.ones(3)))
     del Block.__call__
     same(net(torch.ones(3)), c(torch.ones(3)))
+
+
+def test_backward_inside_leaves_the_history_of_what_is_only_read_detached():
+    """The loss's backward pass went through inputs that have no gradient from it, and freed what their own operators had saved."""
+    def f(a, c):
+        t = c.detach().clone().requires_grad_()
+        with torch.enable_grad():
+            (torch.sin(t) * c.detach()).sum().backward()
+        return [c, t.grad * 2, a]
+    g = tcompile.compile(f)
+    for _ in range(2):
+        x, y = torch.arange(3.0, requires_grad=True), torch.arange(3.0, requires_grad=True)
+        for call, root in ((f, x), (g, y)):
+            sum(r.sum() for r in call(root * 1, root * root)).backward()
+        same(x.grad, y.grad)
+
+
+def test_double_backward_beside_an_input_that_is_only_read_detached():
+    def f(a, c):
+        return (a * a * c.detach()).sum()
+    g = tcompile.compile(f)
+    for _ in range(2):
+        found = []
+        for call in (f, g):
+            a, c = torch.arange(3.0, requires_grad=True), torch.arange(3.0, requires_grad=True)
+            first, = torch.autograd.grad(call(a, c * 2), a, create_graph=True)
+            found.append(torch.autograd.grad(first.sum(), a)[0])
+        same(*found)
