@@ -41,7 +41,7 @@ def _merged(parts: list[EntryCall], report: Any) -> EntryCall:
     code = getattr(first.fn, "__code__", None)
     latest = [c for c in parts if getattr(c.fn, "__code__", None) is code][-1]
     if code is not None and code.co_name == "<module>":
-        parts = [_in_a_copy(c) for c in parts]
+        parts = [_with_names_put_back(c) for c in parts]
         latest = [c for c in parts if getattr(c.fn, "__code__", None) is code][-1]
     effects = [_words(c.why_not) or "its last value" for c in parts if not c.safe and c.why_not != _ONLY_BREAKS]
     frames = {i for i, f in enumerate(report.frames) if f.name == first.name}
@@ -56,15 +56,14 @@ def _merged(parts: list[EntryCall], report: Any) -> EntryCall:
     )  # fmt: skip
 
 
-def _in_a_copy(call: EntryCall) -> EntryCall:
-    """A cell's top level whose one effect is to set names can run again in a copy of the namespace, as often as one likes:
-    provided that it reads no name that it set, for then each run would begin where the last one ended."""
-    written = [e.removeprefix("global ") for e in call.why_not.split(", ") if e.startswith("global ")]
+def _with_names_put_back(call: EntryCall) -> EntryCall:
+    """A cell's top level whose one effect is to set names can run again, as often as one likes, where the names are put back
+    afterwards: provided that it reads no name that it set, for then each run would begin where the last one ended."""
+    written = tuple(e.removeprefix("global ") for e in call.why_not.split(", ") if e.startswith("global "))
     only = all(e.startswith("global ") for e in call.why_not.split(", ") if not e.endswith(VALUE))
     if call.safe or not only or not isinstance(call.fn, FunctionType) or read_before_written(call.fn.__code__) & {*written}:
         return call
-    copy = FunctionType(call.fn.__code__, dict(call.fn.__globals__), call.fn.__name__)
-    return replace(call, fn=copy, safe=True, why_not="")
+    return replace(call, safe=True, why_not="", sets=written)
 
 
 def read_before_written(code: CodeType) -> set[str]:

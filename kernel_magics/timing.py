@@ -22,7 +22,7 @@ from ..compiler.report import schema as s
 from ..compiler.report.calls import EntryCall
 from .stats import Bootstrap, interval_of
 
-__all__ = ["measure", "measure_cell", "compare_options", "Contender", "preserved", "Say"]
+__all__ = ["measure", "measure_cell", "compare_options", "Contender", "names_put_back", "preserved", "Say"]
 
 _MIN_SAMPLE = 3e-4  # a sample lasts at least that long, in seconds, so that the clock does not matter
 _SLOW = 0.02  # seconds a call: from there on a sample is one call, and nothing needs to settle
@@ -88,8 +88,7 @@ def measure(
     if sum(x.nbytes for x in {id(x): x for x in written}.values()) > _MAX_COPIES:
         out.status, out.reason = "unavailable", "it changes its inputs in place, and they are too large to keep copies of them"
         return out
-    objects = [m for c in calls for m in (c.fn, getattr(c.fn, "__self__", None), *c.args, *c.kwargs.values())]
-    with preserved(objects, written):
+    with preserved(touched(calls), written), names_put_back(calls):
         try:
             live = [j for j in jobs if j.measured]
             share = budget / max(1, len(live)) / (2 if "torch" in engines else 1)
@@ -162,7 +161,7 @@ def compare_options(
     its engines as `EngineTime` fields under the names in `options`, and the ratio of the first to each, with intervals."""
     first, *others = options
     rows = []
-    with preserved([m for c in calls for m in (c.fn, getattr(c.fn, "__self__", None), *c.args, *c.kwargs.values())]):
+    with preserved(touched(calls)), names_put_back(calls):
         for c in calls[:_MAX_CALLS]:
             job = _job(c, engine, options[first])
             base = job.contenders.pop("tcompile")
@@ -415,6 +414,27 @@ def _overall(jobs: Sequence[_Job], engines: Sequence[str]) -> list[s.Speedup]:
             ).sum(0)
             out.append(s.Speedup(engine, over, a / b, *interval_of(a / b, spread)))
     return out
+
+
+def touched(calls: Iterable[EntryCall]) -> list[Any]:
+    """What running the calls again may change the state of."""
+    return [m for c in calls for m in (c.fn, getattr(c.fn, "__self__", None), *c.args, *c.kwargs.values())]
+
+
+@contextmanager
+def names_put_back(calls: Iterable[EntryCall]) -> Iterator[None]:
+    """Globals that the calls set are afterwards as they were."""
+    missing = object()
+    kept = [(c.fn.__globals__, name) for c in calls for name in c.sets]
+    values = [namespace.get(name, missing) for namespace, name in kept]
+    try:
+        yield
+    finally:
+        for (namespace, name), value in zip(kept, values):
+            if value is missing:
+                namespace.pop(name, None)
+            else:
+                namespace[name] = value
 
 
 @contextmanager

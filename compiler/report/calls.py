@@ -88,3 +88,4 @@ class EntryCall:
         None  # `fn` through the entries it has, without the frame hook; None: compile it for timing
     )
     state: CallState = field(default_factory=CallState)
+    sets: tuple[str, ...] = ()  # globals of `fn` that running it sets, and whoever runs it again puts back

@@ -107,7 +107,7 @@ def test_controls_of_a_report(real) -> None:
     assert "not in the kernel" in comm.ask("retime", report="gone")["error"]
 
 
-def test_a_cells_top_level_runs_again_in_a_copy_of_the_namespace(real) -> None:
+def test_a_cells_top_level_runs_again_and_its_names_are_put_back(real) -> None:
     shell, session, comm = real
     assert shell.run_cell(TOP).success
     y = shell.user_ns["y"]
