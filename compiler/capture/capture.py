@@ -26,7 +26,7 @@ from .bytecode.regions import CannotOutline
 from .bytecode.resume import ResumeSpec, make_break
 from .bytecode.splice import CannotResume, in_flight
 from .entry_source import EntryWriter
-from .failing import give_back, inputs_to_keep, keep, run_natively
+from .failing import changes_grad_mode, give_back, inputs_to_keep, keep, run_natively
 from .frame import Frame
 from .generators import InlineGenerator, PythonIterator
 from .lookups import class_guards, recording
@@ -353,11 +353,13 @@ class _Attempt:
         graph: CapturedGraph | None = machine.graph.finish(writer.outputs, self.opts.graph_name)
         sources = [i.source for i in graph.inputs] if graph is not None else []
         handlers = any(c.co_exceptiontable for c in (self.code, *machine.inlined))
-        writer.namespace.update(__keep=keep, __give_back=give_back, __failed=functools.partial(self.opts.failed, handlers=handlers))
+        writer.namespace.update(__keep=keep, __give_back=give_back, __grad_enabled=torch.is_grad_enabled, __set_grad_enabled=torch._C._set_grad_enabled,
+                                __failed=functools.partial(self.opts.failed, handlers=handlers))
         keeping = inputs_to_keep(graph) if graph is not None else ([], False)
         if graph is not None and keeping and any(graph.example_inputs[i].requires_grad for i in keeping[0]):
             raise SkipFrame("a tensor that requires grad is changed in place, and a later operator may fail: its history could not be undone")
-        text = writer.text(sources, graph is not None, keeping if self.opts.in_order else ([], False))
+        text = writer.text(sources, graph is not None, keeping if self.opts.in_order else ([], False),
+                           modes=graph is not None and changes_grad_mode(graph))
         return CaptureResult(
             code=self.code, guards=self._guards(graph), source=text, namespace=writer.namespace, graph=graph, breaks=breaks,
             inlined=list(machine.inlined), effects=[e.words() for e in machine.effects], needs_hook=needs_hook)

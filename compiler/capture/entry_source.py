@@ -468,8 +468,9 @@ class EntryWriter:
 
     # --- the whole
     def text(self, graph_inputs: Sequence[Source | None], has_graph: bool, keeping: tuple[list[int], bool] | None = ([], False),
-             name: str = "graph_0") -> str:
-        """The entry's source. `graph_inputs` are the sources of the graph's placeholders, in order; `keeping` what failing.inputs_to_keep gave."""
+             modes: bool = False, name: str = "graph_0") -> str:
+        """The entry's source. `graph_inputs` are the sources of the graph's placeholders, in order; `keeping` what failing.inputs_to_keep gave,
+        `modes` whether the graph itself turns gradients on or off."""
         arguments = [self.load(s) for s in graph_inputs if s is not None] if has_graph else []
         lines = [f"def entry(__fn{''.join(', ' + p for p in self.params)}):"]
         lines += [f"    {text}" for text in self.loads]
@@ -480,7 +481,10 @@ class EntryWriter:
         kept, random = keeping or ([], False)
         if kept or random:
             lines.append(f"    __kept = __keep(({''.join(arguments[i] + ', ' for i in kept)}), {random})")
-        lines += ["    try:", f"        {assign}{name}({', '.join(arguments)})", "    except Exception as __e:", "        __error = [__e]", "    else:"]
+        if modes:
+            lines.append("    __grad = __grad_enabled()")
+        lines += ["    try:", f"        {assign}{name}({', '.join(arguments)})", "    except Exception as __e:", "        __error = [__e]",
+                  *(["        __set_grad_enabled(__grad)"] if modes else []), "    else:"]
         lines += [f"        {text}" for text in self.body]
         if keeping is None:
             lines.append("    raise __error.pop()")

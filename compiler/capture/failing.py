@@ -15,7 +15,7 @@ import torch.fx
 from ..raising import KEEP_BYTES, may_raise
 from .result import CapturedGraph
 
-__all__ = ["inputs_to_keep", "keep", "give_back", "run_natively"]
+__all__ = ["inputs_to_keep", "keep", "give_back", "changes_grad_mode", "run_natively"]
 
 _RANDOM = ("rand", "dropout", "bernoulli", "normal", "multinomial", "uniform", "exponential", "poisson", "rrelu", "cauchy", "geometric_", "log_normal", "random")
 _IN_PLACE = frozenset(f for f in vars(operator).values() if callable(f) and getattr(f, "__name__", "").startswith("i") and
@@ -90,6 +90,11 @@ def give_back(kept: tuple) -> None:
         tensor.data.copy_(copy)
     if random is not None:
         torch.set_rng_state(random)
+
+
+def changes_grad_mode(graph: CapturedGraph) -> bool:
+    """Whether the graph's own calls turn gradients on or off: one that fails in between leaves a mode that is not the caller's."""
+    return any(n.target is torch._C._set_grad_enabled for n in graph.graph_module.graph.nodes)
 
 
 def run_natively(error: Exception, func: Callable, args: tuple, *, handlers: bool) -> Any:

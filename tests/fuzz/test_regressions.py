@@ -105,3 +105,26 @@ def test_double_backward_beside_an_input_that_is_only_read_detached():
             first, = torch.autograd.grad(call(a, c * 2), a, create_graph=True)
             found.append(torch.autograd.grad(first.sum(), a)[0])
         same(*found)
+
+
+@pytest.mark.parametrize("backend", ["eager", "tcompile"])
+def test_graph_fails_after_it_left_a_no_grad_region(backend):
+    """The call runs again as it is, in the grad mode that it was made in, not in the one that the failing graph had reached."""
+    def f(a, index):
+        with torch.no_grad():
+            b = torch.sin(a)
+            if b.sum() > 100:
+                b = b + 1
+            c = b * a
+        try:
+            a = torch.index_select(a, 0, index) + a
+        except IndexError:
+            a = a - 1
+        return c * 2, a
+    c = tcompile.compile(f, backend=backend)
+    for at in (0, 2, 5, 5, 1):
+        results = []
+        for call in (f, c):
+            results.append(call(torch.ones(3, requires_grad=True) * 1, torch.tensor([at])))
+            assert torch.is_grad_enabled()
+        same(*results)
