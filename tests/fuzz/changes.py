@@ -101,7 +101,7 @@ class World:
         between two operators in float32 where eager rounds to bfloat16 after each, and the sums of the net cancel: so four units of the
         coarsest type in play, of which autocast shows nothing in the types of inputs and results."""
         used = {self.dtype, *(p.dtype for p in self.net.parameters()), *([torch.bfloat16] if self.autocast else [])}
-        return max(1e-4, *(4 * torch.finfo(d).eps for d in used if d.is_floating_point))
+        return max([1e-4, *(4 * torch.finfo(d).eps for d in used if d.is_floating_point)])
 
     def run(self, seed: int) -> list[Any]:
         """Outputs or exceptions of both callables, and gradients where asked for."""

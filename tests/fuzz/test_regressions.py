@@ -6,6 +6,7 @@ import torch
 
 import tcompile
 
+from .changes import World
 from .oracle import same
 
 
@@ -128,3 +129,56 @@ def test_graph_fails_after_it_left_a_no_grad_region(backend):
             results.append(call(torch.ones(3, requires_grad=True) * 1, torch.tensor([at])))
             assert torch.is_grad_enabled()
         same(*results)
+
+
+# Sequences of changes after which the oracle of changes once called rounding a difference, or an input that cannot be made an error.
+ROUNDED = {
+    "bfloat16 input": [("shape", (4, 3)), ("dtype", torch.bfloat16)],
+    "autocast": [("autocast", True)],
+    "gradients of sums that cancel": [("grad", True), ("n", 3)],
+    "no layout": [("shape", (2, 5, 3)), ("layout", "t")],
+    "no gradient": [("requires_grad", True), ("dtype", torch.int64)],
+}
+
+
+@pytest.mark.parametrize("name", ROUNDED)
+def test_rounding_is_no_difference(name):
+    """The compiled numbers were as near to those of float64 as eager's were."""
+    eager, compiled = World(lambda f: f), World(tcompile.compile)
+    for seed, (attribute, value) in enumerate(ROUNDED[name]):
+        for w in (eager, compiled):
+            setattr(w, attribute, value)
+        same(eager.run(seed), compiled.run(seed), rtol=eager.rounding(), scaled=True)
+
+
+def test_more_than_rounding_is_a_difference():
+    """A tolerance that grows with a result must still see what is stale: a scale, a single wrong number, another type, nan."""
+    want, w = torch.tensor([50.0, 0.5, -3.0]), World(lambda f: f)
+    assert w.rounding() == 1e-4
+    w.autocast = True
+    coarse = w.rounding()
+    assert coarse < 0.04
+    for rtol in (1e-4, coarse):
+        same([want], [want + 0.3 * rtol * 50], rtol=rtol, scaled=True)
+        for got in (want * 1.1, want + torch.tensor([0, 0, 3.0]), want.double(), want.where(want > 0, torch.nan)):
+            with pytest.raises(AssertionError):
+                same([want], [got], rtol=rtol, scaled=True)
+    with pytest.raises(AssertionError):
+        same([want], [want + torch.tensor([0, 1e-3, 0])])
+
+
+@pytest.mark.parametrize("parts", [lambda t: t.unbind(1), lambda t: t.split(2), lambda t: t.split([1, 3]), lambda t: [p[1:] for p in t.chunk(2)]],
+                         ids=["unbind", "split", "sizes", "view"])
+def test_writes_to_one_of_several_views_are_refused_with_gradients(parts):
+    def f(a):
+        t = a.clone()
+        p = parts(t)[1]
+        p.add_(1)
+        return t * 2
+    c = tcompile.compile(f)
+    same(f(torch.ones(4, 3)), c(torch.ones(4, 3)))
+    for call in (f, c):
+        with pytest.raises(RuntimeError, match="multiple views"):
+            call(torch.ones(4, 3, requires_grad=True) * 1)
+    with torch.no_grad():
+        same(f(torch.ones(4, 3, requires_grad=True)), c(torch.ones(4, 3, requires_grad=True)))
