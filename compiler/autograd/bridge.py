@@ -149,7 +149,7 @@ class GradGraph:
         for i, d in plan.writes:
             inputs[i].copy_(diff[d])
         out = []
-        for r in plan.recipes:
+        for k, r in enumerate(plan.recipes):
             kind = r[0]
             if kind == "side":
                 out.append(everything[r[1]])
@@ -161,7 +161,10 @@ class GradGraph:
                 out.append(everything[r[1]].detach())
             else:
                 base, like = diff[r[1]] if kind == "view" else inputs[r[1]], everything[r[2]]
-                out.append(base.as_strided(like.shape, like.stride(), like.storage_offset()))
+                if k in plan.parts:                  # by an operator that makes several views, too, so that autograd treats it so
+                    out.append(base.as_strided((1, *like.shape), (0, *like.stride()), like.storage_offset()).unbind(0)[0])
+                else:
+                    out.append(base.as_strided(like.shape, like.stride(), like.storage_offset()))
         return tuple(out)
 
     # ---- backward

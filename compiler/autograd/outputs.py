@@ -33,6 +33,7 @@ class OutputPlan:
     extra      indices into `tensors` that are not among the results: bases of overlapping results, new values of written inputs
     recipes    per result: ("side", k) forward's output k as it is; ("detach", k); ("diff", d); ("view", d, k) a view of differentiable
                output d with the geometry of forward's output k; ("input", i); ("input_view", i, k)
+    parts      results that are one of several views made at once (unbind, split): eager refuses to write into them where gradients are recorded
     writes     [(input, d)]: input.copy_(differentiable output d) under grad mode, before the views are taken
     origin     per differentiable output, where the same tensor is after an eager run: ("result", k) | ("base", k) | ("write", input)
     """
@@ -40,6 +41,7 @@ class OutputPlan:
     at: list[int] = field(default_factory=list)
     extra: list[int] = field(default_factory=list)
     recipes: list[tuple] = field(default_factory=list)
+    parts: set[int] = field(default_factory=set)
     writes: list[tuple[int, int]] = field(default_factory=list)
     origin: list[tuple[str, int]] = field(default_factory=list)
 
@@ -102,6 +104,7 @@ def plan_outputs(f: Functionalizer, inputs: list[Any], results: tuple) -> Output
         plan.at[d] = len(results) + n
     shared = {id(f.alias_of(t).memory) for t in plan.tensors}
     plan.recipes = [_recipe(f, inputs, k, t, first, diff, view_of, shared) for k, t in enumerate(results)]
+    plan.parts = {k for k, r in enumerate(plan.recipes) if r[0] in ("view", "input_view") and f.is_one_of_several_views(results[k])}
     return plan
 
 

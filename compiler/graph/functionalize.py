@@ -298,6 +298,13 @@ class Functionalizer:
         else:
             self._write(flat[0], self._fit(n, self.alias_of(flat[0]).meta))
 
+    def is_one_of_several_views(self, t: torch.Tensor) -> bool:
+        """Whether `t` is a part of unbind() or split(), or a view of one: eager autograd refuses to write into it."""
+        a: _Alias | None = self.alias_of(t)
+        while a is not None and a.index is None:
+            a = a.parent
+        return a is not None
+
     def _record_bernoulli(self, t: torch.Tensor, args: list, kwargs: dict) -> None:
         """bernoulli_(p) draws in the order of memory, bernoulli(x, p) in that of the indices: dimensions are brought into memory's order."""
         meta = self.alias_of(t).meta
