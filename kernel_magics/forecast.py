@@ -31,7 +31,7 @@ def askable(report: Any) -> list[dict[str, Any]]:
                 rows[name] = {
                     "name": name, "kind": "tensor", "shape": [str(n) for n in spec.shape], "dtype": str(spec.dtype).removeprefix("torch."),
                 }  # fmt: skip
-            elif g.kind == "EQUALS" and isinstance(g.expected, (int, float, str, bool, type(None))):
+            elif g.kind == "EQUALS" and not _inside_a_module(g.source) and isinstance(g.expected, (int, float, str, bool, type(None))):
                 rows[name] = {"name": name, "kind": "value", "value": repr(g.expected)}
         out.append({"function": frame_words(f.name), "line": f.line, "entries": f.entries, "rows": list(rows.values())})
     return out
@@ -59,8 +59,8 @@ def _functions(report: Any) -> list[CompiledFunction]:
 
 
 def _inside_a_module(source: Any) -> bool:
-    """Parameters and buffers: nobody asks what if they had another shape."""
-    return getattr(source, "kind", "") in ("param", "buffer") or "._parameters" in source.name() or "._buffers" in source.name()
+    """What lies within a model: nobody asks what if a parameter had another shape."""
+    return any(part in source.name() for part in ("._parameters", "._buffers", "._modules"))
 
 
 def _name(failure: Any) -> str:

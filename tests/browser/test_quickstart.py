@@ -179,7 +179,9 @@ def test_dark_and_narrow(executed: Path, browser: object, server: Server, width:
                 report.locator(f".tc-tab:has-text('{name}')").click()
                 lab.page.wait_for_timeout(300 if name == "speed" else 80)
                 panel = report.locator(".tc-panel-root:not([hidden])")
-                assert panel.evaluate("e => e.scrollWidth <= e.clientWidth + 1"), (i, name)
+                out = panel.evaluate("""e => e.scrollWidth <= e.clientWidth + 1 ? [] : [...e.querySelectorAll('*')].filter(x =>
+                    !x.closest('.tc-table-wrap') && x.getBoundingClientRect().right > e.getBoundingClientRect().right + 1).map(x => x.outerHTML.slice(0, 90))""")
+                assert not out, (i, name, out[:6])
                 lab.shot(f"quickstart-{i}-{name}-{width}", report)
             heads.nth(i).click()
         lab.check()
