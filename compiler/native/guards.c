@@ -220,49 +220,6 @@ static int ask_tensor(Run *r, const Ins *i, PyObject *value)
     return PyErr_Occurred() ? ERROR : yes;
 }
 
-static int64_t floordiv(int64_t a, int64_t b)
-{
-    int64_t q = a / b;
-    return q - ((a % b != 0) & ((a < 0) != (b < 0)));
-}
-
-/* 1 with the value in *out; 0 where 64 bits do not hold it, or on a division by zero: then Python decides. */
-static int expr_run(const ExprProgram *e, const int64_t *values, int64_t *out)
-{
-    int64_t stack[64];
-    int sp = 0;
-    for (int k = 0; k < e->n; k++) {
-        int64_t arg = e->code[k].arg, a, b;
-        if (e->code[k].op == E_CONST || e->code[k].op == E_SYMBOL) {
-            stack[sp++] = e->code[k].op == E_CONST ? arg : values[arg];
-            continue;
-        }
-        if (e->code[k].op == E_ITE) {
-            sp -= 2;
-            stack[sp - 1] = stack[sp - 1] ? stack[sp] : stack[sp + 1];
-            continue;
-        }
-        b = stack[--sp];
-        a = stack[sp - 1];
-        switch (e->code[k].op) {
-        case E_ADD: if (__builtin_add_overflow(a, b, &a)) return 0; break;
-        case E_MUL: if (__builtin_mul_overflow(a, b, &a)) return 0; break;
-        case E_FLOORDIV: if (b == 0 || (b == -1 && a == INT64_MIN)) return 0; a = floordiv(a, b); break;
-        case E_MOD: if (b == 0 || b == -1) { if (b == 0) return 0; a = 0; } else a = a - floordiv(a, b) * b; break;
-        case E_MIN: a = a < b ? a : b; break;
-        case E_MAX: a = a > b ? a : b; break;
-        case E_EQ: a = a == b; break;
-        case E_NE: a = a != b; break;
-        case E_LE: a = a <= b; break;
-        case E_AND: a = a && b; break;
-        case E_OR: a = a || b; break;
-        }
-        stack[sp - 1] = a;
-    }
-    *out = stack[0];
-    return 1;
-}
-
 /* ask(bindings[, wanted]) -> bool */
 static int ask_expr(Run *r, PyObject *ask, PyObject *wanted)
 {
@@ -282,7 +239,7 @@ static int check_sizes(Run *r, const Ins *i, PyObject *tensor)
         int64_t got = tensor_number(tensor, s[k].what, s[k].dim, &ok), wanted;
         if (ok < 0)
             return FAILED;
-        if (ok && expr_run(s[k].program, r->values, &wanted)) {
+        if (ok && tc_expr_run(s[k].program, r->values, &wanted)) {
             if (got != wanted)
                 return FAILED;
             continue;
@@ -484,7 +441,7 @@ static int check(Run *r, const Ins *i)
     }
     case C_EXPR: {
         int64_t yes;
-        if (i->data && expr_run(i->data, r->values, &yes))
+        if (i->data && tc_expr_run(i->data, r->values, &yes))
             return yes != 0;
         return ask_expr(r, i->ask, NULL);
     }

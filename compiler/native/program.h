@@ -10,6 +10,7 @@
 typedef struct { int32_t op; int64_t arg; } ExprOp;
 typedef struct { PyObject *expr; int n; ExprOp code[]; } ExprProgram;
 typedef struct { int what, dim; ExprProgram *program; } SizeCheck;
+int tc_expr_run(const ExprProgram *e, const int64_t *values, int64_t *out);
 typedef struct { int comparison, outcome; double constant; } FloatFact;  /* comparisons: values.py's COMPARISONS */
 /* globals: owned, NULL stands for the frame's own; equal: weak reference to the last code that was found equal */
 typedef struct { PyObject *globals, *equal; } FunctionCheck;
