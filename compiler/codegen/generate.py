@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import Any, Callable
 
 from .. import events
 from ..fusion.schedule import Launch, Schedule
@@ -33,8 +33,14 @@ def generate(schedule: Schedule, opts: Any) -> Generated:
     if index is not None:
         return generate_triton(schedule, opts, index)
     target = host_target(opts)
+    return generate_kernels(schedule, "c++", target, lambda kernel, key, name: _print(kernel, key, name, target))
+
+
+def generate_kernels(schedule: Schedule, language: str, target: Any, source_of: Callable[[Kernel, Any, str], Any],
+                     cuda: int | None = None) -> Generated:
+    """Every distinct kernel of the schedule by `source_of(kernel, key, name)`, and the host plan: the same for each language."""
     kernels: list[GeneratedKernel] = []
-    position: dict[str, int] = {}
+    position: dict[Any, int] = {}
     kernel_of: dict[int, int] = {}
     taken: set[str] = set()
     for step in schedule.steps:
@@ -46,13 +52,13 @@ def generate(schedule: Schedule, opts: Any) -> Generated:
             at = position[key] = len(kernels)
             name = _unique(_identifier(step.kernel.name), taken)
             n_bytes, flops = kernel_cost(step.kernel)
-            kernels.append(GeneratedKernel(name, step.kernel, _print(step.kernel, key, name, target), n_bytes, flops))
-            g = kernels[-1]
-            events.emit("kernel", name=name, kernel=step.kernel, source=g.source.text, language="c++", bytes=n_bytes, flops=flops,
-                        origins=list(step.kernel.origins), choices=dict(g.source.choices))
+            source = source_of(step.kernel, key, name)
+            kernels.append(GeneratedKernel(name, step.kernel, source, n_bytes, flops))
+            events.emit("kernel", name=name, kernel=step.kernel, source=source.text, language=language, bytes=n_bytes, flops=flops,
+                        origins=list(step.kernel.origins), choices=dict(source.choices))
         kernel_of[id(step)] = at
     names = {i: kernels[p].name for i, p in kernel_of.items()}
-    return Generated(schedule, kernels, kernel_of, host_plan(schedule, names), target)
+    return Generated(schedule, kernels, kernel_of, host_plan(schedule, names, cuda), target, cuda=cuda)
 
 
 def _print(kernel: Kernel, key: str, name: str, target: Target) -> KernelSource:

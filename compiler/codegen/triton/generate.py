@@ -7,11 +7,9 @@ from typing import Any
 
 import torch
 
-from ... import events
 from ...fusion.schedule import Launch, Schedule
 from ...lowering.ir import Kernel
-from ..generated import Generated, GeneratedKernel
-from ..host import host_plan
+from ..generated import Generated
 from .layout import GpuTarget
 from .printer import TritonSource, print_kernel
 
@@ -52,29 +50,9 @@ def target_of(index: int) -> GpuTarget:
 def generate_triton(schedule: Schedule, opts: Any, index: int | None, target: GpuTarget | None = None) -> Generated:
     """Source text for every distinct kernel and the host plan. `index`: the CUDA device (None, with a target: text alone, as tests
     want it). Raises InternalError where a kernel holds what Triton has no form for."""
-    from ..generate import _identifier, _unique, kernel_cost
-    if target is None:
-        target = target_of(index or 0)
-    kernels: list[GeneratedKernel] = []
-    position: dict[str, int] = {}
-    kernel_of: dict[int, int] = {}
-    taken: set[str] = set()
-    for step in schedule.steps:
-        if not isinstance(step, Launch):
-            continue
-        key = step.kernel.key()
-        at = position.get(key)
-        if at is None:
-            at = position[key] = len(kernels)
-            name = _unique(_identifier(step.kernel.name), taken)
-            n_bytes, flops = kernel_cost(step.kernel)
-            source = _print(step.kernel, key, name, target)
-            kernels.append(GeneratedKernel(name, step.kernel, source, n_bytes, flops))
-            events.emit("kernel", name=name, kernel=step.kernel, source=source.text, language="triton", bytes=n_bytes, flops=flops,
-                        origins=list(step.kernel.origins), choices=dict(source.choices))
-        kernel_of[id(step)] = at
-    names = {i: kernels[p].name for i, p in kernel_of.items()}
-    return Generated(schedule, kernels, kernel_of, host_plan(schedule, names, index), target, cuda=index)
+    from ..generate import generate_kernels
+    chosen = target if target is not None else target_of(index or 0)
+    return generate_kernels(schedule, "triton", chosen, lambda kernel, key, name: _print(kernel, key, name, chosen), index)
 
 
 def _print(kernel: Kernel, key: str, name: str, target: GpuTarget) -> TritonSource:
