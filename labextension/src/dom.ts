@@ -1,5 +1,7 @@
 /** Making elements. User text goes in as text nodes only: no function here takes markup. */
 
+import { t } from './texts';
+
 export type Child = Node | string | number | null | undefined | false | Child[];
 export type Attributes = { [name: string]: any };
 
@@ -135,7 +137,7 @@ export function table<T>(columns: Column<T>[], rows: T[], options: TableOptions<
   if (rows.length <= limit) {
     return wrap;
   }
-  const more = button(`show all ${rows.length}`, { class: 'tc-button' }, () => {
+  const more = button(t('show all {0}', rows.length), { class: 'tc-button' }, () => {
     add(limit, rows.length);
     more.remove();
   });

@@ -3,16 +3,17 @@
 import { h } from './dom';
 import { engineName, seconds, speedup } from './format';
 import { EngineTime, Speedup, Stage } from './schema';
+import { t, words } from './texts';
 
 /** Time per call of each engine: a bar to the median, a whisker over its 95 % interval. */
 export function engineBars(engines: EngineTime[], speedups: Speedup[]): HTMLElement {
   const longest = Math.max(...engines.map(e => e.hi ?? e.median ?? 0), 1e-12);
-  return h('div.tc-bars', { role: 'list', 'aria-label': 'Time per call of each engine' }, engines.map(e => {
+  return h('div.tc-bars', { role: 'list', 'aria-label': t('Time per call of each engine') }, engines.map(e => {
     const gain = speedups.find(s => s.engine === 'tcompile' && s.over === e.engine);
     const row = (content: (HTMLElement | string)[]) => h('div.tc-bar-row', { role: 'listitem' },
       h('span.tc-bar-name', null, engineName(e.engine)), ...content);
     if (e.median === null) {
-      return row([h('span.tc-bar-none', null, `not measured: ${e.reason || e.status}`)]);
+      return row([h('span.tc-bar-none', null, t('not measured: {0}', e.reason || e.status))]);
     }
     const share = (v: number) => `${((v / longest) * 100).toFixed(2)}%`;
     const lo = e.lo ?? e.median;
@@ -21,7 +22,7 @@ export function engineBars(engines: EngineTime[], speedups: Speedup[]): HTMLElem
       h('span.tc-bar-track', { 'aria-hidden': 'true' },
         h(`span.tc-bar.tc-engine-${e.engine}`, { style: { width: share(e.median) } }),
         h('span.tc-whisker', { style: { left: share(lo), width: share(Math.max(0, hi - lo)) } })),
-      h('span.tc-bar-value', { title: `median of ${e.n} samples of ${e.inner} calls; 95 % interval ${seconds(lo)} to ${seconds(hi)}` },
+      h('span.tc-bar-value', { title: t('median of {0} samples of {1} calls; 95 % interval {2} to {3}', e.n, e.inner, seconds(lo), seconds(hi)) },
         seconds(e.median), gain ? h('span.tc-bar-gain', null, ` ${speedup(gain).join(' ')}`) : null)
     ]);
   }));
@@ -31,7 +32,7 @@ const STAGE_HUES: { [name: string]: number } = {
   capture: 212, guards: 188, graph: 160, autograd: 140, lowering: 95, fusion: 55, codegen: 35, compile_c: 12, build: 12, runtime: 12, load: 285, verify: 320, entry: 250
 };
 
-const STAGE_WORDS: { [name: string]: string } = { compile_c: 'C++ compiler', build: 'C++ compiler', runtime: 'C++ compiler, loading' };
+const STAGE_WORDS: { [name: string]: string } = words({ compile_c: 'C++ compiler', build: 'C++ compiler', runtime: 'C++ compiler, loading' });
 
 export function stageColour(name: string, index: number): string {
   return `hsl(${STAGE_HUES[name] ?? (index * 47) % 360}, 46%, 52%)`;
@@ -52,7 +53,7 @@ export function stackedBar(parts: { name: string; value: number; colour: string;
 export function stageBar(stages: Stage[]): HTMLElement {
   return stackedBar(stages.map((s, i) => ({
     name: STAGE_WORDS[s.name] ?? s.name.replace(/_/g, ' '), value: s.self_seconds, colour: stageColour(s.name, i), note: s.count > 1 ? `${s.count}×` : ''
-  })), 'Where the compile time went');
+  })), t('Where the compile time went'));
 }
 
 /** A proportion as a thin bar with its words. */

@@ -1,6 +1,7 @@
 /** Numbers and names as people read them: a unit with each figure, three significant digits, thin spaces in thousands. */
 
-import { GraphNode, Shape } from './schema';
+import { GraphNode, Shape, Status } from './schema';
+import { t, tn, words } from './texts';
 
 const NONE = '–';
 
@@ -65,16 +66,16 @@ export function count(n: number | null | undefined): string {
 }
 
 export function plural(n: number, one: string, many?: string): string {
-  return `${count(n)} ${n === 1 ? one : many ?? one + 's'}`;
+  return tn(`{0} ${one}`, `{0} ${many ?? one + 's'}`, n, count(n));
 }
 
 /** Instead of an interval, where there was no second sample. */
-export const ONE_SAMPLE = 'one sample';
+export const oneSample = () => t('one sample');
 
 /** A speedup with its interval, all three with as many digits as the interval bears, as in the plain text: `2.9×`, `[2.8–3.0]`. */
 export function speedup(s: { ratio: number; lo: number; hi: number }): [string, string] {
   const digits = s.ratio >= 99.5 ? 0 : (s.ratio >= 1.095 && s.hi - s.lo >= 0.1) || s.ratio >= 9.95 ? 1 : 2;
-  return [`${s.ratio.toFixed(digits)}×`, s.lo === s.hi ? `[${ONE_SAMPLE}]` : `[${s.lo.toFixed(digits)}–${s.hi.toFixed(digits)}]`];
+  return [`${s.ratio.toFixed(digits)}×`, s.lo === s.hi ? `[${oneSample()}]` : `[${s.lo.toFixed(digits)}–${s.hi.toFixed(digits)}]`];
 }
 
 const DTYPES: { [name: string]: string } = {
@@ -127,7 +128,12 @@ export function shortOp(op: string): string {
   return parts[0] === 'nn' || parts[0] === 'functional' ? parts[parts.length - 1] : parts[0] || op;
 }
 
-export const ENGINE_NAMES: { [engine: string]: string } = { eager: 'eager', tcompile: 'tcompile', torch: 'torch.compile' };
+/** What became of a cell, in a word. */
+export const STATUS_WORDS: { [status in Status]: string } = words({
+  compiled: 'compiled', partly: 'partly', eager: 'eager', nothing: 'nothing to compile', error: 'error'
+});
+
+export const ENGINE_NAMES: { [engine: string]: string } = words({ eager: 'eager', tcompile: 'tcompile', torch: 'torch.compile' });
 
 export function engineName(engine: string): string {
   return ENGINE_NAMES[engine] ?? engine;
@@ -137,9 +143,9 @@ export function engineName(engine: string): string {
 export function frameWords(name: string): string {
   const loop = /^(.*)\.<loop at line (\d+)>$/.exec(name);
   if (loop) {
-    return `the loop at line ${loop[2]}` + (loop[1] === '<module>' ? '' : ` in ${loop[1]}`);
+    return loop[1] === '<module>' ? t('the loop at line {0}', loop[2]) : t('the loop at line {0} in {1}', loop[2], loop[1]);
   }
-  return name === '<module>' ? 'the cell' : name;
+  return name === '<module>' ? t('the cell') : name;
 }
 
 /** Where a line is, for people: `line 7` in the reported cell, `In[2] line 3` elsewhere. */
@@ -147,5 +153,5 @@ export function place(file: string, line: number | null | undefined, here: strin
   if (!line) {
     return file === here ? '' : file;
   }
-  return file === here || !file ? `line ${line}` : `${file} line ${line}`;
+  return file === here || !file ? t('line {0}', line) : t('{0} line {1}', file, line);
 }

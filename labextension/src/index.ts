@@ -8,6 +8,7 @@ import { ICommandPalette, Notification } from '@jupyterlab/apputils';
 import { IEditorExtensionRegistry } from '@jupyterlab/codemirror';
 import { INotebookTracker, NotebookActions, NotebookPanel } from '@jupyterlab/notebook';
 import { ISettingRegistry } from '@jupyterlab/settingregistry';
+import { ITranslator } from '@jupyterlab/translation';
 
 import { marksExtension } from './lab/gutter';
 import { helpExtension } from './lab/hover';
@@ -16,6 +17,7 @@ import { KernelLink } from './lab/kernel';
 import { Outputs } from './lab/outputs';
 import { CompilerPanel } from './lab/panel';
 import { CellSwitch } from './lab/toolbar';
+import { setTranslator, t } from './texts';
 
 const ID = 'tcompile-lab:plugin';
 
@@ -30,11 +32,15 @@ const plugin: JupyterFrontEndPlugin<void> = {
   description: 'Marks, badges, the side panel and commands of tcompile.',
   autoStart: true,
   requires: [IEditorExtensionRegistry, INotebookTracker],
-  optional: [ICommandPalette, ISettingRegistry],
+  optional: [ICommandPalette, ISettingRegistry, ITranslator],
   activate: (
     app: JupyterFrontEnd, editors: IEditorExtensionRegistry, notebooks: INotebookTracker,
-    palette: ICommandPalette | null, registry: ISettingRegistry | null
+    palette: ICommandPalette | null, registry: ISettingRegistry | null, languages: ITranslator | null
   ) => {
+    if (languages) {
+      const bundle = languages.load('tcompile');
+      setTranslator((text, many, n) => (many === undefined ? bundle.gettext(text) : bundle.ngettext(text, many, n ?? 1)));
+    }
     const attached = new Map<NotebookPanel, Attached>();
     const settings = { marks: true, badges: true, mode: 'default' };
     const side = new CompilerPanel();
@@ -45,7 +51,7 @@ const plugin: JupyterFrontEndPlugin<void> = {
     const ensureLoaded = async (link: KernelLink) => {
       if (link.status === 'absent') {
         await link.load().then(
-          () => Notification.info('tcompile was loaded into this kernel. Keep “%load_ext tcompile” in a cell to have it at the next start.', { autoClose: 6000 }),
+          () => Notification.info(t('tcompile was loaded into this kernel. Keep “%load_ext tcompile” in a cell to have it at the next start.'), { autoClose: 6000 }),
           error => Notification.warning(`tcompile: ${error.message}`)
         );
       }
@@ -83,22 +89,22 @@ const plugin: JupyterFrontEndPlugin<void> = {
       palette?.addItem({ command: `tcompile:${name}`, category: 'tcompile' });
     };
     const loaded = () => current()?.link.status === 'ready';
-    add('toggle-cell', 'Compile This Cell (Toggle)', () => current()?.toggle.flip());
-    add('compile-all-cells', 'Compile Every Cell', async () => {
+    add('toggle-cell', t('Compile This Cell (Toggle)'), () => current()?.toggle.flip());
+    add('compile-all-cells', t('Compile Every Cell'), async () => {
       const { link } = current()!;
       await ensureLoaded(link);
       return ask('on', { line: `mode=${settings.mode}` })();
     });
-    add('compile-no-cells', 'Stop Compiling Every Cell', ask('off'), loaded);
-    add('show-panel', 'Show the Compiler Panel', () => app.shell.activateById(side.id), () => true);
-    add('forget', 'Forget All Compiled Entries', ask('reset'), loaded);
-    add('clear-cache', 'Clear the Disk Cache', ask('clear_cache'), loaded);
-    add('open-report', 'Open the Report of This Cell', () => {
+    add('compile-no-cells', t('Stop Compiling Every Cell'), ask('off'), loaded);
+    add('show-panel', t('Show the Compiler Panel'), () => app.shell.activateById(side.id), () => true);
+    add('forget', t('Forget All Compiled Entries'), ask('reset'), loaded);
+    add('clear-cache', t('Clear the Disk Cache'), ask('clear_cache'), loaded);
+    add('open-report', t('Open the Report of This Cell'), () => {
       const cell = notebooks.activeCell;
       const output = cell?.node.querySelector<HTMLElement>('.tc-output');
       return cell && output && openPlace(cell.node, output.dataset.report ?? '', 'overview');
     });
-    add('next-break', 'Go to the Next Graph Break', () => {
+    add('next-break', t('Go to the Next Graph Break'), () => {
       const notebook = notebooks.currentWidget!.content;
       const marks = [...notebook.node.querySelectorAll<HTMLElement>('.tc-cm-gutter .tc-mark-break')];
       const below = marks.find(m => m.getBoundingClientRect().top > notebook.node.getBoundingClientRect().top + 60) ?? marks[0];

@@ -3,10 +3,11 @@
 import { h } from './dom';
 import { highlightInto, Language } from './highlight';
 import { Mark, MarkKind, Report } from './schema';
+import { t, words } from './texts';
 
-export const MARK_WORDS: { [kind in MarkKind]: string } = {
+export const MARK_WORDS: { [kind in MarkKind]: string } = words({
   captured: 'compiled', eager: 'runs eager', break: 'graph break', guard: 'pinned a guard'
-};
+});
 /** Where a line has several marks, the first of these is drawn, and the hover tells all. */
 const PRIORITY: MarkKind[] = ['break', 'eager', 'captured', 'guard'];
 
@@ -35,7 +36,7 @@ export function markElement(marks: Mark[]): HTMLElement {
 /** The line's share of the time, as words and as a colour behind them. */
 function heatElement(share: number | undefined): HTMLElement | null {
   return share === undefined || share < 0.005 ? null : h('span.tc-heat', {
-    title: `${Math.round(share * 100)} % of the time of the generated kernels`, style: { '--tc-heat': `${Math.round(12 + share * 60)}%` }
+    title: t('{0} % of the time of the generated kernels', Math.round(share * 100)), style: { '--tc-heat': `${Math.round(12 + share * 60)}%` }
   }, `${Math.round(share * 100)} %`);
 }
 

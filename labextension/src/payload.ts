@@ -1,6 +1,7 @@
 /** From the saved JSON to a Report: packed values inflated, text indices replaced, absent lists made empty. */
 
 import { GraphData, GraphNode, Mark, Report, Speedup, Summary } from './schema';
+import { t } from './texts';
 
 const SCHEMA = 'tcompile.report';
 const SUPPORTED_VERSION = 1;
@@ -15,7 +16,7 @@ function isPacked(value: any): value is Packed {
 
 async function inflate(packed: Packed): Promise<any> {
   if (packed.n > UNPACK_LIMIT) {
-    throw new Error(`a packed value claims ${packed.n} bytes`);
+    throw new Error(t('a packed value claims {0} bytes', packed.n));
   }
   const binary = atob(packed.$z);
   const bytes = new Uint8Array(binary.length);
@@ -34,7 +35,7 @@ async function inflate(packed: Packed): Promise<any> {
     text += decoder.decode(value, { stream: true });
     if (text.length > UNPACK_LIMIT) {
       await reader.cancel();
-      throw new Error('a packed value is larger than it may be');
+      throw new Error(t('a packed value is larger than it may be'));
     }
   }
   return JSON.parse(text + decoder.decode());
@@ -93,11 +94,11 @@ export async function outlineOf(raw: any): Promise<Outline> {
 /** Throws an Error in words for what is not a report, or is one of a later version. */
 export async function decodeReport(raw: any): Promise<Report> {
   if (typeof raw !== 'object' || raw === null || raw.schema !== SCHEMA) {
-    throw new Error('this output does not hold a tcompile report');
+    throw new Error(t('this output does not hold a tcompile report'));
   }
   if (raw.version !== SUPPORTED_VERSION) {
     throw new Error(
-      `this report has version ${raw.version}, this viewer reads version ${SUPPORTED_VERSION}: update tcompile`
+      t('this report has version {0}, this viewer reads version {1}: update tcompile', raw.version, SUPPORTED_VERSION)
     );
   }
   const report = await unpack(raw);
@@ -129,7 +130,7 @@ export function expandGraph(data: GraphData | null | undefined): GraphNode[] {
   if (!data || !data.count) {
     return [];
   }
-  const { columns: c, tables: t } = data;
+  const { columns: c, tables } = data;
   const order: [number, string, string][] = []; // stored row, module prefix in it, the prefix to show instead
   const blocks = new Map(data.repeats.map(r => [r.start, r]));
   for (let row = 0; row < c.op.length; ) {
@@ -146,19 +147,19 @@ export function expandGraph(data: GraphData | null | undefined): GraphNode[] {
     row += block.length;
   }
   if (order.length !== data.count || c.name.length !== data.count) {
-    throw new Error(`graph payload: ${order.length} rows and ${c.name.length} names for ${data.count} nodes`);
+    throw new Error(t('graph payload: {0} rows and {1} names for {2} nodes', order.length, c.name.length, data.count));
   }
   return order.map(([row, old, now], index) => {
-    const [file, line] = t.lines[c.line[row]];
-    const module: string = t.modules[c.module[row]];
+    const [file, line] = tables.lines[c.line[row]];
+    const module: string = tables.modules[c.module[row]];
     return {
       index,
       name: c.name[index],
-      op: t.ops[c.op[row]],
+      op: tables.ops[c.op[row]],
       inputs: c.inputs[row].map((v: number) => (v > 0 ? index - v : -1 - v)),
-      args: t.args[c.args[row]],
-      shape: t.shapes[c.shape[row]],
-      dtype: t.dtypes[c.dtype[row]],
+      args: tables.args[c.args[row]],
+      shape: tables.shapes[c.shape[row]],
+      dtype: tables.dtypes[c.dtype[row]],
       file,
       line,
       module: old === now ? module : now + module.slice(old.length),

@@ -5,10 +5,10 @@
  */
 
 import { button, Child, clear, h } from './dom';
-import { count, engineName, place, plural, seconds, speedup } from './format';
+import { count, engineName, place, plural, seconds, speedup, STATUS_WORDS } from './format';
 import { GraphView, graphState } from './graph/view';
 import { decodeReport } from './payload';
-import { Report, Status } from './schema';
+import { Report } from './schema';
 import { Model, Place } from './selection';
 import { codeView } from './views/code';
 import { guardsView } from './views/guards';
@@ -16,6 +16,7 @@ import { moreView } from './views/more';
 import { overview } from './views/overview';
 import { speedView } from './views/speed';
 import { View, ViewContext } from './views/view';
+import { t, words } from './texts';
 
 export interface Rendered {
   /** Opens the place a ref names: "breaks/0", "kernels/2", "speed", or a tab's name. */
@@ -44,11 +45,11 @@ const memories = new Map<string, Memory>();
 
 const TABS = ['overview', 'code', 'graph', 'guards', 'speed', 'more'] as const;
 type Tab = (typeof TABS)[number];
+const TAB_WORDS: { [tab in Tab]: string } = words({
+  overview: 'overview', code: 'code', graph: 'graph', guards: 'guards', speed: 'speed', more: 'more'
+});
 const TAB_OF: { [kind: string]: Tab } = {
   breaks: 'more', frames: 'more', fallbacks: 'more', numerics: 'more', guards: 'guards', recompiles: 'guards', graphs: 'graph', kernels: 'code', speed: 'speed'
-};
-const STATUS_WORDS: { [status in Status]: string } = {
-  compiled: 'compiled', partly: 'partly', eager: 'eager', nothing: 'nothing to compile', error: 'error'
 };
 
 let serial = 0;
@@ -71,7 +72,7 @@ export async function renderReport(
       return nothing;
     }
     clear(host);
-    host.append(h('p.tc-error', { role: 'alert' }, `tcompile: the report cannot be shown: ${error instanceof Error ? error.message : error}`));
+    host.append(h('p.tc-error', { role: 'alert' }, t('tcompile: the report cannot be shown: {0}', error instanceof Error ? error.message : error)));
     return { ...nothing, dispose: () => clear(host) };
   }
 }
@@ -90,7 +91,7 @@ function draw(host: HTMLElement, model: Model, raw: any, id: string, options: Re
   const views = new Map<Tab, View>();
 
   const panels = h('div.tc-panels');
-  const tabs = h('div.tc-tabs', { role: 'tablist', 'aria-label': 'Report' });
+  const tabs = h('div.tc-tabs', { role: 'tablist', 'aria-label': t('Report') });
   const body = h('div.tc-body', { id: `${id}-body` }, tabs, panels);
   const head = closedLine(report, () => setOpened(!memory.opened), `${id}-body`);
   clear(host);
@@ -143,7 +144,7 @@ function draw(host: HTMLElement, model: Model, raw: any, id: string, options: Re
     const figure = figures[tab];
     tabs.append(h('button.tc-tab', {
       type: 'button', role: 'tab', id: `${id}-tab-${tab}`, 'aria-controls': `${id}-${tab}`, onclick: () => show(tab)
-    }, tab, figure ? h('span.tc-count', { title: tab === 'more' ? plural(figure, 'graph break') : plural(figure, 'guard') }, count(figure)) : null));
+    }, TAB_WORDS[tab], figure ? h('span.tc-count', { title: tab === 'more' ? plural(figure, 'graph break') : plural(figure, 'guard') }, count(figure)) : null));
   }
   tabs.addEventListener('keydown', event => {
     const step = event.key === 'ArrowRight' ? 1 : event.key === 'ArrowLeft' ? -1 : 0;
@@ -207,19 +208,19 @@ function closedLine(report: Report, toggle: () => void, controls: string): HTMLE
     facts.push(` · ${plural(summary.externs, 'library call')}`);
   }
   if (summary.recompiles) {
-    facts.push(`${facts.length ? ' · ' : ''}recompiled ${summary.recompiles}×`);
+    facts.push(facts.length ? ' · ' : '', t('recompiled {0}×', summary.recompiles));
   }
   const gains = ['eager', 'torch'].flatMap(over => {
     const s = speedups.overall.find(x => x.engine === 'tcompile' && x.over === over);
     return s ? [h('span.tc-gain', { class: s.lo === s.hi ? 'tc-gain' : s.lo > 1 ? 'tc-gain tc-gain-up' : s.hi < 1 ? 'tc-gain tc-gain-down' : 'tc-gain' },
-      h('strong', null, speedup(s)[0]), h('span.tc-muted', null, ` ${speedup(s)[1]} `), h('span', null, `vs ${engineName(over)}`))] : [];
+      h('strong', null, speedup(s)[0]), h('span.tc-muted', null, ` ${speedup(s)[1]} `), h('span', null, t('vs {0}', engineName(over))))] : [];
   });
   if (gains.length && speedups.calls.every(c => c.measured === 'graphs' || !c.measured)) {
-    gains.push(h('span.tc-muted', { title: 'the call has side effects: its graphs were timed, without the code between them' }, 'graphs alone'));
+    gains.push(h('span.tc-muted', { title: t('the call has side effects: its graphs were timed, without the code between them') }, t('graphs alone')));
   }
   const paid = speedups.calls.find(c => c.break_even_calls !== null)?.break_even_calls;
-  const cost = [summary.compile_seconds ? `${seconds(summary.compile_seconds)} to compile` : '', paid ? `pays off after ${plural(paid, 'call')}` : '']
-    .filter(t => t).join(' · ');
+  const cost = [summary.compile_seconds ? t('{0} to compile', seconds(summary.compile_seconds)) : '', paid ? t('pays off after {0}', plural(paid, 'call')) : '']
+    .filter(Boolean).join(' · ');
   const line = button([
     h('span.tc-caret', { 'aria-hidden': 'true' }),
     h(`span.tc-status.tc-status-${status}`, null, h('span.tc-symbol', { 'aria-hidden': 'true' }, summary.symbol), ` ${STATUS_WORDS[status]}`),

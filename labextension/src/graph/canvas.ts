@@ -1,9 +1,10 @@
 /** A laid-out graph on a canvas: pan, zoom, walk by keyboard. Only what is in view is drawn, and only when something changed. */
 
-import { shortOp, tensorType } from '../format';
+import { plural, shortOp, tensorType } from '../format';
 import { GraphNode } from '../schema';
 import { kernelColour, kernelTint, readTheme, Theme } from '../theme';
 import { Box, Edge, Layout } from './layout';
+import { t } from '../texts';
 import { Group, Item, size } from './tree';
 
 export interface CanvasEvents {
@@ -75,9 +76,9 @@ export class GraphCanvas {
     this.element.className = 'tc-graph-canvas';
     this.element.tabIndex = 0;
     this.element.setAttribute('role', 'application');
-    this.element.setAttribute('aria-roledescription', 'graph');
+    this.element.setAttribute('aria-roledescription', t('graph'));
     this.element.setAttribute('aria-label',
-      'Graph. Arrow keys walk from node to node, Enter opens or closes a module, plus and minus zoom, 0 shows all.');
+      t('Graph. Arrow keys walk from node to node, Enter opens or closes a module, plus and minus zoom, 0 shows all.'));
     this.context = this.element.getContext('2d')!;
     this.theme = readTheme(this.element);
     this.observer = new ResizeObserver(() => this.resize());
@@ -325,17 +326,17 @@ export class GraphCanvas {
     if (box) {
       this.events.hover(this.describe(box), x, y);
     } else if (title) {
-      this.events.hover(`${title.path}\nclick to close`, x, y);
+      this.events.hover(`${title.path}\n${t('click to close')}`, x, y);
     } else {
       const edge = this.edgeAt(x, y);
       this.events.hover(edge ? `${edge.source.name} → ${edge.target.name}\n${tensorType(edge.source)}` +
-        (edge.count > 1 ? `\nand ${edge.count - 1} more` : '') : '', x, y);
+        (edge.count > 1 ? `\n${t('and {0} more', edge.count - 1)}` : '') : '', x, y);
     }
   }
 
   private describe(box: Box): string {
     if (box.item.kind === 'group') {
-      return `${box.item.path}\n${size(box.item)} operations, double click to open`;
+      return `${box.item.path}\n${t('{0}, double click to open', plural(size(box.item), 'operation'))}`;
     }
     const { node } = box.item;
     const kernel = node.kernel === null ? '' : `\n${this.kernelNames[node.kernel] ?? ''}`;
@@ -503,7 +504,7 @@ export class GraphCanvas {
       if (this.scale > 0.45) {
         // A kernel in several pieces has its name on each.
         for (const top of list.filter(b => !linked.has(b))) {
-          captions.push({ text: this.kernelNames[kernel] ?? `kernel ${kernel}`, x: top.x, y: top.y - 10, colour: kernelColour(kernel, 1, dark) });
+          captions.push({ text: this.kernelNames[kernel] ?? t('kernel {0}', kernel), x: top.x, y: top.y - 10, colour: kernelColour(kernel, 1, dark) });
         }
       }
     }
@@ -596,7 +597,7 @@ export class GraphCanvas {
       c.fillText(`▸ ${item.label}`, middle, box.y + 16);
       c.fillStyle = theme.muted;
       c.font = `10px ${theme.font}`;
-      c.fillText(`${size(item)} operations`, middle, box.y + 32);
+      c.fillText(plural(size(item), 'operation'), middle, box.y + 32);
       c.strokeStyle = theme.border;
       c.lineWidth = 1;
       c.beginPath();

@@ -4,8 +4,9 @@ import { append, clear, h } from '../dom';
 import { count, plural, seconds } from '../format';
 import { GraphPass } from '../schema';
 import { diffLines } from '../views/fix';
+import { t, words } from '../texts';
 
-const POINTS: { [point: string]: string } = { recorded: 'before decomposition', decomposed: 'after decomposition' };
+const POINTS: { [point: string]: string } = words({ recorded: 'before decomposition', decomposed: 'after decomposition' });
 
 export function passesElement(passes: GraphPass[] | undefined): HTMLElement | null {
   if (!passes?.length) {
@@ -13,20 +14,20 @@ export function passesElement(passes: GraphPass[] | undefined): HTMLElement | nu
   }
   const changed = passes.filter(p => p.removed.length || p.added.length);
   const out = h('div', { 'aria-live': 'polite' });
-  const slider = h('input', { type: 'range', min: 0, max: passes.length - 1, value: passes.indexOf(changed[0] ?? passes[0]), 'aria-label': 'Graph pass' }) as HTMLInputElement;
+  const slider = h('input', { type: 'range', min: 0, max: passes.length - 1, value: passes.indexOf(changed[0] ?? passes[0]), 'aria-label': t('Graph pass') }) as HTMLInputElement;
   const show = () => {
     const p = passes[Number(slider.value)];
     slider.setAttribute('aria-valuetext', p.name);
     clear(out);
     append(out, [
-      h('p', null, h('code', null, p.name), h('span.tc-muted', null, ` ${POINTS[p.point] ?? p.point}, ${Number(slider.value) + 1} of ${passes.length}: `),
+      h('p', null, h('code', null, p.name), h('span.tc-muted', null, t(' {0}, {1} of {2}: ', POINTS[p.point] ?? p.point, Number(slider.value) + 1, passes.length)),
         p.before === p.after ? plural(p.after, 'operation') : `${count(p.before)} → ${plural(p.after, 'operation')}`, h('span.tc-muted', null, `, ${seconds(p.seconds)}`)),
       p.removed.length || p.added.length ? diffLines([...p.removed.map((t): [string, string] => ['-', t]), ...p.added.map((t): [string, string] => ['+', t])])
-        : h('p.tc-empty', null, 'It changed nothing here.'),
-      p.more ? h('p.tc-muted', null, `and ${plural(p.more, 'more line')}`) : null
+        : h('p.tc-empty', null, t('It changed nothing here.')),
+      p.more ? h('p.tc-muted', null, t('and {0}', plural(p.more, 'more line'))) : null
     ]);
   };
   slider.oninput = show;
   show();
-  return h('details.tc-passes', null, h('summary', null, `What the graph passes changed (${changed.length} of ${passes.length} did)`), slider, out);
+  return h('details.tc-passes', null, h('summary', null, t('What the graph passes changed ({0} of {1} did)', changed.length, passes.length)), slider, out);
 }

@@ -10,6 +10,7 @@ import { passesElement } from './passes';
 import { GraphCanvas, measure } from './canvas';
 import { Box, Layout, layout } from './layout';
 import { buildTree, Group, initiallyOpen, size, Tree } from './tree';
+import { t, words } from '../texts';
 
 const MINIMAP_FROM = 200;
 
@@ -25,7 +26,7 @@ export function graphState(model: Model): GraphState {
   return { graph, level: model.levels(graph).includes('lowered') ? 'lowered' : 'captured', opened: {}, table: false };
 }
 
-const LEVEL_WORDS: { [level in Level]: string } = { captured: 'as captured', lowered: 'core aten' };
+const LEVEL_WORDS: { [level in Level]: string } = words({ captured: 'as captured', lowered: 'core aten' });
 
 export class GraphView {
   readonly element: HTMLElement;
@@ -55,7 +56,7 @@ export class GraphView {
     });
     this.canvas.onDraw = () => this.drawMinimap();
     this.list = new VirtualList({
-      label: 'Operations of the graph', rowHeight: 24, count: 0,
+      label: t('Operations of the graph'), rowHeight: 24, count: 0,
       row: (i, element) => this.row(this.nodes[i], element),
       onRow: i => this.model.selectNode(this.state.graph, this.nodes[i], this)
     });
@@ -66,7 +67,7 @@ export class GraphView {
     this.stage.append(this.canvas.element, this.minimap, this.tip);
     this.element = h('div.tc-graph', null, this.toolbar,
       h('div.tc-graph-body', null, this.stage, h('div.tc-graph-table', null,
-        h('div.tc-row.tc-row-head', { 'aria-hidden': 'true' }, ['name', 'operation', 'type', 'kernel', 'line'].map(t => h('span', null, t))),
+        h('div.tc-row.tc-row-head', { 'aria-hidden': 'true' }, [t('name'), t('operation'), t('type'), t('kernel'), t('line')].map(title => h('span', null, title))),
         this.list.element), this.details), this.passes);
     this.buildToolbar();
     this.load(false);
@@ -92,7 +93,7 @@ export class GraphView {
     append(this.passes, [passesElement(model.report.graphs[state.graph]?.passes)]);
     const graphs = model.report.graphs;
     if (graphs.length > 1) {
-      const chooser = h('select.tc-select', { 'aria-label': 'Graph' }, graphs.map((g, i) =>
+      const chooser = h('select.tc-select', { 'aria-label': t('Graph') }, graphs.map((g, i) =>
         h('option', { value: i, selected: i === state.graph }, `${g.name} · ${plural(g.ops, 'op')}`))) as HTMLSelectElement;
       chooser.onchange = () => {
         state.graph = Number(chooser.value);
@@ -105,14 +106,14 @@ export class GraphView {
     }
     const levels = model.levels(state.graph);
     if (levels.length > 1) {
-      this.toolbar.append(h('div.tc-segments', { role: 'group', 'aria-label': 'Stage of the graph' }, levels.map(level =>
+      this.toolbar.append(h('div.tc-segments', { role: 'group', 'aria-label': t('Stage of the graph') }, levels.map(level =>
         button(LEVEL_WORDS[level], { class: 'tc-segment', 'aria-pressed': String(level === state.level) }, () => {
           state.level = level;
           this.buildToolbar();
           this.load(false);
         }))));
     }
-    const search = h('input.tc-input', { type: 'search', placeholder: 'find an operation, module, shape', 'aria-label': 'Search the graph' }) as HTMLInputElement;
+    const search = h('input.tc-input', { type: 'search', placeholder: t('find an operation, module, shape'), 'aria-label': t('Search the graph') }) as HTMLInputElement;
     search.oninput = () => this.search(search.value);
     search.onkeydown = event => {
       event.stopPropagation();
@@ -129,12 +130,12 @@ export class GraphView {
     append(this.toolbar, [
       h('span.tc-search', null, search, this.searchCount),
       h('span.tc-tools', null,
-        tool('−', 'Zoom out', () => this.canvas.zoom(0.8)),
-        tool('+', 'Zoom in', () => this.canvas.zoom(1.25)),
-        tool('⤢', 'Show all', () => this.canvas.fit()),
-        this.tree?.groups.length ? tool('▾ all', 'Open all modules', () => this.openAll(true)) : null,
-        this.tree?.groups.length ? tool('▸ all', 'Close all modules', () => this.openAll(false)) : null,
-        button('table', { class: 'tc-button tc-tool', 'aria-pressed': String(state.table), title: 'The same graph as a table' }, event => {
+        tool('−', t('Zoom out'), () => this.canvas.zoom(0.8)),
+        tool('+', t('Zoom in'), () => this.canvas.zoom(1.25)),
+        tool('⤢', t('Show all'), () => this.canvas.fit()),
+        this.tree?.groups.length ? tool(t('▾ all'), t('Open all modules'), () => this.openAll(true)) : null,
+        this.tree?.groups.length ? tool(t('▸ all'), t('Close all modules'), () => this.openAll(false)) : null,
+        button(t('table'), { class: 'tc-button tc-tool', 'aria-pressed': String(state.table), title: t('The same graph as a table') }, event => {
           state.table = !state.table;
           (event.currentTarget as Element).setAttribute('aria-pressed', String(state.table));
           this.element.classList.toggle('tc-show-table', state.table);
@@ -156,8 +157,8 @@ export class GraphView {
     this.canvas.element.hidden = !this.nodes.length;
     if (!this.nodes.length) {
       this.stage.append(empty(model.report.graphs.length
-        ? 'This graph was left out to keep the report small enough to save. Run the cell again and look at `r.graphs`.'
-        : 'No graph: nothing was captured.'));
+        ? t('This graph was left out to keep the report small enough to save. Run the cell again and look at `r.graphs`.')
+        : t('No graph: nothing was captured.')));
     }
     this.tree = buildTree(this.nodes);
     if (!state.opened[this.key()]) {
@@ -287,7 +288,7 @@ export class GraphView {
     }
     this.hit = (this.hit + step + this.hits.length) % this.hits.length;
     const node = this.hits[this.hit];
-    this.searchCount.textContent = `${this.hit + 1} of ${this.hits.length}`;
+    this.searchCount.textContent = t('{0} of {1}', this.hit + 1, this.hits.length);
     this.openTo(node);
     this.canvas.highlight(new Set(this.boxesOf(this.hits)));
     this.chosen = [node];
@@ -326,8 +327,8 @@ export class GraphView {
     const inside = this.nodes.slice(group.first, group.last + 1);
     const kernels = new Set(inside.map(n => n.kernel).filter(k => k !== null));
     this.details.append(h('h4', null, group.path), h('dl.tc-facts', null,
-      this.fact('operations', count(size(group))), this.fact('kernels', kernels.size || '–')),
-    button('open', { class: 'tc-button' }, () => this.toggle(group)));
+      this.fact(t('operations'), count(size(group))), this.fact(t('kernels'), kernels.size || '–')),
+    button(t('open'), { class: 'tc-button' }, () => this.toggle(group)));
   }
 
   private showDetails(): void {
@@ -336,12 +337,11 @@ export class GraphView {
     const graph = report.graphs[this.state.graph];
     if (!this.chosen.length) {
       const extern = this.nodes.filter(n => n.kernel === null && !['input', 'parameter', 'output'].includes(n.op)).length;
-      this.details.append(h('h4', null, graph?.name ?? 'no graph'), h('dl.tc-facts', null,
-        this.fact('operations', count(graph?.ops ?? 0)), this.fact('kernels', count(graph?.kernels.length ?? 0)),
-        this.state.level === 'lowered' ? this.fact('not in a kernel', count(extern)) : null,
-        graph?.symbols.map(s => this.fact(`size ${s.name}`, `${s.source || ''} ${s.lo ?? ''} … ${s.hi ?? ''}, now ${s.hint ?? '?'}`))),
-      h('p.tc-muted', null, 'Choose an operation to see its type, its line and its kernel; a second one with shift to learn ' +
-        'why the two are not one kernel. Arrow keys walk along the edges.'));
+      this.details.append(h('h4', null, graph?.name ?? t('no graph')), h('dl.tc-facts', null,
+        this.fact(t('operations'), count(graph?.ops ?? 0)), this.fact(t('kernels'), count(graph?.kernels.length ?? 0)),
+        this.state.level === 'lowered' ? this.fact(t('not in a kernel'), count(extern)) : null,
+        graph?.symbols.map(s => this.fact(t('size {0}', s.name), t('{0}, {1} … {2}, now {3}', s.source || '', s.lo ?? '', s.hi ?? '∞', s.hint ?? '?')))),
+      h('p.tc-muted', null, t('Choose an operation to see its type, its line and its kernel; a second one with shift to learn why the two are not one kernel. Arrow keys walk along the edges.')));
       return;
     }
     if (this.chosen.length === 2) {
@@ -358,18 +358,18 @@ export class GraphView {
     const size = nodeBytes(node);
     this.details.append(h('h4', null, node.name), h('code.tc-signature', null, `${node.op}(${node.args.replace(/%(\d+)/g,
       (_, i) => this.nodes[node.inputs[Number(i)]]?.name ?? '?')})`), h('dl.tc-facts', null,
-      tensorType(node) ? this.fact('type', tensorType(node)) : null,
-      size !== null ? this.fact('result', bytes(size)) : null,
-      node.module ? this.fact('module', node.module) : null,
-      node.line ? this.fact('from', place(node.file, node.line, report.source.file)) : null,
+      tensorType(node) ? this.fact(t('type'), tensorType(node)) : null,
+      size !== null ? this.fact(t('result'), bytes(size)) : null,
+      node.module ? this.fact(t('module'), node.module) : null,
+      node.line ? this.fact(t('from'), place(node.file, node.line, report.source.file)) : null,
       node.kernel !== null && report.kernels[node.kernel]
-        ? this.fact('kernel', button(report.kernels[node.kernel].name, { class: 'tc-link' }, () => this.openKernel(node.kernel!))) : null,
-      node.inputs.length ? this.fact('reads', node.inputs.map(i => [this.link(this.nodes[i]), ' '])) : null,
-      users.length ? this.fact('read by', users.slice(0, 12).map(n => [this.link(n), ' '])) : null));
+        ? this.fact(t('kernel'), button(report.kernels[node.kernel].name, { class: 'tc-link' }, () => this.openKernel(node.kernel!))) : null,
+      node.inputs.length ? this.fact(t('reads'), node.inputs.map(i => [this.link(this.nodes[i]), ' '])) : null,
+      users.length ? this.fact(t('read by'), users.slice(0, 12).map(n => [this.link(n), ' '])) : null));
     const refusals = (graph?.unfused ?? []).filter(([a, b]) => a === node.name || b === node.name);
     if (refusals.length) {
-      append(this.details, [h('h5', null, 'Why not fused'), refusals.slice(0, 6).map(([a, b, why]) =>
-        h('p', null, `with ${a === node.name ? b : a}: ${why}`))]);
+      append(this.details, [h('h5', null, t('Why not fused')), refusals.slice(0, 6).map(([a, b, why]) =>
+        h('p', null, t('with {0}: {1}', a === node.name ? b : a, why)))]);
     }
   }
 
@@ -381,18 +381,18 @@ export class GraphView {
     let answer: string;
     if (a.kernel !== null && a.kernel === b.kernel) {
       const why = kernel(a)?.fused_because ?? [];
-      answer = `They are in one kernel, ${kernel(a)?.name}${why.length ? `: ${why.join('; ')}` : ''}.`;
+      answer = t('They are in one kernel, {0}{1}.', kernel(a)?.name, why.length ? `: ${why.join('; ')}` : '');
     } else if (refusal) {
-      answer = `Not in one kernel: ${refusal[2]}.`;
+      answer = t('Not in one kernel: {0}.', refusal[2]);
     } else if (a.kernel === null || b.kernel === null) {
       const outside = a.kernel === null ? a : b;
-      answer = `${outside.name} is not in a generated kernel: ${outside.op} is an input, a view or a call of torch's own kernel.`;
+      answer = t('{0} is not in a generated kernel: {1} is an input, a view or a call of torch’s own kernel.', outside.name, outside.op);
     } else if (a.inputs.includes(b.index) || b.inputs.includes(a.index)) {
-      answer = 'One reads the other, and no reason against fusing them was recorded.';
+      answer = t('One reads the other, and no reason against fusing them was recorded.');
     } else {
-      answer = 'Neither reads the other and they share no input that was worth reading once, so they were never candidates.';
+      answer = t('Neither reads the other and they share no input that was worth reading once, so they were never candidates.');
     }
-    return h('div', null, h('h4', null, `${a.name} and ${b.name}`), h('p', null, answer));
+    return h('div', null, h('h4', null, t('{0} and {1}', a.name, b.name)), h('p', null, answer));
   }
 
   private hover(text: string, x: number, y: number): void {

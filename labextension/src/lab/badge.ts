@@ -3,8 +3,9 @@
 import { Cell } from '@jupyterlab/cells';
 
 import { h } from '../dom';
-import { speedup } from '../format';
+import { speedup, STATUS_WORDS } from '../format';
 import { Speedup, Status, Summary } from '../schema';
+import { t } from '../texts';
 
 export interface BadgeFacts {
   report: string;
@@ -27,9 +28,9 @@ export function setBadge(cell: Cell, facts: BadgeFacts | null, open: (target: HT
   }
   const { summary, gain } = facts;
   const status: Status = summary.status;
-  const words = gain ? `${speedup(gain)[0]}` : status === 'compiled' ? '' : status;
+  const words = gain ? `${speedup(gain)[0]}` : status === 'compiled' ? '' : STATUS_WORDS[status];
   const badge = h(`button.${CLASS}.tc-status-${status}`, {
-    type: 'button', title: `${summary.line}\n(click: the report)`, 'aria-label': `tcompile: ${summary.line}`, 'data-report': facts.report
+    type: 'button', title: `${summary.line}\n${t('(click: the report)')}`, 'aria-label': `tcompile: ${summary.line}`, 'data-report': facts.report
   }, h('span', { 'aria-hidden': 'true' }, summary.symbol), words ? h('span.tc-cell-badge-gain', null, words) : null);
   badge.addEventListener('mousedown', event => event.stopPropagation());
   badge.addEventListener('click', event => {

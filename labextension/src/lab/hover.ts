@@ -5,6 +5,7 @@ import { EditorExtensionRegistry, IEditorExtensionFactory } from '@jupyterlab/co
 
 import { h } from '../dom';
 import catalogue from '../options.json';
+import { t } from '../texts';
 
 interface Option {
   name: string;
@@ -45,7 +46,7 @@ export function helpExtension(): IEditorExtensionFactory<any> {
           const option = optionAt(line.text, pos - line.from);
           return option && {
             pos, above: false,
-            create: () => ({ dom: h('div.tc-option-help', null, h('strong', null, option.name), h('span', null, option.help),
+            create: () => ({ dom: h('div.tc-option-help', null, h('strong', null, option.name), h('span', null, t(option.help)),
               option.values.length ? h('code', null, option.values.join(' · ')) : null) })
           };
         })

@@ -3,6 +3,7 @@
 import { ISessionContext } from '@jupyterlab/apputils';
 import { Kernel } from '@jupyterlab/services';
 import { ISignal, Signal } from '@lumino/signaling';
+import { t } from '../texts';
 
 const TARGET = 'tcompile';
 
@@ -96,11 +97,11 @@ export class KernelLink {
   async load(): Promise<void> {
     const kernel = this.context.session?.kernel;
     if (!kernel) {
-      throw new Error('no kernel is running');
+      throw new Error(t('no kernel is running'));
     }
     const reply = await kernel.requestExecute({ code: '%load_ext tcompile', silent: true, store_history: false }).done;
     if (reply.content.status !== 'ok') {
-      throw new Error('tcompile is not installed in this kernel');
+      throw new Error(t('tcompile is not installed in this kernel'));
     }
     this.open();
   }
@@ -108,7 +109,7 @@ export class KernelLink {
   ask(question: string, facts: { [name: string]: any } = {}, say?: (text: string) => void): Promise<any> {
     const { comm } = this;
     if (!comm || comm.isDisposed || this.status !== 'ready') {
-      return Promise.reject(new Error('tcompile is not loaded in this kernel'));
+      return Promise.reject(new Error(t('tcompile is not loaded in this kernel')));
     }
     const id = ++this.serial;
     return new Promise((done, failed) => {
@@ -149,7 +150,7 @@ export class KernelLink {
     this.state = null;
     this.status = status;
     for (const { failed } of this.waiting.values()) {
-      failed(new Error('the kernel went away'));
+      failed(new Error(t('the kernel went away')));
     }
     this.waiting.clear();
     this.signal.emit();

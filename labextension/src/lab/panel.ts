@@ -8,10 +8,10 @@ import { bytes, count, plural, seconds } from '../format';
 import { openPlace } from './host';
 import { compilerIcon } from './icon';
 import { CompiledFunction, KernelLink } from './kernel';
+import { t, words } from '../texts';
 
-const SYMBOLS: { [status in CompiledFunction['status']]: [string, string] } = {
-  compiled: ['●', 'compiled'], limit: ['○', 'eager'], skipped: ['·', 'eager']
-};
+const SYMBOLS: { [status in CompiledFunction['status']]: string } = { compiled: '●', limit: '○', skipped: '·' };
+const STATUS_WORDS: { [status in CompiledFunction['status']]: string } = words({ compiled: 'compiled', limit: 'eager', skipped: 'eager' });
 
 export class CompilerPanel extends Widget {
   private panel: NotebookPanel | null = null;
@@ -19,17 +19,17 @@ export class CompilerPanel extends Widget {
   private filter = '';
   private error = '';
   private readonly head = h('div.tc-side-head');
-  private readonly list = h('div.tc-side-list', { role: 'list', 'aria-label': 'Compiled functions' });
+  private readonly list = h('div.tc-side-list', { role: 'list', 'aria-label': t('Compiled functions') });
   private readonly foot = h('div.tc-side-foot');
   private readonly search = h('input.tc-input', {
-    type: 'search', placeholder: 'filter by name or file', 'aria-label': 'Filter functions'
+    type: 'search', placeholder: t('filter by name or file'), 'aria-label': t('Filter functions')
   }) as HTMLInputElement;
 
   constructor() {
     super();
     this.id = 'tcompile-compiler';
     this.title.icon = compilerIcon;
-    this.title.caption = 'Compiler: what is compiled in this kernel';
+    this.title.caption = t('Compiler: what is compiled in this kernel');
     this.addClass('tc-report');
     this.addClass('tc-side');
     this.search.addEventListener('input', () => {
@@ -65,7 +65,7 @@ export class CompilerPanel extends Widget {
     clear(this.head);
     clear(this.foot);
     const name = this.panel?.title.label ?? '';
-    append(this.head, [h('h3.tc-heading', null, 'Compiler'), name ? h('span.tc-muted', null, name) : null]);
+    append(this.head, [h('h3.tc-heading', null, t('Compiler')), name ? h('span.tc-muted', null, name) : null]);
     const ready = link?.status === 'ready' && link.state;
     this.search.hidden = !ready;
     if (!ready) {
@@ -74,38 +74,38 @@ export class CompilerPanel extends Widget {
       return;
     }
     const state = link!.state!;
-    const mode = h('select.tc-select', { 'aria-label': 'Mode for every cell' }, state.modes.map(m =>
+    const mode = h('select.tc-select', { 'aria-label': t('Mode for every cell') }, state.modes.map(m =>
       h('option', { value: m, selected: (state.on?.mode ?? 'default') === m }, m))) as HTMLSelectElement;
     mode.onchange = () => state.on && void this.act('on', { line: `mode=${mode.value}` });
     const box = h('input', { type: 'checkbox', checked: state.on !== null }) as HTMLInputElement;
     box.onchange = () => void this.act(box.checked ? 'on' : 'off', { line: `mode=${mode.value}` });
-    append(this.head, [h('div.tc-side-switch', null, h('label', null, box, ' compile every cell'), mode),
+    append(this.head, [h('div.tc-side-switch', null, h('label', null, box, t(' compile every cell')), mode),
       this.error ? h('p.tc-error', { role: 'alert' }, this.error) : null]);
     this.drawList();
     const { cache } = state;
     const changed = Object.entries(state.changed);
     append(this.foot, [
-      cache ? section('Disk cache',
-        h('div.tc-side-cache', { title: cache.folder }, h('span.tc-side-meter', { role: 'img', 'aria-label': `${bytes(cache.bytes)} of ${bytes(cache.limit_bytes)}` },
+      cache ? section(t('Disk cache'),
+        h('div.tc-side-cache', { title: cache.folder }, h('span.tc-side-meter', { role: 'img', 'aria-label': t('{0} of {1}', bytes(cache.bytes), bytes(cache.limit_bytes)) },
           h('span', { style: { width: `${Math.min(100, (100 * cache.bytes) / Math.max(1, cache.limit_bytes))}%` } })),
-        h('span', null, `${plural(cache.kernels, 'kernel')}, ${bytes(cache.bytes)} of ${bytes(cache.limit_bytes)}${cache.on ? '' : ' (off)'}`)),
-        button('clear', { title: 'Delete the compiled kernels on disk' }, () => void this.act('clear_cache'))) : null,
-      changed.length ? section('Options that were changed', h('code', null, changed.map(([k, v]) => `${k}=${v}`).join('  '))) : null,
-      section('This kernel', h('p', null, `${plural(state.cells, 'cell')} ran through the compiler`),
-        button('forget all entries', { title: 'What is compiled in this kernel is compiled anew at its next call' }, () => void this.act('reset')))
+        h('span', null, t('{0}, {1} of {2}{3}', plural(cache.kernels, 'kernel'), bytes(cache.bytes), bytes(cache.limit_bytes), cache.on ? '' : t(' (off)')))),
+        button(t('clear'), { title: t('Delete the compiled kernels on disk') }, () => void this.act('clear_cache'))) : null,
+      changed.length ? section(t('Options that were changed'), h('code', null, changed.map(([k, v]) => `${k}=${v}`).join('  '))) : null,
+      section(t('This kernel'), h('p', null, t('{0} ran through the compiler', plural(state.cells, 'cell'))),
+        button(t('forget all entries'), { title: t('What is compiled in this kernel is compiled anew at its next call') }, () => void this.act('reset')))
     ]);
   }
 
   private waiting(): Child {
     const { link } = this;
     if (!link || link.status === 'no kernel') {
-      return h('p.tc-empty', null, link ? 'No kernel is running.' : 'No notebook is open.');
+      return h('p.tc-empty', null, link ? t('No kernel is running.') : t('No notebook is open.'));
     }
     if (link.status === 'unknown') {
-      return h('p.tc-empty', null, 'Waiting for the kernel …');
+      return h('p.tc-empty', null, t('Waiting for the kernel …'));
     }
-    return h('div', null, h('p.tc-empty', null, 'tcompile is not loaded in this kernel. Write ', h('code', null, '%load_ext tcompile'), ' in a cell, or'),
-      button('load it now', {}, () => link.load().catch(error => {
+    return h('div', null, h('p.tc-empty', null, t('tcompile is not loaded in this kernel. Write '), h('code', null, '%load_ext tcompile'), t(' in a cell, or')),
+      button(t('load it now'), {}, () => link.load().catch(error => {
         this.error = error.message;
         clear(this.list);
         append(this.list, [this.waiting(), h('p.tc-error', { role: 'alert' }, this.error)]);
@@ -117,27 +117,26 @@ export class CompilerPanel extends Widget {
     const rows = all.filter(f => !this.filter || `${f.name} ${f.file}`.toLowerCase().includes(this.filter));
     clear(this.list);
     append(this.list, [
-      section(`Functions ${all.length ? count(all.length) : ''}`, rows.map(f => this.row(f))),
-      all.length ? (rows.length ? null : h('p.tc-empty', null, 'None matches the filter.'))
-        : h('p.tc-empty', null, 'Nothing is compiled yet: put %%tcompile on top of a cell, or switch on “compile every cell”.')
+      section(t('Functions {0}', all.length ? count(all.length) : ''), rows.map(f => this.row(f))),
+      all.length ? (rows.length ? null : h('p.tc-empty', null, t('None matches the filter.')))
+        : h('p.tc-empty', null, t('Nothing is compiled yet: put %%tcompile on top of a cell, or switch on “compile every cell”.'))
     ]);
   }
 
   private row(f: CompiledFunction): HTMLElement {
-    const [symbol, word] = SYMBOLS[f.status] ?? SYMBOLS.skipped;
     const facts = [
       f.entries ? plural(f.entries, 'entry', 'entries') : '', plural(f.calls, 'call'), f.breaks ? plural(f.breaks, 'break') : '',
-      f.recompiles ? `recompiled ${f.recompiles}×` : '', f.mode !== 'default' ? f.mode : '', f.backend !== 'tcompile' ? f.backend : ''
-    ].filter(t => t).join(' · ');
+      f.recompiles ? t('recompiled {0}×', f.recompiles) : '', f.mode !== 'default' ? f.mode : '', f.backend !== 'tcompile' ? f.backend : ''
+    ].filter(Boolean).join(' · ');
     const saved = f.saved_seconds;
     return h('div.tc-side-row', { role: 'listitem' },
-      h('div', null, h(`span.tc-status-${f.status === 'compiled' ? 'compiled' : 'eager'}`, { title: word }, h('span.tc-symbol', null, symbol)), ' ',
-        h('button.tc-link', { type: 'button', title: 'Show the cell and its report', onclick: () => this.reveal(f) }, f.name), ' ',
+      h('div', null, h(`span.tc-status-${f.status === 'compiled' ? 'compiled' : 'eager'}`, { title: STATUS_WORDS[f.status] }, h('span.tc-symbol', null, SYMBOLS[f.status] ?? '·')), ' ',
+        h('button.tc-link', { type: 'button', title: t('Show the cell and its report'), onclick: () => this.reveal(f) }, f.name), ' ',
         f.ratio ? h('strong', null, `${f.ratio.toFixed(f.ratio < 9.95 ? 1 : 0)}×`) : null),
       h('div.tc-muted', null, `${f.file}:${f.line}`),
       h('div.tc-muted', null, facts),
-      saved !== null ? h('div.tc-muted', null, saved >= 0 ? `saved ${seconds(saved)} so far` : `cost ${seconds(-saved)} so far`,
-        f.compile_seconds ? `, ${seconds(f.compile_seconds)} to compile` : '') : null,
+      saved !== null ? h('div.tc-muted', null, saved >= 0 ? t('saved {0} so far', seconds(saved)) : t('cost {0} so far', seconds(-saved)),
+        f.compile_seconds ? t(', {0} to compile', seconds(f.compile_seconds)) : '') : null,
       f.reason ? h('div.tc-side-reason', null, f.reason) : null);
   }
 

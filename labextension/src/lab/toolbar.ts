@@ -5,12 +5,13 @@ import { Widget } from '@lumino/widgets';
 
 import { h } from '../dom';
 import { modeOf, requestOf, withRequest } from './cells';
+import { t } from '../texts';
 
 const MODES = ['default', 'reduce-overhead', 'max-autotune', 'max-autotune-no-cudagraphs'];
 
 export class CellSwitch extends Widget {
   private readonly toggle = h('button.tc-cell-switch-button', { type: 'button' }) as HTMLButtonElement;
-  private readonly mode = h('select.tc-cell-switch-mode', { 'aria-label': 'Mode of the compiled cell', title: 'Mode of the compiled cell' },
+  private readonly mode = h('select.tc-cell-switch-mode', { 'aria-label': t('Mode of the compiled cell'), title: t('Mode of the compiled cell') },
     MODES.map(m => h('option', { value: m }, m))) as HTMLSelectElement;
   private watched: any = null;
 
@@ -70,8 +71,8 @@ export class CellSwitch extends Widget {
     const request = requestOf(this.source());
     this.toggle.disabled = !code;
     this.toggle.setAttribute('aria-pressed', String(request !== null));
-    this.toggle.textContent = request ? '● compiled' : '○ compile cell';
-    this.toggle.title = request ? 'This cell is compiled. Click: take the request away' : 'Compile this cell: writes # tcompile: on top of it';
+    this.toggle.textContent = request ? t('● compiled') : t('○ compile cell');
+    this.toggle.title = request ? t('This cell is compiled. Click: take the request away') : t('Compile this cell: writes # tcompile: on top of it');
     this.mode.hidden = !request;
     this.mode.value = request ? modeOf(request.options) : 'default';
   }

@@ -9,14 +9,15 @@ import { mainGraph, Place } from '../selection';
 import { kernelColour } from '../theme';
 import { VirtualList } from '../virtual';
 import { View, ViewContext } from './view';
+import { t, words } from '../texts';
 
 const COLUMNS = ['cell', 'bytecode', 'graph', 'loop IR', 'kernel', 'entry'] as const;
 type Name = (typeof COLUMNS)[number];
 /** Generated source has the longest lines. */
 const GROW: { [name in Name]: number } = { cell: 3, bytecode: 3, graph: 3.2, 'loop IR': 3, kernel: 4.2, entry: 3 };
-const TITLES: { [name in Name]: string } = {
+const TITLES: { [name in Name]: string } = words({
   cell: 'Cell', bytecode: 'Bytecode', graph: 'Graph', 'loop IR': 'Loop IR', kernel: 'Kernel', entry: 'Entry (Python)'
-};
+});
 
 export function codeView({ model, memory }: ViewContext): View {
   const { report } = model;
@@ -28,7 +29,7 @@ export function codeView({ model, memory }: ViewContext): View {
   const bodies = new Map<Name, HTMLElement>();
   const panes = new Map<Name, HTMLElement>();
   const columns = h('div.tc-code-columns');
-  const toggles = h('div.tc-toolbar', { role: 'group', 'aria-label': 'Columns' });
+  const toggles = h('div.tc-toolbar', { role: 'group', 'aria-label': t('Columns') });
 
   let cell: Listing | null = null;
   let ir: Listing | null = null;
@@ -37,9 +38,9 @@ export function codeView({ model, memory }: ViewContext): View {
   let nodes: GraphNode[] = [];
   let list: VirtualList | null = null;
 
-  const copy = (text: string) => button('copy', { class: 'tc-link', title: 'Copy the text' }, event => {
+  const copy = (text: string) => button(t('copy'), { class: 'tc-link', title: t('Copy the text') }, event => {
     const target = event.currentTarget as HTMLElement;
-    navigator.clipboard.writeText(text).then(() => (target.textContent = 'copied'), () => (target.textContent = 'could not copy'));
+    navigator.clipboard.writeText(text).then(() => (target.textContent = t('copied')), () => (target.textContent = t('could not copy')));
   });
 
   const chooser = (label: string, names: string[], chosen: number, act: (index: number) => void): HTMLElement => {
@@ -51,11 +52,11 @@ export function codeView({ model, memory }: ViewContext): View {
 
   const fillCell = (body: HTMLElement) => {
     if (!report.source.text) {
-      body.append(empty('The code was not kept in this report.'));
+      body.append(empty(t('The code was not kept in this report.')));
       return;
     }
     cell = new Listing(report.source.text, {
-      label: 'The code of the cell', language: 'python', firstLine: report.source.first_line,
+      label: t('The code of the cell'), language: 'python', firstLine: report.source.first_line,
       marks: marksByLine(report.marks.filter(m => model.isHere(m.file))), heat: heatOf(report, f => model.isHere(f)),
       onLine: line => model.selectLine(report.source.file, line, 'cell')
     });
@@ -65,13 +66,13 @@ export function codeView({ model, memory }: ViewContext): View {
   const fillGraph = (body: HTMLElement) => {
     const levels = model.levels(state.graph);
     if (!levels.length) {
-      body.append(empty(report.graphs.length ? 'This graph was left out to keep the report small.' : 'No graph: nothing was captured.'));
+      body.append(empty(report.graphs.length ? t('This graph was left out to keep the report small.') : t('No graph: nothing was captured.')));
       return;
     }
     const graph = state.graph;
     nodes = model.graphNodes(graph, levels.includes('lowered') ? 'lowered' : 'captured');
     list = new VirtualList({
-      label: 'Operations', rowHeight: 20, count: nodes.length,
+      label: t('Operations'), rowHeight: 20, count: nodes.length,
       row: (i, element) => {
         const n = nodes[i];
         element.classList.add('tc-graph-line');
@@ -101,11 +102,11 @@ export function codeView({ model, memory }: ViewContext): View {
     const text = report.frames[state.frame]?.bytecode ?? '';
     if (!text) {
       bytecode = null;
-      body.append(empty(report.frames.length ? 'The bytecode of these functions was not kept.' : 'No function was captured.'));
+      body.append(empty(report.frames.length ? t('The bytecode of these functions was not kept.') : t('No function was captured.')));
       return;
     }
     const rows = text.split('\n');
-    bytecode = new Listing(text, { label: 'Bytecode', language: 'ir', onLine: row => {
+    bytecode = new Listing(text, { label: t('Bytecode'), language: 'ir', onLine: row => {
       const line = sourceLine(rows[row - 1]);
       if (line) {
         model.selectLine(report.frames[state.frame].file || report.source.file, line, 'bytecode');
@@ -122,28 +123,28 @@ export function codeView({ model, memory }: ViewContext): View {
     const k = report.kernels[state.kernel];
     append(head, [h('strong', null, TITLES[name])]);
     if (name === 'graph' && report.graphs.length > 1) {
-      head.append(chooser('Graph', report.graphs.map(g => g.name), state.graph, i => model.select({ graph: i }, 'chooser')));
+      head.append(chooser(t('Graph'), report.graphs.map(g => g.name), state.graph, i => model.select({ graph: i }, 'chooser')));
     }
     if (name === 'kernel' && report.kernels.length) {
       append(head, [report.kernels.length > 1
-        ? chooser('Kernel', report.kernels.map(x => x.name), state.kernel, i => model.selectKernel(i, 'chooser')) : h('span', null, k.name),
+        ? chooser(t('Kernel'), report.kernels.map(x => x.name), state.kernel, i => model.selectKernel(i, 'chooser')) : h('span', null, k.name),
       k?.source ? copy(k.source) : null]);
     }
     if (name === 'bytecode' && known.length > 1) {
-      head.append(chooser('Function', known.map(i => frameWords(report.frames[i].name)), known.indexOf(state.frame), k => {
+      head.append(chooser(t('Function'), known.map(i => frameWords(report.frames[i].name)), known.indexOf(state.frame), k => {
         state.frame = known[k];
         build('bytecode');
         follow(model.place, null);
       }));
     }
     if (name === 'entry' && report.entries.length > 1) {
-      head.append(chooser('Entry', report.entries.map((e, i) => `${frameWords(report.frames[e.frame]?.name ?? 'frame')} #${i}`), state.entry, i => {
+      head.append(chooser(t('Entry'), report.entries.map((e, i) => `${frameWords(report.frames[e.frame]?.name ?? t('frame'))} #${i}`), state.entry, i => {
         state.entry = i;
         build('entry');
       }));
     }
-    append(head, [button('×', { class: 'tc-close', title: `Close ${TITLES[name]}`, 'aria-label': `Close ${TITLES[name]}` }, () => toggle(name))]);
-    const left = 'This text was left out to keep the report small enough to save.';
+    append(head, [button('×', { class: 'tc-close', title: t('Close {0}', TITLES[name]), 'aria-label': t('Close {0}', TITLES[name]) }, () => toggle(name))]);
+    const left = t('This text was left out to keep the report small enough to save.');
     if (name === 'cell') {
       fillCell(body);
     } else if (name === 'bytecode') {
@@ -151,15 +152,15 @@ export function codeView({ model, memory }: ViewContext): View {
     } else if (name === 'graph') {
       fillGraph(body);
     } else if (name === 'loop IR') {
-      ir = fillText(body, k?.ir ?? '', 'ir', 'Loop IR of the kernel', k ? left : 'No kernel was generated.');
+      ir = fillText(body, k?.ir ?? '', 'ir', t('Loop IR of the kernel'), k ? left : t('No kernel was generated.'));
     } else if (name === 'kernel') {
-      kernel = fillText(body, k?.source ?? '', k?.language === 'triton' ? 'triton' : 'cpp', 'Source of the kernel',
-        k ? left : 'No kernel was generated.');
+      kernel = fillText(body, k?.source ?? '', k?.language === 'triton' ? 'triton' : 'cpp', t('Source of the kernel'),
+        k ? left : t('No kernel was generated.'));
       // Past the types and helpers that every kernel begins with.
       kernel?.scrollTo(/extern "C"|^def /);
     } else {
-      fillText(body, report.entries[state.entry]?.source ?? '', 'python', 'Python text of the entry',
-        report.entries.length ? left : 'No entry: nothing was compiled.');
+      fillText(body, report.entries[state.entry]?.source ?? '', 'python', t('Python text of the entry'),
+        report.entries.length ? left : t('No entry: nothing was compiled.'));
     }
   };
 

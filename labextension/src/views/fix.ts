@@ -3,6 +3,7 @@
 import { button, h } from '../dom';
 import { hostOf } from '../host';
 import { Fix } from '../schema';
+import { t } from '../texts';
 
 const SIGNS: { [sign: string]: string } = { '+': 'tc-diff-new', '-': 'tc-diff-gone' };
 
@@ -17,9 +18,9 @@ export function fixElement(fix: Fix, cell: number | null): HTMLElement {
     ...fix.old.split('\n').map((line): [string, string] => ['-', line]), ...fix.new.split('\n').map((line): [string, string] => ['+', line])
   ];
   const said = h('span.tc-muted', { role: 'status' });
-  const apply = button('apply to the cell', { title: 'Changes these lines in the cell; run it again to see what became of it' }, () => {
+  const apply = button(t('apply to the cell'), { title: t('Changes these lines in the cell; run it again to see what became of it') }, () => {
     const done = hostOf(element)?.apply?.(fix, cell);
-    said.textContent = done === undefined ? ' the cell can be changed in JupyterLab only' : done ? ' done: run the cell again' : ' the cell does not read like that any more';
+    said.textContent = done === undefined ? t(' the cell can be changed in JupyterLab only') : done ? t(' done: run the cell again') : t(' the cell does not read like that any more');
     apply.disabled = done === true;
   });
   const element = h('div.tc-fix', null, diffLines(rows), fix.note ? h('p.tc-muted', null, fix.note) : null, h('div', null, apply, said));

@@ -4,6 +4,7 @@ import { append, button, clear, h, prose, section } from '../dom';
 import { plural } from '../format';
 import { Host, hostOf } from '../host';
 import { ViewContext } from './view';
+import { t } from '../texts';
 
 interface Row {
   name: string;
@@ -39,7 +40,7 @@ export function forecastForm({ model }: ViewContext): { element: HTMLElement; sh
         asked = true;
         host.ask('forecast', { report: model.report.id }).then(({ functions, dtypes }) => {
           if (functions.length) {
-            element.append(section('Would this recompile?', form(host, model.report.id, functions, dtypes)));
+            element.append(section(t('Would this recompile?'), form(host, model.report.id, functions, dtypes)));
           }
         }, () => (asked = false));
       }
@@ -58,12 +59,12 @@ function form(host: Host, report: string, functions: Askable[], dtypes: string[]
     clear(out);
     readers = functions[index].rows.map(row => {
       if (row.kind === 'value') {
-        const value = h('input.tc-input', { type: 'text', value: row.value, 'aria-label': `Value of ${row.name}` }) as HTMLInputElement;
+        const value = h('input.tc-input', { type: 'text', value: row.value, 'aria-label': t('Value of {0}', row.name) }) as HTMLInputElement;
         fields.append(h('label', null, h('code', null, row.name)), value);
         return () => [row.name, value.value];
       }
-      const shape = h('input.tc-input', { type: 'text', value: row.shape!.join(', '), 'aria-label': `Shape of ${row.name}`, title: 'sizes, separated by commas' }) as HTMLInputElement;
-      const dtype = h('select.tc-select', { 'aria-label': `Dtype of ${row.name}` }, [...new Set([row.dtype!, ...dtypes])].map(d =>
+      const shape = h('input.tc-input', { type: 'text', value: row.shape!.join(', '), 'aria-label': t('Shape of {0}', row.name), title: t('sizes, separated by commas') }) as HTMLInputElement;
+      const dtype = h('select.tc-select', { 'aria-label': t('Dtype of {0}', row.name) }, [...new Set([row.dtype!, ...dtypes])].map(d =>
         h('option', { value: d }, d))) as HTMLSelectElement;
       fields.append(h('label', null, h('code', null, row.name)), h('span.tc-form-pair', null, shape, dtype));
       return () => {
@@ -74,10 +75,10 @@ function form(host: Host, report: string, functions: Askable[], dtypes: string[]
       };
     });
     if (!readers.length) {
-      fields.append(h('p.tc-empty', null, 'Its entries check nothing that a form could change.'));
+      fields.append(h('p.tc-empty', null, t('Its entries check nothing that a form could change.')));
     }
   };
-  const ask = button('ask', {}, async () => {
+  const ask = button(t('ask'), {}, async () => {
     try {
       const answer: Answer = await host.ask('forecast', { report, function: which, given: Object.fromEntries(readers.map(read => read())) });
       out.replaceChildren();
@@ -87,7 +88,7 @@ function form(host: Host, report: string, functions: Askable[], dtypes: string[]
     }
   });
   show(0);
-  const select = functions.length > 1 ? h('select.tc-select', { 'aria-label': 'Function' }, functions.map((f, i) => h('option', { value: i }, f.function))) as HTMLSelectElement : null;
+  const select = functions.length > 1 ? h('select.tc-select', { 'aria-label': t('Function') }, functions.map((f, i) => h('option', { value: i }, f.function))) as HTMLSelectElement : null;
   if (select) {
     select.onchange = () => show(Number(select.value));
   }
@@ -97,10 +98,10 @@ function form(host: Host, report: string, functions: Askable[], dtypes: string[]
 
 function verdict(a: Answer): HTMLElement {
   if (!a.recompiles) {
-    return h('p', null, h('strong.tc-gain-up', null, '● no'), `: entry ${a.entry} serves it`, h('span.tc-muted', null, a.assumed ? `, if ${plural(a.assumed, 'further guard')} hold as they did` : ''));
+    return h('p', null, h('strong.tc-gain-up', null, t('● no')), t(': entry {0} serves it', a.entry), h('span.tc-muted', null, a.assumed ? t(', if {0} hold as they did', plural(a.assumed, 'further guard')) : ''));
   }
   const f = a.failures[a.failures.length - 1];
-  return h('div', null, h('p', null, h('strong.tc-gain-down', null, '▲ yes'), `: none of ${plural(a.entries, 'entry', 'entries')} fits`),
-    f ? h('dl.tc-versus', null, h('div', null, h('dt', null, 'expected'), h('dd', null, ...prose(f.expected))), h('div', null, h('dt', null, 'got'), h('dd.tc-got', null, ...prose(f.got)))) : null,
-    f?.suggestion ? h('div.tc-remedy', null, h('span.tc-label', null, 'what to change'), h('span', null, ...prose(f.suggestion))) : null);
+  return h('div', null, h('p', null, h('strong.tc-gain-down', null, t('▲ yes')), t(': none of {0} fits', plural(a.entries, 'entry', 'entries'))),
+    f ? h('dl.tc-versus', null, h('div', null, h('dt', null, t('expected')), h('dd', null, ...prose(f.expected))), h('div', null, h('dt', null, t('got')), h('dd.tc-got', null, ...prose(f.got)))) : null,
+    f?.suggestion ? h('div.tc-remedy', null, h('span.tc-label', null, t('what to change')), h('span', null, ...prose(f.suggestion))) : null);
 }

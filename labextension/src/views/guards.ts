@@ -5,10 +5,16 @@ import { count, frameWords, place, plural, seconds } from '../format';
 import { GuardRow, Recompile, Report, TimelineEvent } from '../schema';
 import { forecastForm } from './forecast';
 import { View, ViewContext } from './view';
+import { t, words } from '../texts';
 
-const CLASS_WORDS: { [name: string]: string } = {
+const CLASS_WORDS: { [name: string]: string } = words({
   watched: 'one flag for all of them, cleared when something changes', checked: 'looked at on each call', once: 'constant for the process'
-};
+});
+
+const CLASS_NAMES: { [name: string]: string } = words({ watched: 'watched', checked: 'checked', once: 'once' });
+const EVENT_WORDS: { [name: string]: string } = words({
+  recompile: 'recompile', break: 'break', skip: 'skip', limit: 'limit', error: 'error'
+});
 
 export function guardsView(context: ViewContext): View {
   const { model, go } = context;
@@ -22,11 +28,11 @@ export function guardsView(context: ViewContext): View {
     }
   }, report.entries.map(e => frameWords(report.frames[e.frame]?.name ?? 'frame')));
   const element = h('div', null,
-    section('Entries over time', timeline(report.timeline, report.frames.map(f => frameWords(f.name)), go)),
-    section(cards.length ? `Recompiled ${plural(report.summary.recompiles || cards.length, 'time')}` : 'Recompiles',
-      cards.length ? cards : empty('None: each function was compiled once, and its guards have held since.')),
+    section(t('Entries over time'), timeline(report.timeline, report.frames.map(f => frameWords(f.name)), go)),
+    section(cards.length ? t('Recompiled {0}', plural(report.summary.recompiles || cards.length, 'time')) : t('Recompiles'),
+      cards.length ? cards : empty(t('None: each function was compiled once, and its guards have held since.'))),
     forecast.element,
-    section('What the entries rely on', costs(report), parts.element));
+    section(t('What the entries rely on'), costs(report), parts.element));
   return {
     element,
     shown: forecast.shown,
@@ -40,8 +46,8 @@ export function guardsView(context: ViewContext): View {
 
 /** What one check of all guards costs, against what the call takes. */
 function costs(report: Report): HTMLElement | null {
-  const measured = report.entries.flatMap((e, i) => (e.guard_seconds === null ? [] : [`entry ${i}: ${seconds(e.guard_seconds)}`]));
-  return measured.length ? h('p.tc-muted', null, `All guards of an entry together, per call: ${measured.slice(0, 12).join(', ')}${measured.length > 12 ? ', …' : ''}`) : null;
+  const measured = report.entries.flatMap((e, i) => (e.guard_seconds === null ? [] : [`${t('entry {0}', i)}: ${seconds(e.guard_seconds)}`]));
+  return measured.length ? h('p.tc-muted', null, t('All guards of an entry together, per call: {0}{1}', measured.slice(0, 12).join(', '), measured.length > 12 ? ', …' : '')) : null;
 }
 
 export function flash(target: HTMLElement | null | undefined): void {
@@ -60,21 +66,21 @@ function value(text: string): Child {
 function recompileCard(r: Recompile, here: string, act: () => void): HTMLElement {
   const what = r.detail && !r.source.endsWith(r.detail) ? `${r.source}.${r.detail}`.replace('.[', '[') : r.source;
   return h('article.tc-card', { tabindex: -1 },
-    h('h4', null, h('code', null, what || r.kind), ' changed ', h('span.tc-muted', null, `in ${frameWords(r.frame_name)}`)),
+    h('h4', null, h('code', null, what || r.kind), t(' changed '), h('span.tc-muted', null, t('in {0}', frameWords(r.frame_name)))),
     h('dl.tc-versus', null,
-      h('div', null, h('dt', null, 'expected'), h('dd', null, value(r.expected))),
-      h('div', null, h('dt', null, 'got'), h('dd.tc-got', null, value(r.got)))),
-    r.line ? h('div.tc-labelled', null, h('span.tc-label', null, 'your line'),
+      h('div', null, h('dt', null, t('expected')), h('dd', null, value(r.expected))),
+      h('div', null, h('dt', null, t('got')), h('dd.tc-got', null, value(r.got)))),
+    r.line ? h('div.tc-labelled', null, h('span.tc-label', null, t('your line')),
       h('button.tc-code-link', { type: 'button', onclick: act }, h('span.tc-muted', null, place(r.file, r.line, here)), ' ', h('code', null, r.code.trim()))) : null,
-    r.why ? h('div.tc-labelled', null, h('span.tc-label', null, 'why it matters'), h('span', null, ...prose(r.why))) : null,
-    r.suggestion ? h('div.tc-remedy', null, h('span.tc-label', null, 'what to change'), h('span', null, ...prose(r.suggestion))) : null,
-    r.others ? h('p.tc-muted', null, `${plural(r.others, 'further entry', 'further entries')} of the function failed as well`) : null);
+    r.why ? h('div.tc-labelled', null, h('span.tc-label', null, t('why it matters')), h('span', null, ...prose(r.why))) : null,
+    r.suggestion ? h('div.tc-remedy', null, h('span.tc-label', null, t('what to change')), h('span', null, ...prose(r.suggestion))) : null,
+    r.others ? h('p.tc-muted', null, t('{0} of the function failed as well', plural(r.others, 'further entry', 'further entries'))) : null);
 }
 
 /** One lane per frame: a block per entry, from when it was compiled until the next one, marks for what went wrong. */
 function timeline(events: TimelineEvent[], frames: string[], go: (ref: string) => void): HTMLElement {
   if (!events.length) {
-    return empty('Nothing happened that has a time: no compilation, no failed guard.');
+    return empty(t('Nothing happened that has a time: no compilation, no failed guard.'));
   }
   const last = Math.max(...events.map(e => e.time + (e.seconds || 0))) || 1;
   const end = last * 1.08; // the last entry needs room to be seen
@@ -88,27 +94,27 @@ function timeline(events: TimelineEvent[], frames: string[], go: (ref: string) =
     const here = numbered.filter(n => n.event.frame === frame);
     const entries = here.filter(n => n.event.kind === 'entry');
     return h('div.tc-lane', { role: 'listitem' },
-      h('span.tc-lane-name', { title: frame === null ? '' : frames[frame] }, frame === null ? 'cell' : frames[frame] ?? `frame ${frame}`),
+      h('span.tc-lane-name', { title: frame === null ? '' : frames[frame] }, frame === null ? t('cell') : frames[frame] ?? t('frame {0}', frame)),
       h('span.tc-lane-track', null,
         here.filter(n => n.event.kind === 'capture').map(({ event }) => h('span.tc-compiling', {
-          title: `compiling, ${seconds(event.seconds)}`, style: { left: share(event.time), width: share(event.seconds) } })),
+          title: t('compiling, {0}', seconds(event.seconds)), style: { left: share(event.time), width: share(event.seconds) } })),
         entries.map(({ event }, i) => h('span.tc-entry-block', {
-          title: `entry ${event.entry ?? i} from ${seconds(event.time)} on: ${event.text}`,
+          title: t('entry {0} from {1} on: {2}', event.entry ?? i, seconds(event.time), event.text),
           style: { left: share(event.time), width: share(Math.max(0, (entries[i + 1]?.event.time ?? end) - event.time)) }
-        }, `entry ${event.entry ?? i}`)),
+        }, t('entry {0}', event.entry ?? i))),
         here.filter(n => !['capture', 'entry'].includes(n.event.kind)).map(({ event, ref }) =>
           h(`button.tc-event.tc-event-${event.kind}`, {
-            type: 'button', title: `${event.kind} at ${seconds(event.time)}: ${event.text}`, 'aria-label': `${event.kind} at ${seconds(event.time)}: ${event.text}`,
+            type: 'button', title: t('{0} at {1}: {2}', EVENT_WORDS[event.kind] ?? event.kind, seconds(event.time), event.text), 'aria-label': t('{0} at {1}: {2}', EVENT_WORDS[event.kind] ?? event.kind, seconds(event.time), event.text),
             style: { left: share(event.time) }, onclick: () => ref && go(ref)
           }))));
   };
-  return h('div.tc-timeline', { role: 'list', 'aria-label': 'Entries over time, a lane per function' },
+  return h('div.tc-timeline', { role: 'list', 'aria-label': t('Entries over time, a lane per function') },
     lanes.map(lane), h('div.tc-lane.tc-axis', { 'aria-hidden': 'true' }, h('span'), h('span.tc-lane-track', null, h('span', null, '0'), h('span', null, seconds(end)))));
 }
 
 function guardTable(guards: GuardRow[], here: string, onRow: (row: GuardRow) => void, frames: string[]): { element: HTMLElement; row: (index: number) => HTMLElement | null } {
   if (!guards.length) {
-    return { element: empty('No guards: nothing was compiled.'), row: () => null };
+    return { element: empty(t('No guards: nothing was compiled.')), row: () => null };
   }
   // What failed comes first, then the entries in order.
   const ordered = guards.map((guard, index) => ({ guard, index }));
@@ -121,19 +127,19 @@ function guardTable(guards: GuardRow[], here: string, onRow: (row: GuardRow) => 
     note.textContent = wanted ? plural(rows.length, 'guard') : '';
     clear(body);
     body.append(table([
-      { title: 'guard', cell: r => [r.guard.failed ? h('span.tc-failed', { title: `failed first ${plural(r.guard.failed, 'time')}` }, `✕ ${r.guard.failed}`) : null,
+      { title: t('guard'), cell: r => [r.guard.failed ? h('span.tc-failed', { title: t('failed first {0}', plural(r.guard.failed, 'time')) }, `✕ ${r.guard.failed}`) : null,
         ...prose(r.guard.text || r.guard.source), r.guard.count > 1 ? h('span.tc-muted', null, ` (${count(r.guard.count)})`) : null] },
-      { title: 'expected', cell: r => h('code', null, r.guard.expected) },
-      { title: 'because', cell: r => [r.guard.why, r.guard.line ? h('span.tc-muted', null, ` ${place(r.guard.file, r.guard.line, here)}`) : null] },
-      { title: 'cost', number: true, cell: r => (r.guard.ns === null || r.guard.ns === undefined ? '' : seconds(r.guard.ns * 1e-9)), hint: 'measured, per call; watched guards share one proof' },
-      { title: 'how', short: true, cell: r => h('span', { title: CLASS_WORDS[r.guard.cls] }, r.guard.cls) },
-      { title: 'entry', short: true, cell: r => `${frames[r.guard.entry] ?? ''} #${r.guard.entry}` }
+      { title: t('expected'), cell: r => h('code', null, r.guard.expected) },
+      { title: t('because'), cell: r => [r.guard.why, r.guard.line ? h('span.tc-muted', null, ` ${place(r.guard.file, r.guard.line, here)}`) : null] },
+      { title: t('cost'), number: true, cell: r => (r.guard.ns === null || r.guard.ns === undefined ? '' : seconds(r.guard.ns * 1e-9)), hint: t('measured, per call; watched guards share one proof') },
+      { title: t('how'), short: true, cell: r => h('span', { title: CLASS_WORDS[r.guard.cls] }, CLASS_NAMES[r.guard.cls] ?? r.guard.cls) },
+      { title: t('entry'), short: true, cell: r => `${frames[r.guard.entry] ?? ''} #${r.guard.entry}` }
     ], rows, {
-      label: 'Guards', limit: 120, onRow: r => onRow(r.guard),
+      label: t('Guards'), limit: 120, onRow: r => onRow(r.guard),
       rowAttributes: r => ({ 'data-guard': r.index, class: r.guard.failed ? 'tc-clickable tc-row-failed' : 'tc-clickable' })
     }));
   };
-  const filter = h('input.tc-input', { type: 'search', placeholder: 'filter', 'aria-label': 'Filter the guards' }) as HTMLInputElement;
+  const filter = h('input.tc-input', { type: 'search', placeholder: t('filter'), 'aria-label': t('Filter the guards') }) as HTMLInputElement;
   filter.oninput = () => draw(filter.value);
   filter.onkeydown = event => event.stopPropagation();
   draw('');

@@ -8,10 +8,11 @@ import { flash } from './guards';
 import { numericsView } from './numerics';
 import { omissions } from './overview';
 import { View, ViewContext } from './view';
+import { t, words } from '../texts';
 
-const FRAME_WORDS: { [status: string]: string } = {
+const FRAME_WORDS: { [status: string]: string } = words({
   compiled: '● compiled', partly: '▲ partly', skipped: '○ skipped', limit: '○ not compiled: limit reached', error: '✕ error'
-};
+});
 
 export function moreView(context: ViewContext): View {
   const { model, memory } = context;
@@ -19,36 +20,36 @@ export function moreView(context: ViewContext): View {
   const here = report.source.file;
   const breaks = report.graph_breaks.map(b => breakCard(b, report.source, () => model.selectLine(b.file || here, b.line, 'break')));
   const frames = report.frames.length ? table([
-    { title: 'function', cell: f => h('code', null, frameWords(f.name)) }, { title: 'where', short: true, cell: f => place(f.file, f.line, here) },
-    { title: 'result', short: true, cell: f => FRAME_WORDS[f.status] ?? f.status }, { title: 'entries', number: true, cell: f => f.entries.length },
-    { title: 'compiled in', number: true, cell: f => (f.seconds ? seconds(f.seconds) : '–') }, { title: 'why', cell: f => prose(f.reason) }
-  ], report.frames, { label: 'Functions', onRow: f => model.selectLine(f.file || here, f.line, 'frames'), rowAttributes: (_, i) => ({ 'data-frame': i }) })
-    : empty('No function was looked at.');
+    { title: t('function'), cell: f => h('code', null, frameWords(f.name)) }, { title: t('where'), short: true, cell: f => place(f.file, f.line, here) },
+    { title: t('result'), short: true, cell: f => FRAME_WORDS[f.status] ?? f.status }, { title: t('entries'), number: true, cell: f => f.entries.length },
+    { title: t('compiled in'), number: true, cell: f => (f.seconds ? seconds(f.seconds) : '–') }, { title: t('why'), cell: f => prose(f.reason) }
+  ], report.frames, { label: t('Functions'), onRow: f => model.selectLine(f.file || here, f.line, 'frames'), rowAttributes: (_, i) => ({ 'data-frame': i }) })
+    : empty(t('No function was looked at.'));
   const fallbacks = report.fallbacks.length ? table([
-    { title: 'what', cell: f => h('code', null, f.what) }, { title: 'why', cell: f => prose(f.reason) }, { title: 'times', number: true, cell: f => count(f.count) }
-  ], report.fallbacks, { label: 'Fallbacks', rowAttributes: (_, i) => ({ 'data-fallback': i, tabindex: -1 }) })
-    : empty('None: whatever was captured was compiled.');
+    { title: t('what'), cell: f => h('code', null, f.what) }, { title: t('why'), cell: f => prose(f.reason) }, { title: t('times'), number: true, cell: f => count(f.count) }
+  ], report.fallbacks, { label: t('Fallbacks'), rowAttributes: (_, i) => ({ 'data-fallback': i, tabindex: -1 }) })
+    : empty(t('None: whatever was captured was compiled.'));
   const numbers = numericsView(context);
   const symbols = report.graphs.flatMap(g => g.symbols.map(s => ({ graph: g.name, ...s })));
   const element = h('div', null,
-    section(`Graph breaks ${breaks.length || ''}`, breaks.length ? breaks : empty('None: every function that was captured is one graph.')),
-    section('Functions', frames),
-    section('Ran as eager code', fallbacks),
-    symbols.length ? section('Dynamic sizes', table([
-      { title: 'size', cell: s => h('code', null, s.name) }, { title: 'graph', cell: s => s.graph }, { title: 'of', cell: s => h('code', null, s.source) },
-      { title: 'range', cell: s => `${s.lo ?? 0} … ${s.hi ?? '∞'}` }, { title: 'first call', number: true, cell: s => s.hint ?? '–' },
-      { title: 'why', cell: s => [s.why, s.line ? h('span.tc-muted', null, ` ${place(s.file, s.line, here)}`) : null] }
-    ], symbols, { label: 'Dynamic sizes' })) : null,
+    section(t('Graph breaks {0}', breaks.length || ''), breaks.length ? breaks : empty(t('None: every function that was captured is one graph.'))),
+    section(t('Functions'), frames),
+    section(t('Ran as eager code'), fallbacks),
+    symbols.length ? section(t('Dynamic sizes'), table([
+      { title: t('size'), cell: s => h('code', null, s.name) }, { title: t('graph'), cell: s => s.graph }, { title: t('of'), cell: s => h('code', null, s.source) },
+      { title: t('range'), cell: s => `${s.lo ?? 0} … ${s.hi ?? '∞'}` }, { title: t('first call'), number: true, cell: s => s.hint ?? '–' },
+      { title: t('why'), cell: s => [s.why, s.line ? h('span.tc-muted', null, ` ${place(s.file, s.line, here)}`) : null] }
+    ], symbols, { label: t('Dynamic sizes') })) : null,
     numbers.element,
-    section('Cache', report.cache.length ? table([
-      { title: 'what', short: true, cell: c => c.what }, { title: 'result', short: true, cell: c => (c.hit ? '● hit' : '○ miss') }, { title: 'times', number: true, cell: c => count(c.count) },
-      { title: 'why', cell: c => prose(c.reason) }, { title: 'key', cell: c => h('code.tc-muted', null, c.key.slice(0, 16)) }
-    ], report.cache, { label: 'Cache' }) : empty('The cache was not asked.')),
-    section('Options', facts(report.options, 'None were given.')),
-    section('Environment', facts(report.environment, 'It was not noted.')),
-    section('This report', omissions(report), h('div.tc-toolbar', null,
-      button('download as JSON', { class: 'tc-button' }, () => download(`tcompile-${report.id || 'report'}.json`, JSON.stringify(memory.raw ?? report))),
-      h('span.tc-muted', null, [report.created ? `made ${report.created.replace('T', ' ').replace('Z', ' UTC')}` : '', report.id].filter(t => t).join(' · ')))));
+    section(t('Cache'), report.cache.length ? table([
+      { title: t('what'), short: true, cell: c => c.what }, { title: t('result'), short: true, cell: c => (c.hit ? t('● hit') : t('○ miss')) }, { title: t('times'), number: true, cell: c => count(c.count) },
+      { title: t('why'), cell: c => prose(c.reason) }, { title: t('key'), cell: c => h('code.tc-muted', null, c.key.slice(0, 16)) }
+    ], report.cache, { label: t('Cache') }) : empty(t('The cache was not asked.'))),
+    section(t('Options'), facts(report.options, t('None were given.'))),
+    section(t('Environment'), facts(report.environment, t('It was not noted.'))),
+    section(t('This report'), omissions(report), h('div.tc-toolbar', null,
+      button(t('download as JSON'), { class: 'tc-button' }, () => download(`tcompile-${report.id || 'report'}.json`, JSON.stringify(memory.raw ?? report))),
+      h('span.tc-muted', null, [report.created ? t('made {0}', report.created.replace('T', ' ').replace('Z', ' UTC')) : '', report.id].filter(Boolean).join(' · ')))));
   return {
     element,
     shown: numbers.shown,
@@ -82,12 +83,12 @@ export function breakCard(b: Break, source: CellSource, act: () => void): HTMLEl
     ? [line.slice(0, b.col!).trimStart(), h('u.tc-culprit', null, line.slice(b.col!, b.end_col!)), line.slice(b.end_col!)]
     : [line.trim()];
   return h('article.tc-card.tc-card-break', { tabindex: -1 },
-    h('h4', null, h('span.tc-mark.tc-mark-break', { 'aria-hidden': 'true' }), ' ', place(b.file, b.line, here), h('span.tc-muted', null, ` in ${b.function}`),
+    h('h4', null, h('span.tc-mark.tc-mark-break', { 'aria-hidden': 'true' }), ' ', place(b.file, b.line, here), h('span.tc-muted', null, t(' in {0}', b.function)),
       b.count > 1 ? h('span.tc-muted', null, `, ${plural(b.count, 'time')}`) : null),
-    b.code ? h('button.tc-code-link', { type: 'button', onclick: act, 'aria-label': `Line ${b.line}: ${b.code.trim()}` }, h('code', null, ...code)) : null,
+    b.code ? h('button.tc-code-link', { type: 'button', onclick: act, 'aria-label': t('Line {0}: {1}', b.line, b.code.trim()) }, h('code', null, ...code)) : null,
     h('p', null, ...prose(b.reason)),
-    b.remedy ? h('div.tc-remedy', null, h('span.tc-label', null, 'what to change'), h('span', null, ...prose(b.remedy))) : null,
+    b.remedy ? h('div.tc-remedy', null, h('span.tc-label', null, t('what to change')), h('span', null, ...prose(b.remedy))) : null,
     b.fix ? fixElement(b.fix, b.fix.file === here ? source.cell : null) : null,
-    b.call_chain.length > 1 ? h('details', null, h('summary', null, 'how the code got here'), h('ol', null, b.call_chain.map(f =>
-      h('li', null, h('code', null, f.function), ` ${f.file} line ${f.line}`)))) : null);
+    b.call_chain.length > 1 ? h('details', null, h('summary', null, t('how the code got here')), h('ol', null, b.call_chain.map(f =>
+      h('li', null, h('code', null, f.function), t(' {0} line {1}', f.file, f.line))))) : null);
 }

@@ -6,8 +6,9 @@ import { Host, hostOf } from '../host';
 import { plot } from '../plot';
 import { NumericError } from '../schema';
 import { ViewContext } from './view';
+import { t, words } from '../texts';
 
-const VERDICTS: { [verdict: string]: string } = { same: '● the same', close: '● rounding', diverges: '✕ differs', random: '· not compared' };
+const VERDICTS: { [verdict: string]: string } = words({ same: '● the same', close: '● rounding', diverges: '✕ differs', random: '· not compared' });
 
 export interface NumericsView {
   element: HTMLElement;
@@ -24,8 +25,8 @@ export function numericsView({ model, replace }: ViewContext): NumericsView {
   if (rows.length) {
     const measured = rows.map((row, i) => ({ row, i })).filter(({ row }) => row.rms_vs_float64 !== null);
     const bad = rows.filter(r => r.verdict === 'diverges').length;
-    parts.push(h('p', null, bad ? `${bad} of ${rows.length} values differ from eager’s beyond rounding; the first of them is where to look.`
-      : `${rows.length} values: none differs from eager’s beyond rounding.`));
+    parts.push(h('p', null, bad ? t('{0} of {1} values differ from eager’s beyond rounding; the first of them is where to look.', bad, rows.length)
+      : t('{0} values: none differs from eager’s beyond rounding.', rows.length)));
     if (measured.length > 1) {
       // Zero has no logarithm: exact values are drawn below the smallest error there is.
       const errors = measured.flatMap(({ row }) => [row.rms_vs_float64!, row.eager_rms_vs_float64 ?? 0]).filter(e => e > 0);
@@ -36,28 +37,28 @@ export function numericsView({ model, replace }: ViewContext): NumericsView {
       });
       const drawn = plot([
         points('eager', '--tc-engine-eager', r => r.eager_rms_vs_float64 ?? 0), points('tcompile', '--tc-engine-tcompile', r => r.rms_vs_float64 ?? 0)
-      ], { label: 'RMS error against float64 of each node', xTitle: 'node, in the order of the graph', yTitle: 'RMS error / RMS', xFormat: String, yFormat: v => (v <= floor ? 'exact' : exponent(v)), logY: true });
+      ], { label: t('RMS error against float64 of each node'), xTitle: t('node, in the order of the graph'), yTitle: t('RMS error / RMS'), xFormat: String, yFormat: v => (v <= floor ? t('exact') : exponent(v)), logY: true });
       stop = drawn.dispose;
       parts.push(drawn.element);
     }
     parts.push(table<NumericError>([
-      { title: 'node', cell: r => h('code', null, r.name) }, { title: 'operator', cell: r => h('code', null, r.op) },
-      { title: 'line', short: true, cell: r => (r.line ? place(r.file, r.line, report.source.file) : '') }, { title: 'dtype', short: true, cell: r => r.dtype },
-      { title: 'largest difference from eager', number: true, cell: r => exponent(r.max_abs) },
-      { title: 'RMS error', number: true, cell: r => exponent(r.rms_vs_float64), hint: 'against float64, relative to the RMS of the values' },
-      { title: 'eager’s', number: true, cell: r => exponent(r.eager_rms_vs_float64) },
-      { title: 'verdict', short: true, cell: r => [VERDICTS[r.verdict] ?? r.verdict, r.why ? h('span.tc-muted', null, ' ', ...prose(r.why)) : null] }
+      { title: t('node'), cell: r => h('code', null, r.name) }, { title: t('operator'), cell: r => h('code', null, r.op) },
+      { title: t('line'), short: true, cell: r => (r.line ? place(r.file, r.line, report.source.file) : '') }, { title: t('dtype'), short: true, cell: r => r.dtype },
+      { title: t('largest difference from eager'), number: true, cell: r => exponent(r.max_abs) },
+      { title: t('RMS error'), number: true, cell: r => exponent(r.rms_vs_float64), hint: t('against float64, relative to the RMS of the values') },
+      { title: t('eager’s'), number: true, cell: r => exponent(r.eager_rms_vs_float64) },
+      { title: t('verdict'), short: true, cell: r => [VERDICTS[r.verdict] ?? r.verdict, r.why ? h('span.tc-muted', null, ' ', ...prose(r.why)) : null] }
     ], rows, {
-      label: 'Numerics', limit: 40, onRow: r => r.line && model.selectLine(r.file || report.source.file, r.line, 'numerics'),
+      label: t('Numerics'), limit: 40, onRow: r => r.line && model.selectLine(r.file || report.source.file, r.line, 'numerics'),
       rowAttributes: r => ({ class: r.verdict === 'diverges' ? 'tc-clickable tc-bad-row' : 'tc-clickable' })
     }));
   } else {
-    parts.push(empty('Not measured in this run: write `%%tcompile --check`, or `tcompile.explain(f, check=True)`.'));
+    parts.push(empty(t('Not measured in this run: write `%%tcompile --check`, or `tcompile.explain(f, check=True)`.')));
   }
   const offer = (host: Host) => {
-    const go = button(rows.length ? 'compare again' : 'compare every node with eager and float64', {}, async () => {
+    const go = button(rows.length ? t('compare again') : t('compare every node with eager and float64'), {}, async () => {
       go.disabled = true;
-      ask.append(h('span.tc-muted', null, ' asking the kernel …'));
+      ask.append(h('span.tc-muted', null, t(' asking the kernel …')));
       try {
         const { report: fresh } = await host.ask('check', { report: report.id });
         replace(fresh);
@@ -69,7 +70,7 @@ export function numericsView({ model, replace }: ViewContext): NumericsView {
     });
     ask.append(go);
   };
-  const element = section('Numerics', parts, ask);
+  const element = section(t('Numerics'), parts, ask);
   element.tabIndex = -1;
   let asked = false;
   return {

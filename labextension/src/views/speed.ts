@@ -2,7 +2,7 @@
 
 import { append, Child, clear, empty, h, section, table } from '../dom';
 import { engineBars, meter } from '../figures';
-import { bytes, count, engineName, ONE_SAMPLE, place, plural, rate, seconds, speedup, tick } from '../format';
+import { bytes, count, engineName, oneSample, place, plural, rate, seconds, speedup, tick } from '../format';
 import { plot, Series } from '../plot';
 import { CallTiming, Extern, Memory, Report, Trial } from '../schema';
 import { kernelColour } from '../theme';
@@ -10,13 +10,14 @@ import { controls } from './controls';
 import { flash } from './guards';
 import { mainCall } from './overview';
 import { View, ViewContext } from './view';
+import { t, words } from '../texts';
 
-const STATUS_WORDS: { [status: string]: string } = {
+const STATUS_WORDS: { [status: string]: string } = words({
   skipped: 'skipped', failed: 'failed', stopped: 'stopped', unavailable: 'not available'
-};
-const MEASURED_WORDS: { [measured: string]: string } = {
+});
+const MEASURED_WORDS: { [measured: string]: string } = words({
   call: 'timed end to end', graphs: 'only its graphs were timed: the call has side effects', cell: 'the whole cell was repeated'
-};
+});
 
 export function speedView(context: ViewContext): View {
   const { model } = context;
@@ -31,13 +32,13 @@ export function speedView(context: ViewContext): View {
   const element = h('div', null,
     engines(report, own),
     asking.element,
-    section('Kernels', kernels, roofline(report, own)),
-    report.externs.length ? section('Torch’s own kernels, called from the plan', table([
-      { title: 'operator', cell: e => h('code', null, e.op) }, { title: 'calls', number: true, cell: e => count(e.count) },
-      { title: 'why', cell: e => e.reason }, { title: 'lines', cell: e => e.lines.map(([f, l]) => place(f, l, report.source.file)).join(', ') }
-    ], joined(report.externs), { label: 'Calls of torch kernels' })) : null,
-    section('Memory over one call', memory(report.memory.filter(m => m.buffers.length || m.peak_bytes), report)),
-    report.autotune.length ? section('What autotuning tried', report.autotune.map(a => autotune(a.kernel, a.trials))) : null);
+    section(t('Kernels'), kernels, roofline(report, own)),
+    report.externs.length ? section(t('Torch’s own kernels, called from the plan'), table([
+      { title: t('operator'), cell: e => h('code', null, e.op) }, { title: t('calls'), number: true, cell: e => count(e.count) },
+      { title: t('why'), cell: e => e.reason }, { title: t('lines'), cell: e => e.lines.map(([f, l]) => place(f, l, report.source.file)).join(', ') }
+    ], joined(report.externs), { label: t('Calls of torch kernels') })) : null,
+    section(t('Memory over one call'), memory(report.memory.filter(m => m.buffers.length || m.peak_bytes), report)),
+    report.autotune.length ? section(t('What autotuning tried'), report.autotune.map(a => autotune(a.kernel, a.trials))) : null);
   return {
     element,
     shown: asking.shown,
@@ -52,7 +53,7 @@ export function speedView(context: ViewContext): View {
 function engines(report: Report, own: (p: { element: HTMLElement; dispose: () => void }) => HTMLElement): HTMLElement {
   const { speedups } = report;
   if (!speedups.calls.length) {
-    return section('Engines', empty(`Nothing was measured: ${speedups.reason || 'timing was off'}. Write \`%%tcompile compare=eager,torch\` to compare.`));
+    return section(t('Engines'), empty(t('Nothing was measured: {0}. Write `%%tcompile compare=eager,torch` to compare.', speedups.reason || t('timing was off'))));
   }
   const body = h('div');
   const show = (index: number) => {
@@ -61,39 +62,39 @@ function engines(report: Report, own: (p: { element: HTMLElement; dispose: () =>
   };
   let chooser: Child = null;
   if (speedups.calls.length > 1) {
-    const select = h('select.tc-select', { 'aria-label': 'Call' }, speedups.calls.map((c, i) =>
-      h('option', { value: i, selected: c === mainCall(report) }, `${c.name}${c.line ? ` · line ${c.line}` : ''}`))) as HTMLSelectElement;
+    const select = h('select.tc-select', { 'aria-label': t('Call') }, speedups.calls.map((c, i) =>
+      h('option', { value: i, selected: c === mainCall(report) }, `${c.name}${c.line ? t(' · line {0}', c.line) : ''}`))) as HTMLSelectElement;
     select.onchange = () => show(Number(select.value));
     chooser = h('div.tc-toolbar', null, select);
   }
   const main = mainCall(report);
   const first = main ? speedups.calls.indexOf(main) : 0;
   show(first);
-  return section('Engines', chooser, speedups.status !== 'measured' && speedups.reason ? h('p.tc-muted', null, speedups.reason) : null, body,
-    h('p.tc-muted', null, `Measured in turn for ${seconds(speedups.spent_seconds)}` +
-      (speedups.budget_seconds ? ` of the ${seconds(speedups.budget_seconds)} allowed` : '') + '; intervals hold with 95 % confidence.'));
+  return section(t('Engines'), chooser, speedups.status !== 'measured' && speedups.reason ? h('p.tc-muted', null, speedups.reason) : null, body,
+    h('p.tc-muted', null, t('Measured in turn for {0}', seconds(speedups.spent_seconds)) +
+      (speedups.budget_seconds ? t(' of the {0} allowed', seconds(speedups.budget_seconds)) : '') + t('; intervals hold with 95 % confidence.')));
 }
 
 function callFigures(call: CallTiming, own: (p: { element: HTMLElement; dispose: () => void }) => HTMLElement): Child[] {
   const timed = call.engines.filter(e => e.median !== null);
-  const heading = h('p', null, h('code', null, call.name), call.line ? ` at line ${call.line}` : '', ', ',
-    MEASURED_WORDS[call.measured] ?? `not run again: ${call.why_not || 'not safe to repeat'}`);
+  const heading = h('p', null, h('code', null, call.name), call.line ? t(' at line {0}', call.line) : '', ', ',
+    MEASURED_WORDS[call.measured] ?? t('not run again: {0}', call.why_not || t('not safe to repeat')));
   if (!timed.length) {
-    return [heading, table([{ title: 'engine', cell: e => engineName(e.engine) }, { title: 'why there is no figure', cell: e => e.reason || e.status }],
-      call.engines, { label: 'Engines that were not measured' })];
+    return [heading, table([{ title: t('engine'), cell: e => engineName(e.engine) }, { title: t('why there is no figure'), cell: e => e.reason || e.status }],
+      call.engines, { label: t('Engines that were not measured') })];
   }
   const cells = table([
-    { title: 'engine', cell: e => [h(`span.tc-swatch.tc-engine-${e.engine}`), engineName(e.engine), e.detail ? h('div.tc-muted', null, e.detail) : null] },
-    { title: 'first call', number: true, cell: e => seconds(e.cold), hint: 'cold: compilation included' },
-    { title: 'second', number: true, cell: e => seconds(e.warm), hint: 'warm' },
-    { title: 'steady', number: true, cell: e => e.median === null ? h('span.tc-muted', null, STATUS_WORDS[e.status] ?? e.status, e.reason ? `: ${e.reason}` : '') : seconds(e.median), hint: 'median' },
-    { title: '95 % interval', number: true, cell: e => e.lo !== null && e.lo === e.hi ? ONE_SAMPLE : e.lo !== null && e.hi !== null ? `${seconds(e.lo)} – ${seconds(e.hi)}` : '' },
-    { title: 'samples', number: true, cell: e => e.n ? `${count(e.n)} × ${count(e.inner)}` : '' },
-    { title: 'tcompile is', number: true, cell: e => {
+    { title: t('engine'), cell: e => [h(`span.tc-swatch.tc-engine-${e.engine}`), engineName(e.engine), e.detail ? h('div.tc-muted', null, e.detail) : null] },
+    { title: t('first call'), number: true, cell: e => seconds(e.cold), hint: t('cold: compilation included') },
+    { title: t('second'), number: true, cell: e => seconds(e.warm), hint: t('warm') },
+    { title: t('steady'), number: true, cell: e => e.median === null ? h('span.tc-muted', null, STATUS_WORDS[e.status] ?? e.status, e.reason ? `: ${e.reason}` : '') : seconds(e.median), hint: t('median') },
+    { title: t('95 % interval'), number: true, cell: e => e.lo !== null && e.lo === e.hi ? oneSample() : e.lo !== null && e.hi !== null ? `${seconds(e.lo)} – ${seconds(e.hi)}` : '' },
+    { title: t('samples'), number: true, cell: e => e.n ? `${count(e.n)} × ${count(e.inner)}` : '' },
+    { title: t('tcompile is'), number: true, cell: e => {
       const s = call.speedups.find(x => x.engine === 'tcompile' && x.over === e.engine);
       return s ? h('strong', null, speedup(s).join(' ')) : '';
     } }
-  ], call.engines, { label: 'Times of each engine' });
+  ], call.engines, { label: t('Times of each engine') });
   const sampled = timed.filter(e => e.samples.length > 1);
   const figures: HTMLElement[] = [];
   if (sampled.length) {
@@ -108,17 +109,17 @@ function callFigures(call: CallTiming, own: (p: { element: HTMLElement; dispose:
         x: shown.map((_, k) => i + (((k * 0.618034) % 1) - 0.5) * 0.5), text: shown.map(v => `${engineName(e.engine)}: ${seconds(v)}`)
       };
     });
-    const beyond = slow.length ? `; ${plural(slow.length, 'slower one')}, up to ${seconds(Math.max(...slow))}, not shown` : '';
-    figures.push(h('figure.tc-figure-box', null, h('figcaption', null, `Each sample: time per call${beyond}`), own(plot(points, {
-      label: 'Distribution of the time per call of each engine', xTitle: '', yTitle: '', xFormat: String, yFormat: tick,
+    const beyond = slow.length ? t('; {0}, up to {1}, not shown', plural(slow.length, 'slower one'), seconds(Math.max(...slow))) : '';
+    figures.push(h('figure.tc-figure-box', null, h('figcaption', null, t('Each sample: time per call{0}', beyond)), own(plot(points, {
+      label: t('Distribution of the time per call of each engine'), xTitle: '', yTitle: '', xFormat: String, yFormat: tick,
       xNames: sampled.map(e => engineName(e.engine))
     }))));
   }
   const curve = breakEven(call);
   figures.push(h('figure.tc-figure-box', null, h('figcaption', null, call.break_even_calls !== null
-    ? `Compiling has paid off after ${plural(call.break_even_calls, 'call')}`
-    : `Break-even: ${call.break_even_reason || 'not known'}`), curve ? own(plot(curve, {
-    label: 'Total time over the number of calls', xTitle: 'calls', yTitle: 'total time', xFormat: v => count(Math.round(v)), yFormat: tick, logX: true, logY: true
+    ? t('Compiling has paid off after {0}', plural(call.break_even_calls, 'call'))
+    : t('Break-even: {0}', call.break_even_reason || t('not known'))), curve ? own(plot(curve, {
+    label: t('Total time over the number of calls'), xTitle: t('calls'), yTitle: t('total time'), xFormat: v => count(Math.round(v)), yFormat: tick, logX: true, logY: true
   })) : null));
   return [heading, engineBars(call.engines, call.speedups), cells, h('div.tc-figures', null, figures)];
 }
@@ -163,21 +164,21 @@ function joined(externs: Extern[]): Extern[] {
 
 function kernelTable(report: Report, onKernel: (index: number) => void): HTMLElement {
   if (!report.kernels.length) {
-    return empty('No kernel was generated.');
+    return empty(t('No kernel was generated.'));
   }
   const best = Math.max(...report.kernels.map(k => (k.bytes && k.seconds ? k.bytes / k.seconds : 0)));
   return table([
-    { title: 'kernel', short: true, cell: k => h('span.tc-chip', { style: { '--tc-chip': kernelColour(report.kernels.indexOf(k)) } }, k.name) },
-    { title: 'operations', cell: k => h('span', { title: k.fused_because.join('\n') }, k.origins.slice(0, 6).join(', ') + (k.origins.length > 6 ? ` + ${k.origins.length - 6}` : '')) },
-    { title: 'time', number: true, cell: k => (k.seconds === null ? '–' : seconds(k.seconds)), hint: 'one launch' },
-    { title: 'launches', number: true, cell: k => count(k.launches), hint: 'per call' },
-    { title: 'bytes', number: true, cell: k => bytes(k.bytes), hint: 'read and written by one launch' },
-    { title: 'bandwidth', number: true, cell: k => (k.bytes && k.seconds ? [meter(k.bytes / k.seconds / best, 'compared with the fastest kernel here'), ` ${rate(k.bytes / k.seconds, 'B')}`] : '–') },
-    { title: 'arithmetic', number: true, cell: k => (k.flops && k.seconds ? rate(k.flops / k.seconds, 'FLOP') : k.flops ? count(k.flops) + ' FLOP' : '–') },
-    { title: 'compiled in', number: true, cell: k => seconds(k.compile_seconds) },
-    { title: 'choices', cell: k => Object.entries(k.choices).filter(([, v]) => v !== null && v !== false)
+    { title: t('kernel'), short: true, cell: k => h('span.tc-chip', { style: { '--tc-chip': kernelColour(report.kernels.indexOf(k)) } }, k.name) },
+    { title: t('operations'), cell: k => h('span', { title: k.fused_because.join('\n') }, k.origins.slice(0, 6).join(', ') + (k.origins.length > 6 ? ` + ${k.origins.length - 6}` : '')) },
+    { title: t('time'), number: true, cell: k => (k.seconds === null ? '–' : seconds(k.seconds)), hint: t('one launch') },
+    { title: t('launches'), number: true, cell: k => count(k.launches), hint: t('per call') },
+    { title: t('bytes'), number: true, cell: k => bytes(k.bytes), hint: t('read and written by one launch') },
+    { title: t('bandwidth'), number: true, cell: k => (k.bytes && k.seconds ? [meter(k.bytes / k.seconds / best, t('compared with the fastest kernel here')), ` ${rate(k.bytes / k.seconds, 'B')}`] : '–') },
+    { title: t('arithmetic'), number: true, cell: k => (k.flops && k.seconds ? rate(k.flops / k.seconds, 'FLOP') : k.flops ? count(k.flops) + t(' FLOP') : '–') },
+    { title: t('compiled in'), number: true, cell: k => seconds(k.compile_seconds) },
+    { title: t('choices'), cell: k => Object.entries(k.choices).filter(([, v]) => v !== null && v !== false)
       .map(([n, v]) => `${n}=${typeof v === 'object' ? JSON.stringify(v) : v}`).join(' ') }
-  ], report.kernels, { label: 'Kernels', onRow: (_, i) => onKernel(i), rowAttributes: (_, i) => ({ 'data-kernel': i }), limit: 100 });
+  ], report.kernels, { label: t('Kernels'), onRow: (_, i) => onKernel(i), rowAttributes: (_, i) => ({ 'data-kernel': i }), limit: 100 });
 }
 
 /**
@@ -198,49 +199,49 @@ function roofline(report: Report, own: (p: { element: HTMLElement; dispose: () =
   const roof = [lo, ridge, hi];
   const flops = (v: number) => rate(v, 'FLOP');
   return h('figure.tc-figure-box', null,
-    h('figcaption', null, `Against the machine: a copy here moves ${rate(bandwidth, 'B')}, a matrix product reaches ${flops(peak)}`),
+    h('figcaption', null, t('Against the machine: a copy here moves {0}, a matrix product reaches {1}', rate(bandwidth, 'B'), flops(peak))),
     own(plot([
-      { name: 'the machine', colour: '--tc-muted', x: roof, y: roof.map(i => Math.min(peak, i * bandwidth)) },
-      { name: 'kernels', colour: '--tc-engine-tcompile', points: true, x: intensity, y: shown.map(k => k.flops! / k.seconds!), text: shown.map(k =>
-        `${k.name}: ${flops(k.flops! / k.seconds!)}, ${rate(k.bytes! / k.seconds!, 'B')}, ${Math.round((100 * (k.flops! / k.seconds!)) / Math.min(peak, (k.flops! / k.bytes!) * bandwidth))} % of the roof`) }
-    ], { label: 'Roofline', xTitle: 'operations per byte', yTitle: '', xFormat: v => String(Number(v.toPrecision(2))), yFormat: flops, logX: true, logY: true })));
+      { name: t('the machine'), colour: '--tc-muted', x: roof, y: roof.map(i => Math.min(peak, i * bandwidth)) },
+      { name: t('kernels'), colour: '--tc-engine-tcompile', points: true, x: intensity, y: shown.map(k => k.flops! / k.seconds!), text: shown.map(k =>
+        t('{0}: {1}, {2}, {3} % of the roof', k.name, flops(k.flops! / k.seconds!), rate(k.bytes! / k.seconds!, 'B'), Math.round((100 * (k.flops! / k.seconds!)) / Math.min(peak, (k.flops! / k.bytes!) * bandwidth)))) }
+    ], { label: t('Roofline'), xTitle: t('operations per byte'), yTitle: '', xFormat: v => String(Number(v.toPrecision(2))), yFormat: flops, logX: true, logY: true })));
 }
 
 /** Each buffer as a bar over the steps of the plan in which it is alive. */
 function memory(plans: Memory[], report: Report): Child {
   if (!plans.length) {
-    return empty('No plan with buffers: everything was written straight into outputs, or nothing was compiled.');
+    return empty(t('No plan with buffers: everything was written straight into outputs, or nothing was compiled.'));
   }
-  const name = (m: Memory) => h('code', null, m.graph !== null ? report.graphs[m.graph]?.name ?? `graph ${m.graph}` : '');
+  const name = (m: Memory) => h('code', null, m.graph !== null ? report.graphs[m.graph]?.name ?? t('graph {0}', m.graph) : '');
   const figures = table([
-    { title: 'graph', cell: m => name(m) }, { title: 'peak', number: true, cell: m => bytes(m.peak_bytes) },
-    { title: 'without reuse', number: true, cell: m => bytes(m.without_reuse_bytes) }, { title: 'eager’s peak', number: true, cell: m => bytes(m.eager_peak_bytes) }
-  ], plans, { label: 'Memory of each graph', limit: 20 });
+    { title: t('graph'), cell: m => name(m) }, { title: t('peak'), number: true, cell: m => bytes(m.peak_bytes) },
+    { title: t('without reuse'), number: true, cell: m => bytes(m.without_reuse_bytes) }, { title: t('eager’s peak'), number: true, cell: m => bytes(m.eager_peak_bytes) }
+  ], plans, { label: t('Memory of each graph'), limit: 20 });
   figures.classList.add('tc-narrow-table');
   return [figures, plans.filter(m => m.buffers.length).slice(0, 12).map(m => {
     const steps = Math.max(m.steps, ...m.buffers.map(b => b.end), 1);
     const largest = Math.max(...m.buffers.map(b => b.bytes), 1);
     return h('div.tc-memory', null,
-      h('p', null, name(m), h('span.tc-muted', null, ' buffers over the steps of the plan')),
-      h('div.tc-timeline', { role: 'list', 'aria-label': 'Buffers over the steps of the plan' }, m.buffers.slice(0, 80).map(b =>
+      h('p', null, name(m), h('span.tc-muted', null, t(' buffers over the steps of the plan'))),
+      h('div.tc-timeline', { role: 'list', 'aria-label': t('Buffers over the steps of the plan') }, m.buffers.slice(0, 80).map(b =>
         h('div.tc-lane', { role: 'listitem' }, h('span.tc-lane-name', { title: b.name }, b.name),
           h('span.tc-lane-track', null, h(`span.tc-buffer.tc-buffer-${b.kind === 'output' ? 'output' : b.reuse ? 'reused' : 'temp'}`, {
-            title: `${b.name}: ${bytes(b.bytes)}, steps ${b.start} to ${b.end}${b.reuse ? `, in the memory of ${b.reuse}` : ''}`,
+            title: t('{0}: {1}, steps {2} to {3}{4}', b.name, bytes(b.bytes), b.start, b.end, b.reuse ? t(', in the memory of {0}', b.reuse) : ''),
             style: { left: `${(b.start / steps) * 100}%`, width: `${(Math.max(0.3, b.end - b.start) / steps) * 100}%`, opacity: 0.45 + 0.55 * (b.bytes / largest) }
-          }, `${bytes(b.bytes)}${b.reuse ? ` in ${b.reuse}` : ''}`))))),
-      m.buffers.length > 80 ? h('p.tc-muted', null, `and ${m.buffers.length - 80} more buffers`) : null);
+          }, `${bytes(b.bytes)}${b.reuse ? t(' in {0}', b.reuse) : ''}`))))),
+      m.buffers.length > 80 ? h('p.tc-muted', null, t('and {0} more buffers', m.buffers.length - 80)) : null);
   })];
 }
 
 function autotune(name: string, trials: Trial[]): HTMLElement {
-  const done = trials.filter(t => t.seconds !== null).sort((a, b) => a.seconds! - b.seconds!);
-  const slowest = Math.max(...done.map(t => t.seconds!), 1e-12);
-  const failed = trials.filter(t => t.seconds === null);
-  const words = (t: Trial) => Object.entries(t.config).map(([n, v]) => `${n}=${v}`).join(' ');
+  const done = trials.filter(x => x.seconds !== null).sort((a, b) => a.seconds! - b.seconds!);
+  const slowest = Math.max(...done.map(x => x.seconds!), 1e-12);
+  const failed = trials.filter(x => x.seconds === null);
+  const config = (x: Trial) => Object.entries(x.config).map(([n, v]) => `${n}=${v}`).join(' ');
   return h('div.tc-autotune', null, h('p', null, h('code', null, name), ` · ${plural(trials.length, 'candidate')}`),
-    h('div.tc-bars.tc-bars-long', { role: 'list' }, done.slice(0, 24).map(t => h('div.tc-bar-row', { role: 'listitem' },
-      h('span.tc-bar-name', { title: words(t) }, t.chosen ? '● ' : '', words(t)),
-      h('span.tc-bar-track', null, h(t.chosen ? 'span.tc-bar.tc-engine-tcompile' : 'span.tc-bar.tc-engine-eager', { style: { width: `${(t.seconds! / slowest) * 100}%` } })),
-      h('span.tc-bar-value', null, seconds(t.seconds), t.chosen ? h('span.tc-bar-gain', null, ' chosen') : null)))),
-    failed.length ? h('p.tc-muted', null, `${plural(failed.length, 'candidate')} did not run: ${failed[0].error}`) : null);
+    h('div.tc-bars.tc-bars-long', { role: 'list' }, done.slice(0, 24).map(x => h('div.tc-bar-row', { role: 'listitem' },
+      h('span.tc-bar-name', { title: config(x) }, x.chosen ? '● ' : '', config(x)),
+      h('span.tc-bar-track', null, h(x.chosen ? 'span.tc-bar.tc-engine-tcompile' : 'span.tc-bar.tc-engine-eager', { style: { width: `${(x.seconds! / slowest) * 100}%` } })),
+      h('span.tc-bar-value', null, seconds(x.seconds), x.chosen ? h('span.tc-bar-gain', null, t(' chosen')) : null)))),
+    failed.length ? h('p.tc-muted', null, t('{0} did not run: {1}', plural(failed.length, 'candidate'), failed[0].error)) : null);
 }
