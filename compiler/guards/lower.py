@@ -8,6 +8,7 @@ from typing import Any, Callable, Sequence
 
 import torch
 
+from ..symbolic.stack_code import stack_code
 from . import probe
 from .guard import Guard, TensorSpec
 from .plan import Plan
@@ -17,7 +18,6 @@ from .values import COMPARISONS, Unreachable, plain_key, same_code, step
 
 __all__ = ["lower_plan"]
 
-_MAX_STACK = 60  # of the C evaluator's 64
 _INT64_MAX = (1 << 63) - 1
 
 
@@ -162,33 +162,7 @@ class _Lowering:
         return (2, self.symbol[e.name]) if is_symbol(e) else (0, 0)
 
     def _expr(self, e: Any) -> tuple | None:
-        """Stack code of an Expr; None where it is too deep or holds numbers beyond 64 bits."""
-        if isinstance(e, bool):
-            return ((self.ops["E_CONST"], int(e)),)
-        code: list[tuple[int, int]] = []
-        depth = self._emit(e, code)
-        return tuple(code) if depth is not None and depth <= _MAX_STACK else None
-
-    def _emit(self, e: Any, code: list) -> int | None:
-        if e.is_const:
-            if abs(int(e.value)) > _INT64_MAX:
-                return None
-            code.append((self.ops["E_CONST"], int(e.value)))
-            return 1
-        if e.op == "sym":
-            code.append((self.ops["E_SYMBOL"], self.symbol[e.name]))
-            return 1
-        needed = 0
-        for i, a in enumerate(e.args):
-            d = self._emit(a, code)
-            if d is None:
-                return None
-            needed = max(needed, d + min(i, 2 if e.op == "ite" else 1))
-            if i and e.op != "ite":
-                code.append((self.ops["E_" + e.op.upper()], 0))
-        if e.op == "ite":
-            code.append((self.ops["E_ITE"], 0))
-        return needed
+        return stack_code(e, self.symbol, self.ops)
 
 
 # ---- what C asks Python

@@ -1,5 +1,40 @@
-/* Size expressions of guards, computed in 64 bits on a stack of their own (compiler/guards/plan.py writes the code). */
-#include "program.h"
+/* Size expressions of guards and of plans. */
+#include "expressions.h"
+
+ExprProgram *tc_expr_new(PyObject *code, Py_ssize_t n_symbols)
+{
+    if (!PyTuple_Check(code)) {
+        PyErr_SetString(PyExc_TypeError, "an expression's code must be a tuple");
+        return NULL;
+    }
+    Py_ssize_t n = PyTuple_GET_SIZE(code);
+    ExprProgram *e = PyMem_Malloc(sizeof *e + (size_t)n * sizeof *e->code);
+    if (e == NULL) {
+        PyErr_NoMemory();
+        return NULL;
+    }
+    e->n = (int)n;
+    for (Py_ssize_t k = 0; k < n; k++) {
+        long long arg;
+        int op;
+        if (!PyArg_ParseTuple(PyTuple_GET_ITEM(code, k), "iL", &op, &arg)) {
+            tc_expr_free(e);
+            return NULL;
+        }
+        if (op == E_SYMBOL && (arg < 0 || arg >= n_symbols)) {
+            PyErr_SetString(PyExc_ValueError, "an expression names a symbol that is not there");
+            tc_expr_free(e);
+            return NULL;
+        }
+        e->code[k] = (ExprOp){op, arg};
+    }
+    return e;
+}
+
+void tc_expr_free(ExprProgram *e)
+{
+    PyMem_Free(e);
+}
 
 static int64_t floordiv(int64_t a, int64_t b)
 {
@@ -7,7 +42,6 @@ static int64_t floordiv(int64_t a, int64_t b)
     return q - ((a % b != 0) & ((a < 0) != (b < 0)));
 }
 
-/* 1 with the value in *out; 0 where 64 bits do not hold it, or on a division by zero: then Python decides. */
 int tc_expr_run(const ExprProgram *e, const int64_t *values, int64_t *out)
 {
     int64_t stack[64];

@@ -11,6 +11,8 @@
    Where anything of that is missing, setup() says so and the Python launcher serves. */
 #include "launcher.h"
 
+#include "expressions.h"
+
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stddef.h>
@@ -366,12 +368,13 @@ typedef struct {
     int n_inputs, n_symbols, n_values, n_slots, n_steps, n_outputs, scratch_value;
     int *symbols;                      /* (input, kind, dim) each */
     int64_t *fixed;                    /* values where they do not vary */
-    PlanFn compute;                    /* values from symbols, or NULL */
+    int n_computed;                    /* expressions over the symbols */
+    ExprProgram **computed;
+    int *source;                       /* of each value: the expression that gives it, or -1: fixed */
     Slot *slots;
     Step *steps;
     int *outputs;                      /* (kind, index) each */
     PyObject *constants;               /* tuple */
-    PyObject *keep;                    /* what the code needs alive */
     int *refs;                         /* the integers behind the steps */
 } ProgramObject;
 
@@ -399,6 +402,27 @@ static int bind_symbols(ProgramObject *p, PyObject *const *args, int64_t *symbol
     return 0;
 }
 
+/* The values of one call, from the sizes of its inputs. */
+static int compute_values(ProgramObject *p, PyObject *const *args, int64_t *values)
+{
+    int64_t *symbols = alloca(sizeof(int64_t) * (p->n_symbols + 1));
+    int64_t *results = alloca(sizeof(int64_t) * p->n_computed);
+    if (UNLIKELY(bind_symbols(p, args, symbols)))
+        return -1;
+    for (int i = 0; i < p->n_computed; i++) {
+        const ExprProgram *e = p->computed[i];
+        if (e->n == 1 && e->code[0].op == E_SYMBOL) {
+            results[i] = symbols[e->code[0].arg];
+        } else if (UNLIKELY(!tc_expr_run(e, symbols, &results[i]))) {
+            PyErr_SetString(PyExc_OverflowError, "sizes of a compiled graph do not fit 64 bits");
+            return -1;
+        }
+    }
+    for (int i = 0; i < p->n_values; i++)
+        values[i] = p->source[i] >= 0 ? results[p->source[i]] : p->fixed[i];
+    return 0;
+}
+
 static PyObject *program_call(PyObject *self, PyObject *const *args, size_t nargsf, PyObject *kwnames)
 {
     ProgramObject *p = (ProgramObject *)self;
@@ -408,13 +432,11 @@ static PyObject *program_call(PyObject *self, PyObject *const *args, size_t narg
         return NULL;
     }
     const int64_t *value = p->fixed;
-    if (p->compute) {
-        int64_t *symbols = alloca(sizeof(int64_t) * (p->n_symbols + 1));
-        int64_t *computed = alloca(sizeof(int64_t) * (p->n_values + 1));
-        if (UNLIKELY(bind_symbols(p, args, symbols)))
+    if (p->n_computed) {
+        int64_t *values = alloca(sizeof(int64_t) * (p->n_values + 1));
+        if (UNLIKELY(compute_values(p, args, values)))
             return NULL;
-        p->compute(symbols, computed);
-        value = computed;
+        value = values;
     }
     void **data = alloca(sizeof(void *) * (p->n_slots + 1));
     PyObject **made = alloca(sizeof(PyObject *) * (p->n_slots + 1));
@@ -511,13 +533,12 @@ static Py_ssize_t read_ints(PyObject *seq, int *out, Py_ssize_t room)
 
 static PyObject *program_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"n_inputs", "symbols", "values", "compute", "slots", "steps", "outputs", "constants", "scratch_value", "keep", NULL};
+    static char *names[] = {"n_inputs", "symbols", "values", "computed", "sources", "slots", "steps", "outputs", "constants", "scratch_value", NULL};
     int n_inputs, scratch_value;
-    PyObject *symbols, *values, *slots, *steps, *outputs, *constants, *keep;
-    unsigned long long compute;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "iO!O!KO!O!O!O!iO", names, &n_inputs, &PyTuple_Type, &symbols, &PyTuple_Type, &values, &compute,
-                                     &PyTuple_Type, &slots, &PyTuple_Type, &steps, &PyTuple_Type, &outputs, &PyTuple_Type, &constants,
-                                     &scratch_value, &keep))
+    PyObject *symbols, *values, *computed, *sources, *slots, *steps, *outputs, *constants;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "iO!O!O!O!O!O!O!O!i", names, &n_inputs, &PyTuple_Type, &symbols, &PyTuple_Type, &values,
+                                     &PyTuple_Type, &computed, &PyTuple_Type, &sources, &PyTuple_Type, &slots, &PyTuple_Type, &steps,
+                                     &PyTuple_Type, &outputs, &PyTuple_Type, &constants, &scratch_value))
         return NULL;
     ProgramObject *p = (ProgramObject *)type->tp_alloc(type, 0);
     if (!p)
@@ -525,9 +546,7 @@ static PyObject *program_new(PyTypeObject *type, PyObject *args, PyObject *kwarg
     p->vectorcall = program_call;
     p->n_inputs = n_inputs;
     p->scratch_value = scratch_value;
-    p->compute = (PlanFn)(uintptr_t)compute;
     p->constants = Py_NewRef(constants);
-    p->keep = Py_NewRef(keep);
     p->n_symbols = (int)PyTuple_GET_SIZE(symbols);
     p->n_values = (int)PyTuple_GET_SIZE(values);
     p->n_slots = (int)PyTuple_GET_SIZE(slots);
@@ -549,7 +568,9 @@ static PyObject *program_new(PyTypeObject *type, PyObject *args, PyObject *kwarg
     p->steps = calloc(p->n_steps + 1, sizeof(Step));
     p->outputs = calloc(2 * p->n_outputs + 1, sizeof(int));
     p->refs = calloc(total + 1, sizeof(int));
-    if (!p->symbols || !p->fixed || !p->slots || !p->steps || !p->outputs || !p->refs) {
+    p->source = calloc(p->n_values + 1, sizeof(int));
+    p->computed = calloc(PyTuple_GET_SIZE(computed) + 1, sizeof *p->computed);
+    if (!p->source || !p->computed || !p->symbols || !p->fixed || !p->slots || !p->steps || !p->outputs || !p->refs) {
         PyErr_NoMemory();
         goto fail;
     }
@@ -561,6 +582,14 @@ static PyObject *program_new(PyTypeObject *type, PyObject *args, PyObject *kwarg
     }
     for (int i = 0; i < p->n_values; i++)
         p->fixed[i] = PyLong_AsLongLong(PyTuple_GET_ITEM(values, i));
+    for (; p->n_computed < PyTuple_GET_SIZE(computed); p->n_computed++)
+        if ((p->computed[p->n_computed] = tc_expr_new(PyTuple_GET_ITEM(computed, p->n_computed), p->n_symbols)) == NULL)
+            goto fail;
+    if (read_ints(sources, p->source, p->n_values) != p->n_values)
+        goto bad;
+    for (int i = 0; i < p->n_values; i++)
+        if (p->source[i] >= p->n_computed)
+            goto bad;
     for (int i = 0; i < p->n_slots; i++) {
         int f[5];
         if (read_ints(PyTuple_GET_ITEM(slots, i), f, 5) != 5)
@@ -612,7 +641,6 @@ static int program_traverse(PyObject *self, visitproc visit, void *arg)
 {
     ProgramObject *p = (ProgramObject *)self;
     Py_VISIT(p->constants);
-    Py_VISIT(p->keep);
     for (int i = 0; p->steps && i < p->n_steps; i++)
         Py_VISIT(p->steps[i].kernel);
     return 0;
@@ -624,7 +652,6 @@ static int program_clear(PyObject *self)
     for (int i = 0; p->steps && i < p->n_steps; i++)
         Py_CLEAR(p->steps[i].kernel);
     p->n_steps = 0;
-    Py_CLEAR(p->keep);
     return 0;
 }
 
@@ -640,13 +667,17 @@ static void program_dealloc(PyObject *self)
     free(p->steps);
     free(p->outputs);
     free(p->refs);
+    free(p->source);
+    for (int i = 0; p->computed && i < p->n_computed; i++)
+        tc_expr_free(p->computed[i]);
+    free(p->computed);
     Py_TYPE(self)->tp_free(self);
 }
 
 static PyTypeObject Program_Type = {
     PyVarObject_HEAD_INIT(NULL, 0)
     .tp_name = "tcompile.compiler.native._native.Program",
-    .tp_doc = "Program(n_inputs, symbols, values, compute, slots, steps, outputs, constants, scratch_value, keep)\n\n"
+    .tp_doc = "Program(n_inputs, symbols, values, computed, sources, slots, steps, outputs, constants, scratch_value)\n\n"
               "A plan of kernels and allocations that runs without Python in between. See compiler/runtime/program.py.",
     .tp_basicsize = sizeof(ProgramObject),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL,

@@ -1,37 +1,6 @@
 /* Making guard programs from what compiler/guards/lower.py hands over, and their Python type. */
 #include "program.h"
 
-static void expr_free(ExprProgram *e)
-{
-    PyMem_Free(e);
-}
-
-/* From a tuple of (op, arg); NULL with an exception set. */
-static ExprProgram *expr_new(PyObject *code)
-{
-    if (!PyTuple_Check(code)) {
-        PyErr_SetString(PyExc_TypeError, "an expression's code must be a tuple");
-        return NULL;
-    }
-    Py_ssize_t n = PyTuple_GET_SIZE(code);
-    ExprProgram *e = PyMem_Malloc(sizeof *e + (size_t)n * sizeof *e->code);
-    if (e == NULL) {
-        PyErr_NoMemory();
-        return NULL;
-    }
-    e->n = (int)n;
-    for (Py_ssize_t k = 0; k < n; k++) {
-        long long arg;
-        int op;
-        if (!PyArg_ParseTuple(PyTuple_GET_ITEM(code, k), "iL", &op, &arg)) {
-            expr_free(e);
-            return NULL;
-        }
-        e->code[k] = (ExprOp){op, arg};
-    }
-    return e;
-}
-
 static int parse_dims(PyObject *dims, Dim *out, Py_ssize_t n)
 {
     for (Py_ssize_t k = 0; k < n; k++) {
@@ -86,7 +55,7 @@ static void ins_clear(Ins *i)
         tc_state_free(i->data);
     } else if (i->op == C_SIZES) {
         for (Py_ssize_t k = 0; i->data && k < i->n; k++)
-            expr_free(((SizeCheck *)i->data)[k].program);
+            tc_expr_free(((SizeCheck *)i->data)[k].program);
         PyMem_Free(i->data);
     } else if (i->op == L_BUILTIN) {
         Py_XDECREF((PyObject *)i->data);
@@ -134,7 +103,7 @@ static int sizes_new(Ins *i, PyObject *sizes)
     for (Py_ssize_t k = 0; k < n; k++) {
         PyObject *code;
         if (!PyArg_ParseTuple(PyTuple_GET_ITEM(sizes, k), "iiO", &out[k].what, &out[k].dim, &code) ||
-            (out[k].program = expr_new(code)) == NULL)
+            (out[k].program = tc_expr_new(code, INT32_MAX)) == NULL)
             return -1;
     }
     return 0;
@@ -202,7 +171,7 @@ static int ins_init(Ins *i, PyObject *tuple)
     case C_STATE:
         return (i->data = tc_state_new(data)) ? 0 : -1;
     case C_EXPR:
-        return data == Py_None || (i->data = expr_new(data)) ? 0 : -1;
+        return data == Py_None || (i->data = tc_expr_new(data, INT32_MAX)) ? 0 : -1;
     case C_SIZES:
         return sizes_new(i, data);
     case C_FLOAT:

@@ -1,16 +1,14 @@
 /* The guard program's data. guards.c runs it, program.c makes it. */
 #ifndef TCOMPILE_PROGRAM_H
 #define TCOMPILE_PROGRAM_H
+#include "expressions.h"
 #include "guards.h"
 #include "opcodes.h"
 #include "state.h"
 #include "tensor.h"
 #include "watch.h"
 
-typedef struct { int32_t op; int64_t arg; } ExprOp;
-typedef struct { PyObject *expr; int n; ExprOp code[]; } ExprProgram;
 typedef struct { int what, dim; ExprProgram *program; } SizeCheck;
-int tc_expr_run(const ExprProgram *e, const int64_t *values, int64_t *out);
 typedef struct { int comparison, outcome; double constant; } FloatFact;  /* comparisons: values.py's COMPARISONS */
 /* globals: owned, NULL stands for the frame's own; equal: weak reference to the last code that was found equal */
 typedef struct { PyObject *globals, *equal; } FunctionCheck;

@@ -5,7 +5,6 @@ and no input is written. Temporaries then are not tensors at all: they are offse
 """
 from __future__ import annotations
 
-import ctypes
 from typing import Any, Callable
 
 import torch
@@ -16,7 +15,8 @@ from ..fusion.schedule import Alloc, Free, Launch, View
 from ..lowering.ir import Buffer
 from ..lowering.lowered import Param
 from ..native import native
-from ..symbolic.expr import C_HELPERS, ZERO, Expr, as_expr, ceildiv
+from ..symbolic.expr import ZERO, Expr, as_expr, ceildiv
+from ..symbolic.stack_code import stack_code
 from . import output_pool
 
 __all__ = ["make_program", "fast_empty", "DTYPE_CODES"]
@@ -112,28 +112,20 @@ class _ProgramBuilder:
             else:
                 outputs.append((OUT_CONSTANT, self._constant(o.value)))
         scratch = self._value(self.scratch) if self.scratch is not ZERO else -1
-        symbols, compute, keep = (), 0, None
-        if any(not e.is_const for e in self.values):
-            names = sorted({n for e in self.values for n in e.symbol_names()})
-            if any(n not in s.symbols for n in names):
-                return None
-            symbols = tuple((s.symbols[n][0], _SYMBOL_KINDS[s.symbols[n][1]], s.symbols[n][2]) for n in names)
-            keep = self._compile_values(names)
-            compute = ctypes.cast(keep.host_values, ctypes.c_void_p).value or 0
-        fixed = tuple(e.value if e.is_const else 0 for e in self.values)
-        program = native.Program(len(s.inputs) + len(self.pooled), symbols, fixed, compute, tuple(self.slots), tuple(steps), tuple(outputs),
-                                 tuple(self.constants), scratch, keep)
+        names = sorted({n for e in self.values for n in e.symbol_names()})
+        if any(n not in s.symbols for n in names):
+            return None
+        symbols = tuple((s.symbols[n][0], _SYMBOL_KINDS[s.symbols[n][1]], s.symbols[n][2]) for n in names)
+        varying = list(dict.fromkeys(e for e in self.values if not e.is_const))
+        place = {n: i for i, n in enumerate(names)}
+        computed = tuple(stack_code(e, place, native.OPCODES) for e in varying)
+        if None in computed:
+            return None
+        at = {e: i for i, e in enumerate(varying)}
+        program = native.Program(len(s.inputs) + len(self.pooled), symbols, tuple(e.value if e.is_const else 0 for e in self.values), computed,
+                                 tuple(at.get(e, -1) for e in self.values), tuple(self.slots), tuple(steps), tuple(outputs), tuple(self.constants),
+                                 scratch)
         return _with_pool(program, self.pooled) if self.pooled else program
-
-    def _compile_values(self, names: list[str]) -> ctypes.CDLL:
-        """The size arithmetic of the plan as C++."""
-        from .kernels import load_text
-        rows = [f"    out[{i}] = {e.c()};" for i, e in enumerate(self.values)]
-        helpers = C_HELPERS if any("tc_" in r for r in rows) else ""
-        text = "\n".join(["// sizes, strides and offsets of a plan, from the sizes of its inputs", helpers,
-                          'extern "C" void host_values(const long long *symbol, long long *out) {',
-                          *(f"    const long long {n} = symbol[{i}];" for i, n in enumerate(names)), *rows, "}", ""])
-        return load_text([("host_values", text)], self.g.target, self.opts)[0]
 
     def _value(self, *es: Expr) -> int:
         at = self.value_at.get(es)
