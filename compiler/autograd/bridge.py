@@ -10,7 +10,7 @@ import math
 import threading
 import weakref
 from functools import partial
-from typing import Any, Callable
+from typing import Any, Callable, Sequence
 
 import torch
 
@@ -25,7 +25,9 @@ from ..native import native
 from ..runtime.dispatch import disabled
 from .joint import CannotTrace, JointGraph, NoGradient
 from .modes import tracing_modes
-from .variants import variant
+from .outputs import OutputPlan
+from .parts import Part, PartedCall
+from .variants import variant, without_unused_inputs
 
 __all__ = ["aot_eager", "compile_with_grad", "wants_gradients", "GradGraph"]
 
@@ -63,11 +65,11 @@ def compile_with_grad(captured: CapturedGraph, opts: Options, compile_aten: Comp
     compile_aten = compile_aten or stages.compile_aten
     try:
         joint: JointGraph = stages.run("autograd", captured, opts=opts)
-    except NoGradient:
+    except NoGradient as only:
         with torch.no_grad():
             aten = stages.run("graph", captured, opts=opts)
             events.emit("aten", graph_module=aten, name=captured.name)
-            return compile_aten(aten, opts)
+            return _with_views(compile_aten(aten, opts), only.plan)
     except (CannotTrace, DataDependentError, NotImplementedError) as why:
         events.emit("fallback", what=f"gradients of {captured.name}", reason=f"{why}; the graph runs by eager kernels and eager autograd", count=1)
         return captured.graph_module.forward
@@ -75,10 +77,11 @@ def compile_with_grad(captured: CapturedGraph, opts: Options, compile_aten: Comp
 
 
 class _Backward:
-    """One compiled backward graph: `graph` takes the tangents that are there; `decided` are predicates on sizes that hold for it alone."""
+    """One compiled backward graph: `graph` takes the tangents that are there; `decided` are predicates on sizes that hold for it alone.
+    `reads`: positions of its inputs among those, where it takes only what it reads."""
 
-    def __init__(self, graph: AtenGraph, call: Callable[..., tuple], decided: list[Any]):
-        self.graph, self.call, self.decided = graph, call, decided
+    def __init__(self, graph: AtenGraph, call: Callable[..., tuple], decided: list[Any], reads: list[int] | None = None):
+        self.graph, self.call, self.decided, self.reads = graph, call, decided, reads
 
 
 class GradGraph:
@@ -94,7 +97,11 @@ class GradGraph:
         self.backwards: dict[tuple, _Backward] = {}
         self.n_tangents, self.n_inputs = len(plan.tensors), len(captured.inputs)
         self.wants = bytes(self.n_tangents)
-        self.hidden_views = [k for k in plan.at if p.forward.plan[k].kind == "view"]
+        views = [k for k, o in enumerate(p.forward.plan) if o.kind == "view"]
+        self.hidden_views = [k for k in plan.at if k in views]
+        # made inside of the Function, without gradients: autograd would refuse to record a write into such a view
+        fresh = {k for k in views if p.forward.plan[k].value[0] != "input"}
+        plan.recipes = [("detach", r[1]) if r[0] == "side" and r[1] in fresh else r for r in plan.recipes]
         self.sizes = [_size_reader(name, p.forward) for name in p.symbols]
         floats = {i.name for i in p.backward.inputs if i.kind == "float"}
         self.scalars = [k for k, i in enumerate(captured.inputs) if f"scalar_{i.name}" in floats]
@@ -104,6 +111,9 @@ class GradGraph:
         self.idle = _idle_inputs(captured, self.joint.grad_inputs)
         self.remembered = [(i, _is_small(n)) for i, n in enumerate(p.forward.placeholders) if i not in p.saved_inputs]
         self.function = type("TCompiled", (_Bridge,), {"graph": self})
+        small = [_is_small(n) for n in p.forward.placeholders]
+        self.parted = PartedCall(self, joint.parts, small) if len(joint.parts) > 1 else None
+        self.frees = any(g.frees for g in joint.parts) or len(p.backward.placeholders) > self.n_tangents
         self.call = self._native_call() or self._python_call
         plan.tensors = []                                            # traced tensors are of no more use
         if captured.env is not None and captured.env.hints:
@@ -115,7 +125,8 @@ class GradGraph:
     def _native_call(self) -> Callable[..., tuple] | None:
         """The call in C, where nothing is left to do after the Function but to put its results in order."""
         plan = self.joint.outputs
-        if native is None or not hasattr(native, "GradCall") or not self.grad_mode or not plan.plain or self.hidden_views or self.idle:
+        if native is None or not hasattr(native, "GradCall") or not self.grad_mode or not plan.plain or self.hidden_views or self.idle \
+                or self.parted is not None:
             return None
         graph = getattr(self.forward, "call", self.forward)
         rest = (lambda *inputs: self.rest(inputs)) if self.sizes or self.scalars else None
@@ -141,7 +152,10 @@ class GradGraph:
         everything: list[Any] = []
         joined = [t.detach() if i in self.idle else t for i, t in enumerate(inputs)] if self.idle else inputs
         try:
-            diff = self.function.apply((everything, inputs), *joined)          # type: ignore[attr-defined]
+            if self.parted is not None:
+                diff = self.parted.run(everything, inputs, tuple(joined))
+            else:
+                diff = self.function.apply((everything, inputs), *joined)      # type: ignore[attr-defined]
         except Exception as e:
             e._tcompile_final = bool(everything)             # type: ignore[attr-defined]  # raised by a hook for saved tensors: not the graph's
             raise
@@ -149,6 +163,7 @@ class GradGraph:
         for i, d in plan.writes:
             inputs[i].copy_(diff[d])
         out = []
+        whole: dict[int, torch.Tensor] = {}                  # first of the results that share memory -> all of that memory
         for k, r in enumerate(plan.recipes):
             kind = r[0]
             if kind == "side":
@@ -159,12 +174,14 @@ class GradGraph:
                 out.append(inputs[r[1]])
             elif kind == "detach":
                 out.append(everything[r[1]].detach())
+            elif kind == "part":
+                like = everything[r[2]]
+                if r[1] not in whole:
+                    n = like.untyped_storage().nbytes() // like.itemsize
+                    whole[r[1]] = like.detach().as_strided((n,), (1,), 0).detach()
+                out.append(whole[r[1]].as_strided(like.shape, like.stride(), like.storage_offset()))
             else:
-                base, like = diff[r[1]] if kind == "view" else inputs[r[1]], everything[r[2]]
-                if k in plan.parts:                  # by an operator that makes several views, too, so that autograd treats it so
-                    out.append(base.as_strided((1, *like.shape), (0, *like.stride()), like.storage_offset()).unbind(0)[0])
-                else:
-                    out.append(base.as_strided(like.shape, like.stride(), like.storage_offset()))
+                out.append(_view(diff[r[1]] if kind == "view" else inputs[r[1]], everything[r[2]], k in plan.parts))
         return tuple(out)
 
     # ---- backward
@@ -172,6 +189,9 @@ class GradGraph:
         """The tangents that the first backward will probably have: the loss's alone where one result looks like a loss."""
         scalars = [not m.shape for m in self.tangent_metas]
         present = tuple(scalars) if sum(scalars) == 1 else (True,) * self.n_tangents
+        if self.parted is not None:                      # no call has tangents of two parts
+            part = self.parted.part_of[present.index(True)]
+            present = tuple(here and k in part.outputs for k, here in enumerate(present))
         return present, self._reachable(present)
 
     def _reachable(self, present: tuple[bool, ...]) -> tuple[bool, ...]:
@@ -192,6 +212,9 @@ class GradGraph:
     def _compile_backward(self, present: tuple[bool, ...], wanted: tuple[bool, ...]) -> _Backward:
         p, env = self.joint.partition, self.captured.env
         graph = p.backward if all(present) and all(wanted) else variant(p.backward, self.n_tangents, present, wanted, self.opts)
+        reads = None
+        if self.parted is not None:
+            graph, reads = without_unused_inputs(graph)
         events.emit("aten", graph_module=graph, name=graph.name)
         known = len(env.guards) if env is not None else 0
         with torch.no_grad(), tracing_modes():
@@ -203,10 +226,10 @@ class GradGraph:
                 events.emit("fallback", what=graph.name, reason=f"{type(e).__name__}: {e}; the graph runs by torch's own kernels", count=1)
                 call = _by_eager_kernels(graph)
         decided = [g[0] for g in env.guards[known:]] if env is not None and self.backwards else []
-        return _Backward(graph, getattr(call, "call", call), decided)
+        return _Backward(graph, getattr(call, "call", call), decided, reads)
 
-    def run_backward(self, saved: tuple, rest: list, tangents: tuple, needs: tuple[bool, ...]) -> list:
-        """One gradient or None per input of the graph."""
+    def run_backward(self, saved: tuple, rest: list, tangents: tuple, needs: tuple[bool, ...], part: Part | None = None) -> list:
+        """One gradient or None per input of the graph. Of a part, `saved` and `tangents` hold None where they are another's."""
         grads_of = self.joint.grad_inputs
         present = tuple([t is not None for t in tangents])
         reachable = self._reachable(present)
@@ -215,8 +238,9 @@ class GradGraph:
         if not any(wanted):
             return out
         if (present, wanted) not in self.backwards and len(self.backwards) >= VARIANT_LIMIT:
-            present, wanted = (True,) * self.n_tangents, (True,) * len(grads_of)
-            tangents = tuple([_zeros(like, saved, rest, self) if t is None else t for t, like in zip(tangents, range(self.n_tangents))])
+            present = tuple(part is None or k in part.outputs for k in range(self.n_tangents))
+            wanted = self._reachable(present)
+            tangents = tuple([_zeros(k, saved, rest, self) if t is None and present[k] else t for k, t in enumerate(tangents)])
         b = self.backward(present, wanted)
         fixed = [_as_traced(t, m.stride) for t, m in zip(tangents, self.tangent_metas) if t is not None]
         call = b.call
@@ -224,10 +248,42 @@ class GradGraph:
             sizes = dict(zip(self.joint.partition.symbols, rest))
             if not all(e.eval(sizes) for e in b.decided):
                 call = _by_eager_kernels(b.graph)
-        for i, g, r in zip(grads_of, call(*saved, *rest, *fixed), reachable):
+        given: Sequence[Any] = (*saved, *rest, *fixed)
+        if b.reads is not None:
+            given = [given[i] for i in b.reads]
+        for i, g, r in zip(grads_of, call(*given), reachable):
             if r:
                 out[i] = g
         return out
+
+    def double(self, saved: Sequence[Any], remembered: Sequence[tuple[int, bool]], held: Sequence[Any], tangents: Sequence[Any]) -> list:
+        """One gradient or None per input, with gradients of their own."""
+        return _double(self, saved, remembered, held, tangents)
+
+
+def _view(base: torch.Tensor, like: torch.Tensor, part: bool) -> torch.Tensor:
+    """The view of `base` that lies as `like` does. part: by an operator that makes several views, so that autograd treats it so."""
+    if part:
+        return base.as_strided((1, *like.shape), (0, *like.stride()), like.storage_offset()).unbind(0)[0]
+    return base.as_strided(like.shape, like.stride(), like.storage_offset())
+
+
+def _with_views(call: Callable[..., tuple], plan: OutputPlan) -> Callable[..., tuple]:
+    """A graph without gradients of its own, some results of which are views of inputs that require grad, or are detached from such."""
+    views = [(k, r[1]) for k, r in enumerate(plan.recipes) if r[0] == "input_view"]
+    detached = [k for k, r in enumerate(plan.recipes) if r[0] == "detach"]
+    if not views and not detached:
+        return call
+
+    def run(*inputs: Any) -> tuple:
+        results = list(call(*inputs))
+        for k in detached:
+            results[k] = results[k].detach()
+        for k, i in views:
+            if inputs[i].requires_grad:
+                results[k] = _view(inputs[i], results[k], k in plan.parts)
+        return tuple(results)
+    return run
 
 
 def _by_eager_kernels(graph: AtenGraph) -> Callable[..., tuple]:
@@ -269,9 +325,9 @@ def _apply_of(function: type) -> Callable:
 
 
 def _backward(graph: GradGraph, ctx: Any, *tangents: torch.Tensor | None) -> tuple:
-    saved = ctx.saved_tensors
+    saved = ctx.saved_tensors if graph.frees else ()
     if torch.is_grad_enabled():
-        return tuple(_double(graph, ctx, saved, tangents))
+        return tuple(graph.double(saved, graph.remembered, ctx.remembered if graph.remembered else (), tangents))
     return tuple(graph.run_backward(saved, getattr(ctx, "rest", []), tangents, ctx.needs_input_grad))
 
 
@@ -304,9 +360,9 @@ class _Bridge(torch.autograd.Function):
     @classmethod
     def backward(cls, ctx: Any, *tangents: torch.Tensor | None) -> tuple:
         graph = cls.graph
-        saved = ctx.saved_tensors
+        saved = ctx.saved_tensors if graph.frees else ()
         if torch.is_grad_enabled():
-            return (None, *_double(graph, ctx, saved, tangents))
+            return (None, *graph.double(saved, graph.remembered, ctx.remembered if graph.remembered else (), tangents))
         return (None, *graph.run_backward(saved, ctx.rest, tangents, ctx.needs_input_grad[1:]))
 
 
@@ -337,13 +393,13 @@ def _as_traced(t: torch.Tensor, stride: tuple) -> torch.Tensor:
     return t.contiguous()
 
 
-def _double(graph: GradGraph, ctx: Any, saved: tuple, tangents: tuple) -> list:
-    """Double backward: the graph once more under eager autograd, so that gradients have gradients."""
+def _double(graph: GradGraph, saved: Sequence[Any], remembered: Sequence[tuple[int, bool]], held: Sequence[Any], tangents: Sequence[Any]) -> list:
+    """Double backward: the graph once more under eager autograd, so that gradients have gradients. `held` are the `remembered` inputs."""
     j, plan = graph.joint, graph.joint.outputs
     inputs: list[Any] = [None] * graph.n_inputs
     for i, t in zip(graph.saved_inputs, saved):
         inputs[i] = t
-    for (i, _), kept in zip(graph.remembered, ctx.remembered if graph.remembered else ()):
+    for (i, _), kept in zip(remembered, held):
         if isinstance(kept, tuple):
             t = kept[0]() if isinstance(kept[0], weakref.ref) else kept[0]
             if t is None or t._version != kept[1]:

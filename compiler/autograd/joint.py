@@ -20,12 +20,18 @@ from ..graph.to_aten import finish
 from .modes import tracing_modes
 from .outputs import CannotTrace, OutputPlan, plan_outputs
 from .partition import Partition, partition, read_by_backward
+from .parts import Group, independent_parts
 
 __all__ = ["JointGraph", "CannotTrace", "NoGradient", "joint_graph"]
 
 
 class NoGradient(Exception):
-    """Nothing that the graph returns or writes requires grad: it is compiled like any graph (as under torch.no_grad())."""
+    """Nothing that the graph computes requires grad: it is compiled like any graph (as under torch.no_grad()). `plan` says which results are
+    views of inputs that require grad: those are taken with gradients recorded."""
+
+    def __init__(self, plan: OutputPlan):
+        super().__init__()
+        self.plan = plan
 
 
 @dataclass
@@ -36,6 +42,7 @@ class JointGraph:
     backward     takes what forward kept, size symbols, then one tangent per differentiable output of `outputs`; returns one gradient
                  per input in `grad_inputs`
     reach        per differentiable output, the positions in `grad_inputs` that it depends on: the others have no gradient from it
+    parts        the differentiable outputs in groups whose backward passes are independent (parts.py)
     """
     partition: Partition
     n_outputs: int
@@ -43,6 +50,7 @@ class JointGraph:
     grad_inputs: list[int]
     reach: list[frozenset[int]]
     aten: AtenGraph
+    parts: list[Group]
 
     def __str__(self) -> str:
         return f"forward:\n{self.partition.forward}\n\nbackward:\n{self.partition.backward}"
@@ -73,7 +81,7 @@ def _joint_graph(captured: CapturedGraph, opts: Any, leaves: bool) -> JointGraph
             raise CannotTrace("a tensor that requires grad is part of the graph without being an input")
         plan = plan_outputs(f, inputs, result)
         if not plan.tensors:
-            raise NoGradient
+            raise NoGradient(plan)
         tangents, specs = [], list(captured.inputs)
         for k, t in enumerate(plan.tensors):
             meta = tensor_meta(t)
@@ -86,6 +94,7 @@ def _joint_graph(captured: CapturedGraph, opts: Any, leaves: bool) -> JointGraph
         grad_inputs = [i for i, t in enumerate(sources) if t is not None]
         leaves_of = [t for t in sources if t is not None]
         reach = [_reached(t, leaves_of) for t in plan.tensors]
+        groups = independent_parts(plan.tensors, reach)
         with _backward_modes():
             try:
                 grads = torch.autograd.grad(plan.tensors, leaves_of, tangents, allow_unused=True)
@@ -106,7 +115,7 @@ def _joint_graph(captured: CapturedGraph, opts: Any, leaves: bool) -> JointGraph
     fragile = {i for i, t in enumerate(inputs) if isinstance(t, torch.Tensor) and i not in read and
                not _is_parameter(t, captured.example_inputs[i:i + 1])}
     parts = partition(joint, len(captured.inputs), n_out, written, fragile, opts)
-    return JointGraph(parts, n_out, plan, [i for _, i, _ in kept], [frozenset(at[j] for j in r if j in at) for r in reach], joint)
+    return JointGraph(parts, n_out, plan, [i for _, i, _ in kept], [frozenset(at[j] for j in r if j in at) for r in reach], joint, groups)
 
 
 def _is_parameter(t: torch.Tensor, example: list) -> bool:

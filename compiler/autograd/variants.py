@@ -18,7 +18,7 @@ from ..graph.meta.core import TensorMeta
 from ..graph.passes import run_passes
 from ..graph.to_aten import disabled_passes
 
-__all__ = ["variant"]
+__all__ = ["variant", "without_unused_inputs"]
 
 aten = torch.ops.aten
 
@@ -163,3 +163,22 @@ def _own(g: torch.fx.Graph, x: Any, like: torch.fx.Node) -> torch.fx.Node:
     c = g.call_function(aten.clone.default, (x,))
     c.meta.update(like.meta)
     return c
+
+
+def without_unused_inputs(a: AtenGraph) -> tuple[AtenGraph, list[int]]:
+    """The graph without the tensors that it does not read, and the positions of those that it keeps. Sizes and scalars stay."""
+    asked = {o.value if o.kind == "input" else o.value[1] for o in a.plan if o.kind == "input" or o.kind == "view" and o.value[0] == "input"}
+    places = a.placeholders
+    kept = [i for i, n in enumerate(places) if n.users or i in asked or a.inputs[i].kind != "tensor"]
+    if len(kept) == len(places):
+        return a, kept
+    g = torch.fx.Graph()
+    new: dict[torch.fx.Node, torch.fx.Node] = {}
+    stay = {places[i] for i in kept}
+    for n in a.graph.nodes:
+        if n.op != "placeholder" or n in stay:
+            new[n] = g.node_copy(n, new.__getitem__)
+    at = {old: k for k, old in enumerate(kept)}
+    plan = [GraphOutput("input", at[o.value], o.meta) if o.kind == "input" else
+            GraphOutput("view", ("input", at[o.value[1]]), o.meta) if o.kind == "view" and o.value[0] == "input" else o for o in a.plan]
+    return AtenGraph(g, [a.inputs[i] for i in kept], plan, a.mutation_slots, a.env, a.constants, [], a.name), kept

@@ -1,0 +1,191 @@
+"""Results of one graph whose backward passes are independent.
+
+In eager each operator is a node of autograd's graph, and a backward pass frees what the nodes on its way saved, nothing else. One compiled graph
+behind one autograd.Function would free everything at the first backward pass: the second loss of a GAN's step could not be differentiated any more.
+So results that share no node that saves a tensor get Functions of their own, over one run of the forward graph. Each is joined to the inputs that its
+results depend on, and keeps what its own backward graph reads.
+"""
+from __future__ import annotations
+
+import weakref
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Iterable, Sequence
+
+import torch
+import torch.fx
+
+if TYPE_CHECKING:
+    from .bridge import GradGraph
+    from .partition import Partition
+
+__all__ = ["Group", "Part", "PartedCall", "independent_parts"]
+
+_saves: dict[type, bool] = {}            # class of autograd nodes -> whether its nodes save tensors
+
+
+@dataclass
+class Group:
+    """Differentiable outputs, by position. frees: whether one of their nodes saves a tensor, so that a second backward pass fails."""
+    outputs: list[int]
+    frees: bool
+
+
+def independent_parts(outputs: Sequence[torch.Tensor], reach: Sequence[Any]) -> list[Group]:
+    """The differentiable outputs in groups: those in different groups share no autograd node that saves tensors. What saves nothing at all is
+    one group for all outputs that reach the same inputs (`reach`)."""
+    owner: dict[Any, int] = {}
+    group = list(range(len(outputs)))
+    saving: set[int] = set()
+
+    def find(k: int) -> int:
+        while group[k] != k:
+            k = group[k]
+        return k
+    for k, t in enumerate(outputs):
+        for node in _history(t):
+            if _saves_tensors(node):
+                saving.add(k)
+                group[find(k)] = find(owner.setdefault(node, k))
+    found: dict[Any, list[int]] = {}
+    for k in range(len(outputs)):
+        found.setdefault(find(k) if k in saving else reach[k], []).append(k)
+    return [Group(ks, ks[0] in saving) for ks in sorted(found.values())]
+
+
+def _history(t: torch.Tensor) -> set[Any]:
+    seen: set[Any] = {t.grad_fn} - {None}
+    todo = list(seen)
+    while todo:
+        for node, _ in todo.pop().next_functions:
+            if node is not None and node not in seen:
+                seen.add(node)
+                todo.append(node)
+    return seen
+
+
+def _saves_tensors(node: Any) -> bool:
+    kind = type(node)
+    if kind not in _saves:
+        names = dir(kind)
+        # nodes of autograd.Functions, and writes through views, which hold a node of their own, do not say: taken to save
+        _saves[kind] = kind.__name__ != "AccumulateGrad" and (
+            any(n.startswith("_raw_saved_") for n in names) or "saved_tensors" in names or kind.__name__ == "CopySlices")
+    return _saves[kind]
+
+
+@dataclass
+class Part:
+    """
+    outputs     differentiable outputs, as positions in the output plan
+    inputs      the graph's inputs that they depend on, and that have gradients
+    saved       positions among what forward keeps (saved inputs, then results) that the backward graph reads for these outputs
+    remembered  [(input, strong)]: the inputs that are not among those, for double backward
+    """
+    outputs: list[int]
+    inputs: list[int]
+    saved: list[int]
+    remembered: list[tuple[int, bool]]
+    frees: bool
+    function: Any = None
+
+
+def needed_for(backward: torch.fx.Graph, tangents: Iterable[torch.fx.Node]) -> set[torch.fx.Node]:
+    """What a backward graph reads where these tangents are all that it is given: values that depend on no tangent."""
+    places = [n for n in backward.nodes if n.op == "placeholder"]
+    mine = _reach(tangents)
+    others = _reach([p for p in places if p.name.startswith("tangent_")])
+    todo = [x for n in mine if n.op != "output" for x in n.all_input_nodes if x not in others]
+    seen = set(todo)
+    while todo:
+        for x in todo.pop().all_input_nodes:
+            if x not in seen:
+                seen.add(x)
+                todo.append(x)
+    # gradients that depend on no tangent of anybody's (zeros) are of no part
+    return seen
+
+
+def _reach(starts: Iterable[torch.fx.Node]) -> set[torch.fx.Node]:
+    seen = set(starts)
+    todo = list(seen)
+    while todo:
+        for u in todo.pop().users:
+            if u not in seen:
+                seen.add(u)
+                todo.append(u)
+    return seen
+
+
+class PartedCall:
+    """The call of a compiled graph with gradients whose results are of several independent parts."""
+
+    def __init__(self, graph: GradGraph, groups: list[Group], small: Sequence[bool]):
+        self.graph = graph
+        p: Partition = graph.joint.partition
+        places = p.backward.placeholders
+        n_saved = len(places) - len(graph.tangent_metas) - len(p.symbols) - len(graph.scalars)
+        tangents = places[len(places) - graph.n_tangents:]
+        self.parts: list[Part] = []
+        self.n_saved = n_saved
+        for group in groups:
+            outputs = group.outputs
+            reads = needed_for(p.backward.graph, [tangents[k] for k in outputs])
+            reached = sorted({graph.joint.grad_inputs[j] for k in outputs for j in graph.joint.reach[k]})
+            saved = [i for i, n in enumerate(places[:n_saved]) if n in reads]
+            kept = {p.saved_inputs[i] for i in saved if i < len(p.saved_inputs)}
+            part = Part(outputs, reached, saved, [(i, s) for i, s in enumerate(small) if i not in kept], group.frees)
+            part.function = type("TCompiled", (_PartBridge,), {"call": self, "part": part})
+            self.parts.append(part)
+        self.part_of = {k: part for part in self.parts for k in part.outputs}
+
+    def run(self, everything: list, given: tuple, inputs: tuple) -> list:
+        """The differentiable outputs; `everything` gets the graph's own results. `given` are the inputs as the caller has them."""
+        graph = self.graph
+        with torch.no_grad():
+            results = graph.forward(*inputs)
+        everything.extend(results[:graph.n_outputs])
+        for k in graph.hidden_views:
+            everything[k] = everything[k].detach()   # to autograd no view: nobody else can reach the rest of its memory
+        kept = [*[inputs[i] for i in graph.saved_inputs], *results[graph.n_outputs:]]
+        rest = graph.rest(inputs)
+        diff: list[Any] = [None] * graph.n_tangents
+        for part in self.parts:
+            call = ([everything[graph.at[k]] for k in part.outputs], [kept[i] for i in part.saved], rest, given)
+            outs = part.function.apply(call, *[inputs[i] for i in part.inputs])
+            for k, t in zip(part.outputs, outs):
+                diff[k] = t
+        return diff
+
+
+class _PartBridge(torch.autograd.Function):
+    """The Function of one part. Its inputs are the part's; what it returns is there already."""
+    call: PartedCall
+    part: Part
+
+    @classmethod
+    def forward(cls, ctx: Any, call: tuple[list, list, list, tuple], *inputs: Any) -> tuple:
+        outputs, kept, rest, given = call
+        ctx.rest = rest
+        ctx.save_for_backward(*kept)
+        ctx.remembered = [(t if strong else weakref.ref(t), t._version) if isinstance(t := given[i], torch.Tensor) else t
+                          for i, strong in cls.part.remembered]
+        ctx.set_materialize_grads(False)
+        return tuple(outputs)
+
+    @classmethod
+    def backward(cls, ctx: Any, *tangents: torch.Tensor | None) -> tuple:
+        graph, part = cls.call.graph, cls.part
+        saved: list[Any] = [None] * cls.call.n_saved
+        for i, t in zip(part.saved, ctx.saved_tensors if part.frees or part.saved else ()):
+            saved[i] = t
+        every: list[Any] = [None] * graph.n_tangents
+        for k, t in zip(part.outputs, tangents):
+            every[k] = t
+        if torch.is_grad_enabled():
+            grads = graph.double(saved, part.remembered, ctx.remembered, every)
+        else:
+            needs = [False] * graph.n_inputs
+            for i, need in zip(part.inputs, ctx.needs_input_grad[1:]):
+                needs[i] = need
+            grads = graph.run_backward(tuple(saved), ctx.rest, tuple(every), tuple(needs), part)
+        return (None, *[grads[i] for i in part.inputs])
