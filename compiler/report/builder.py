@@ -458,8 +458,9 @@ class ReportBuilder:
             self.reused.append(e.facts.get("entry"))
         call = e.facts.get("call")
         if call is not None:
-            for g in call.graphs:  # stated right after its graph
-                g.number = len(self.r.graphs) - 1
+            stated = [i for i, g in enumerate(self._captured) if g is not None]
+            for g in call.graphs:  # stated after its graph; a backward graph may have come between
+                g.number = stated[-1] if stated else None
             self.r.frames[self._frame(call.name, call.file, call.line)].seconds += call.compile_seconds or 0.0
             self.calls.append(call)
 

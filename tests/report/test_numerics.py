@@ -55,4 +55,36 @@ def test_inputs_stay_as_they_are() -> None:
         return x * 2
 
     r = tcompile.explain(f, check=True)(x)
-    assert x.tolist() == [1.0] * 4 and r.numerics[0].verdict == "random" and "writes to its inputs" in r.numerics[0].why
+    assert x.tolist() == [1.0] * 4
+    assert {n.op: n.verdict for n in r.numerics} == {"aten.add.Tensor": "same", "aten.mul.Tensor": "same"}
+
+
+def test_a_training_step_is_compared_by_its_forward_graphs() -> None:
+    """A backward graph is compiled next to its forward graph where sizes are symbols, and the parameters have been written to since."""
+    layer = torch.nn.Linear(16, 16)
+    optimizer = torch.optim.SGD(layer.parameters(), 0.1)
+    step = tcompile.compile(lambda x: torch.nn.functional.gelu(layer(x)).square().mean(), dynamic=True)
+    with tcompile.record() as recorded:
+        step(torch.randn(8, 16)).backward()
+        optimizer.step()
+    from tcompile.compiler.config import Options
+    from tcompile.compiler.numerics import check_calls
+
+    report = recorded.report()
+    assert any("backward" in g.name for g in report.graphs)
+    check_calls(recorded.calls, report, Options.make())
+    assert len(report.numerics) > 5 and {n.verdict for n in report.numerics} <= {"same", "close"}
+    assert {report.graphs[n.graph].name for n in report.numerics} == {report.graphs[0].name}
+
+
+def test_a_graph_that_can_not_be_run_again_says_why() -> None:
+    table, index = torch.randn(4, 8), torch.tensor([3])
+    with tcompile.record() as recorded:
+        tcompile.compile(lambda t, i: torch.index_select(t, 0, i) * 2)(table, index)
+    from tcompile.compiler.config import Options
+    from tcompile.compiler.numerics import check_calls
+
+    index.fill_(99)
+    report = recorded.report()
+    check_calls(recorded.calls, report, Options.make())
+    assert [n.verdict for n in report.numerics] == ["random"] and "could not be run again" in report.numerics[0].why
