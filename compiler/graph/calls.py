@@ -115,6 +115,15 @@ def _known_number(x: Any) -> Any:
     return int(x) if isinstance(x, torch.SymInt) else x
 
 
+def _one_hot(x: TraceTensor, num_classes: Any = -1) -> Any:
+    """On tensors without data torch makes it of a comparison, and does not check the classes as it does on the CPU (CUDA's scatter asserts)."""
+    out = torch._C._nn.one_hot(x, num_classes)
+    if x.device.type == "cpu":
+        wrong = torch.logical_or(x < 0, x >= num_classes).any()
+        trace_call(torch.zeros, (1,), {"device": x.device})[wrong.long()[None]]         # an index out of range where one is wrong
+    return out
+
+
 def trace_call(fn: Callable, args: tuple, kwargs: dict) -> Any:
     """fn(*args, **kwargs) on TraceTensors; factories give TraceTensors. Raises NotImplementedError for what cannot be
     traced (a generator, out= of a factory)."""
@@ -130,7 +139,7 @@ def trace_call(fn: Callable, args: tuple, kwargs: dict) -> Any:
         t = _dispatch(op, tuple(oargs), okw)
         return t.requires_grad_() if grad else t
     try:
-        return fn(*args, **kwargs)
+        return fn(*args, **kwargs) if fn is not torch._C._nn.one_hot else _one_hot(*args, **kwargs)
     except RuntimeError as e:
         if "NYI SymInt equality" in str(e):             # autograd's formulas look at exponents
             return fn(*map(_known_number, args), **{k: _known_number(v) for k, v in kwargs.items()})

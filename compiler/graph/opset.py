@@ -79,6 +79,8 @@ DATA_MOVEMENT: dict[Any, str] = {
     aten.cat.default: "cat",                   # (xs, dim): at least two, none of size 0 in one dimension only
     aten.gather.default: "gather",             # (x, dim, index): 0 <= index < size
     aten.index.Tensor: "index",                # (x, [index or None, ...]): int64 indices, -size <= index < size
+    aten.index_select.default: "index_select", # (x, dim, index): int64 indices in one dimension, 0 <= index < size
+    aten.embedding.default: "embedding",       # (weight, index): int64, 0 <= index < rows
     aten.slice_scatter.default: "slice_scatter",       # (x, src, dim, start, end, step), as slice
     aten.select_scatter.default: "select_scatter",     # (x, src, dim, index), as select
     aten.constant_pad_nd.default: "pad",       # (x, pad, value); pad may be negative

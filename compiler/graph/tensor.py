@@ -14,6 +14,7 @@ import torch
 from ..symbolic.env import ShapeEnv
 from ..symbolic.expr import Expr, as_expr, maybe_int
 from ..symbolic.node import wrap
+from .cudnn_operators import INSTEAD
 from .fallback import meta_by_running
 from .meta.core import RULES, DataDependentError, TensorMeta, fold, same, state
 from .meta.types import category
@@ -174,6 +175,9 @@ def _dispatch(op: torch._ops.OpOverload, args: tuple, kwargs: dict) -> Any:
     question = _METADATA.get(op)
     if question is not None:
         return question(args[0])
+    instead = INSTEAD.get(op)
+    if instead is not None:
+        return instead(*args, **kwargs)
     info = op_info(op)
     if info.composite:
         # not op.decompose, which prefers Python decompositions that differ from C++ (dropout copies)

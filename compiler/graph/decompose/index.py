@@ -118,12 +118,12 @@ def index_select(b: Builder, x: Node, dim: int, idx: Node) -> Any:
     d = norm_dim(dim, len(_shape(x)))
     if not _shape(idx):
         idx = b.emit(aten.unsqueeze.default, idx, 0)
-    return b.emit(aten.index.Tensor, x, [*[None] * d, b.cast(idx, torch.int64)])
+    return b.emit(aten.index_select.default, x, d, b.cast(idx, torch.int64))
 
 
 @decomposition(aten.embedding.default)
 def embedding(b: Builder, weight: Node, idx: Node, padding_idx: Any = -1, scale: bool = False, sparse: bool = False) -> Any:
-    return b.emit(aten.index.Tensor, weight, [b.cast(idx, torch.int64)])
+    return b.emit(aten.embedding.default, weight, b.cast(idx, torch.int64))
 
 
 @decomposition(aten.gather.default)

@@ -6,6 +6,7 @@ from typing import Any, Callable
 
 import torch
 
+from ..meta.core import numel
 from ..meta.types import category, is_float, is_int, opmath, result_type
 from .builder import Builder, Node, decomposition
 
@@ -362,6 +363,11 @@ def binary_cross_entropy(b: Builder, x: Node, y: Node, weight: Node | None = Non
     d = dtype_of(x)
     u, t = upcast(b, x), upcast(b, y)
     m = u.meta["val"]
+    if m.device.type == "cpu":                            # eager's kernel looks at each element: an index out of range where one is wrong
+        right = b.emit(aten.logical_and.default, b.compare("ge", u, 0.0), b.compare("le", u, 1.0))
+        wrong = b.unary("logical_not", right)
+        found = b.emit(aten.any.dim, b.view(wrong, [numel(m.shape)]), 0, False)
+        b.emit(aten.index.Tensor, b.full((1,), False, torch.bool, m.device), [b.cast(found, torch.int64)])
     floor = b.full((), -100.0, m.dtype, m.device)
     lo = b.emit(aten.maximum.default, b.unary("log1p", b.unary("neg", u)), floor)
     hi = b.emit(aten.maximum.default, b.unary("log", u), floor)

@@ -250,7 +250,7 @@ def _bn_stats(x: TensorMeta, weight: Any, training: bool) -> tuple[TensorMeta, T
     return new((n,), dt, x.device), new((n,), dt, x.device)
 
 
-@rule("native_batch_norm", "_native_batch_norm_legit.no_stats", "_native_batch_norm_legit", "cudnn_batch_norm")
+@rule("native_batch_norm", "_native_batch_norm_legit.no_stats", "_native_batch_norm_legit")
 def native_batch_norm(x: TensorMeta, weight: Any, bias: Any, *rest: Any) -> tuple:
     if len(rest) == 5:
         training = rest[2]

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 import torch.fx
 
+from ...raising import node_may_raise
 from ...symbolic.expr import Expr
 from ..aten import AtenGraph
 from ..meta import views
@@ -27,9 +28,9 @@ def has_effect(n: Node) -> bool:
 
 
 def dead_code(a: AtenGraph) -> None:
-    """Remove operators whose results nobody reads."""
+    """Remove operators whose results nobody reads, but for those that may raise: eager raises all the same."""
     for n in reversed(list(a.graph.nodes)):
-        if n.op in ("call_function", "get_attr") and not n.users and not has_effect(n):
+        if n.op in ("call_function", "get_attr") and not n.users and not has_effect(n) and not node_may_raise(n):
             a.graph.erase_node(n)
             if n.op == "get_attr" and not any(m.op == "get_attr" and m.target == n.target for m in a.graph.nodes):
                 a.constants.pop(n.target, None)
