@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import functools
 import re
+from typing import Any
 
-__all__ = ["may_raise", "KEEP_BYTES"]
+import torch
+
+__all__ = ["may_raise", "node_may_raise", "KEEP_BYTES"]
 
 KEEP_BYTES = 1 << 20
 """Inputs up to this size (together) are kept from being changed before the last call that may fail; larger ones are changed in place, for speed."""
@@ -29,3 +32,37 @@ def may_raise(name: str) -> bool:
     if parts[0] in ("aten", "prims") and len(parts) > 1:
         parts = parts[1:2]
     return _NAMES.fullmatch(parts[-1]) is not None
+
+
+# Matched above, but nothing that they are given makes them fail.
+_NEVER = re.compile(r"linalg_(vector_norm|vecdot|cross|diagonal|matrix_exp)|_?linalg_.*_ex|(lu|ldl|.*inv|.*cholesky|.*solve)_ex|matrix_exp|_linalg_(det|slogdet)|"
+                    r".*_backward|linalg_lu.*_unpack|lu_unpack")
+_DIVISIONS = re.compile(r"div|floor_divide|remainder|fmod")
+
+
+def node_may_raise(node: torch.fx.Node) -> bool:
+    """Whether a call in an aten graph, of no use otherwise, has to run as it may fail: eager raises whether or not the result is read."""
+    op = node.target
+    if not isinstance(op, torch._ops.OpOverload):
+        return False
+    name = op._schema.name.partition("::")[2]
+    if not may_raise(name) or _NEVER.fullmatch(name):
+        return False
+    args = node.args
+    if name == "pow":
+        return _whole(node) and isinstance(args[1], (int, float)) and args[1] < 0
+    if _DIVISIONS.fullmatch(name):
+        divisor = args[1]
+        return _whole(node) and not (isinstance(divisor, (int, float)) and divisor != 0)
+    if name in ("index", "index_put", "_unsafe_index", "_unsafe_index_put", "_index_put_impl"):
+        return any(i is not None and _dtype(i) not in (torch.bool, torch.uint8) for i in args[1])
+    return True
+
+
+def _dtype(x: Any) -> Any:
+    return getattr(x.meta.get("val"), "dtype", None) if isinstance(x, torch.fx.Node) else None
+
+
+def _whole(node: torch.fx.Node) -> bool:
+    dtype = _dtype(node)
+    return dtype is not None and not dtype.is_floating_point and not dtype.is_complex

@@ -18,6 +18,7 @@ from ..capture.result import GraphInput
 from ..graph.aten import AtenGraph, GraphOutput
 from ..graph.meta.core import TensorMeta
 from ..graph.meta.views import contiguous_strides
+from ..raising import node_may_raise
 from ..symbolic.expr import Expr, symbol
 from .mincut import INF, min_node_cut
 
@@ -319,7 +320,8 @@ def _forward(joint: AtenGraph, n_inputs: int, n_outputs: int, slots: list[int], 
     new: dict[torch.fx.Node, torch.fx.Node] = {}
     results = joint.results
     late = _reach(joint.placeholders[n_inputs:])
-    checks = [n for n in joint.graph.nodes if isinstance(n.target, torch._ops.OpOverload) and not n.target._schema.returns and n not in late]
+    checks = [n for n in joint.graph.nodes if isinstance(n.target, torch._ops.OpOverload) and n not in late and
+              (not n.target._schema.returns or node_may_raise(n))]
     wanted = _ancestors([*(results[s] for s in slots), *saved, *checks])          # checks are there to raise: a singular matrix
     for i, n in enumerate(joint.placeholders):
         if i < n_inputs:

@@ -8,7 +8,7 @@ from ..lowering.ir import Buffer, LoopNest, walk
 from ..lowering.lowered import LoweredGraph
 from .build import build_kernel
 from .groups import Limits, group_steps
-from .inline import buffers_read, inline
+from .inline import buffers_read, checks_unread, inline
 from .memory import plan_memory
 from .names import unify_names
 from .order import sink
@@ -30,6 +30,7 @@ def schedule(lowered: LoweredGraph, opts: Any) -> Schedule:
         steps = sink(_sources_first(split_reductions(steps, hints)))
     else:
         steps = inline(steps, needed, hints, drop_rounding, nothing=True)
+    needed = [*needed, *checks_unread(steps, needed)]
     limits = Limits(nests=max(1, opts.get("max_fusion_size", 4096)), epilogue=bool(opts.get("epilogue_fusion", True)))
     groups, unfused = group_steps(steps, hints, limits, fuse, needed)
     outside = _needed_outside(groups, needed)

@@ -10,14 +10,15 @@ from collections import Counter
 from dataclasses import replace
 from typing import Any, Sequence
 
-from ..lowering.ir import Buffer, LoopNest, Value, load, walk
+from ..lowering.ir import Axis, Buffer, LoopNest, Value, load, walk
 from ..lowering.lowered import LoweredStep, View
 from ..lowering.rewrite import Rewriter, is_affine, positions, tidy
-from ..symbolic.expr import Expr
+from ..raising import may_raise
+from ..symbolic.expr import Expr, as_expr, integer
 from .cost import Costs, reads_rows
 from .domain import numel_hint
 
-__all__ = ["Uses", "find_uses", "inline"]
+__all__ = ["Uses", "find_uses", "inline", "checks_unread"]
 
 CHEAP = 4              # computed again anywhere, as often as it is read: a conversion, a scaled or shifted load
 CHEAP_INDEX = 16       # of what reads no memory at all: masks made of indices
@@ -100,16 +101,56 @@ def _round(steps: Sequence[LoweredStep], needed: Sequence[Buffer], hints: dict[s
             out.append(s)
             continue
         u = uses.get(s.buffer)
-        if u is None:
+        if u is None and not _checks(s) and not inlined:
             continue                                     # dead
         if inlined:
             s = _with_inlined(s, inlined, drop_rounding)
-        if not u.needed and s.reduce_op is None and s.mode == "set" and writers[s.buffer] == 1 \
-                and _worth(s, u, cost, hints) and all(_keeps_affine(s, n, e) for n, e in u.loads):
+        if u is None:
+            if _checks(s):
+                out.append(s)
+        elif not u.needed and s.reduce_op is None and s.mode == "set" and writers[s.buffer] == 1 \
+                and _worth(s, u, cost, hints) and all(_keeps_affine(s, n, e) for n, e in u.loads) \
+                and (not _checks(s) or any(_reads_all(s, n, e) for n, e in u.loads)):
             inlined[s.buffer] = s
         else:
             out.append(s)
     return _without_dead(out, needed)
+
+
+def _checks(s: LoopNest) -> bool:
+    """Whether computing the nest may fail: it checks indices."""
+    return any(v.op == "check_index" for v in walk([s.value]))
+
+
+def _reads_all(p: LoopNest, reader: LoopNest, e: Expr) -> bool:
+    """Whether a nest that reads p's buffer at e comes past every element of it: what p checks is checked there as well."""
+    total, reached = _extent(p.index, p.axes), _extent(e, reader.domain)
+    return total is not None and total is reached
+
+
+def _extent(index: Expr, axes: Sequence[Axis]) -> Expr | None:
+    """n where an index over these axes takes each of the values 0 .. n-1; None where it does not."""
+    names = index.symbol_names()
+    strides = [(index.coeff(a.symbol.name), as_expr(a.size)) for a in axes if a.symbol.name in names]
+    if len(strides) != len(names) or any(c is None for c, _ in strides) or index is not sum((c * a.symbol for (c, _), a in zip(
+            strides, (a for a in axes if a.symbol.name in names))), integer(0)):
+        return None
+    n = integer(1)
+    while strides:
+        k = next((k for k, (c, _) in enumerate(strides) if c is n), None)
+        if k is None:
+            return None
+        n = n * strides.pop(k)[1]
+    return n
+
+
+def checks_unread(steps: Sequence[LoweredStep], needed: Sequence[Buffer]) -> list[Buffer]:
+    """Buffers that are computed for the sake of their checks: nobody reads them, or only in part."""
+    checking = {s.buffer: s for s in steps if isinstance(s, LoopNest) and _checks(s)}
+    if not checking:
+        return []
+    uses = find_uses(steps, needed)
+    return [b for b, s in checking.items() if b not in uses or not uses[b].needed and not any(_reads_all(s, n, e) for n, e in uses[b].loads)]
 
 
 def _worth(p: LoopNest, u: Uses, cost: Costs, hints: dict[str, int]) -> bool:
@@ -223,7 +264,7 @@ def _without_dead(steps: list[LoweredStep], needed: Sequence[Buffer]) -> list[Lo
     kept: list[LoweredStep] = []
     for s in reversed(steps):
         if isinstance(s, LoopNest):
-            if s.buffer not in live:
+            if s.buffer not in live and not _checks(s):
                 continue
             live.update(v.attr[0] for v in walk([s.value]) if v.op == "load")
         elif hasattr(s, "base"):
@@ -240,8 +281,9 @@ def _without_dead(steps: list[LoweredStep], needed: Sequence[Buffer]) -> list[Lo
 
 
 def _has_effect(s: Any) -> bool:
-    """Whether calling the operator does more than make its outputs: writes, random numbers."""
+    """Whether calling the operator does more than make its outputs: writes, random numbers, errors for some values (the graph stage has
+    dropped those of no use that cannot fail)."""
     schema = s.op._schema
     tags = getattr(s.op, "tags", ())
     return any(a.alias_info is not None and a.alias_info.is_write for a in schema.arguments) or "nondeterministic_seeded" in \
-        {str(t).split(".")[-1] for t in tags} or not schema.returns
+        {str(t).split(".")[-1] for t in tags} or not schema.returns or may_raise(str(s.op))
