@@ -14,6 +14,7 @@ import torch
 from ..capture.result import CapturedGraph, GraphInput
 from ..graph.aten import AtenGraph
 from ..graph.functionalize import Functionalizer, NewValue
+from ..graph.higher_order import has_backward
 from ..graph.record import run_nodes
 from ..graph.tensor import TraceTensor, from_meta, recording, tensor_meta
 from ..graph.to_aten import finish
@@ -59,9 +60,12 @@ class JointGraph:
 def joint_graph(captured: CapturedGraph, opts: Any) -> JointGraph:
     """Trace forward and `torch.autograd.grad` at once and part them. Raises CannotTrace where eager autograd has to serve."""
     try:
-        return _joint_graph(captured, opts, leaves=True)
-    except _LeafWritten:
-        return _joint_graph(captured, opts, leaves=False)
+        try:
+            return _joint_graph(captured, opts, leaves=True)
+        except _LeafWritten:
+            return _joint_graph(captured, opts, leaves=False)
+    except NoGradient as known:
+        raise NoGradient(None if known.aten is None else finish(known.aten, opts)) from None
 
 
 class _LeafWritten(Exception):

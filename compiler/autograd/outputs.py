@@ -32,7 +32,8 @@ class OutputPlan:
     at         their positions among forward's outputs (results, then extras)
     extra      indices into `tensors` that are not among the results: bases of overlapping results, new values of written inputs
     recipes    per result: ("side", k) forward's output k as it is; ("detach", k); ("diff", d); ("view", d, k) a view of differentiable
-               output d with the geometry of forward's output k; ("input", i); ("input_view", i, k)
+               output d with the geometry of forward's output k; ("input", i); ("input_view", i, k); ("part", first, k) a view, with the
+               geometry of forward's output k, of the memory that it shares with other results without gradient, `first` the first of them
     parts      results that are one of several views made at once (unbind, split): eager refuses to write into them where gradients are recorded
     writes     [(input, d)]: input.copy_(differentiable output d) under grad mode, before the views are taken
     origin     per differentiable output, where the same tensor is after an eager run: ("result", k) | ("base", k) | ("write", input)
@@ -104,6 +105,7 @@ def plan_outputs(f: Functionalizer, inputs: list[Any], results: tuple) -> Output
         plan.at[d] = len(results) + n
     shared = {id(f.alias_of(t).memory) for t in plan.tensors}
     plan.recipes = [_recipe(f, inputs, k, t, first, diff, view_of, shared) for k, t in enumerate(results)]
+    _join_parts(f, results, plan.recipes)
     plan.parts = {k for k, r in enumerate(plan.recipes) if r[0] in ("view", "input_view") and f.is_one_of_several_views(results[k])}
     return plan
 
@@ -128,13 +130,27 @@ def _recipe(f: Functionalizer, inputs: list, k: int, t: Any, first: dict, diff: 
             if t.dtype != source.dtype:
                 raise CannotTrace("a result that requires grad is an input's memory in another dtype")
             return ("input_view", memory.input, k)
-        return ("detach", k) if source.requires_grad else ("side", k)
+        return ("detach", k) if source.requires_grad else ("input_view", memory.input, k) if t.dtype == source.dtype else ("side", k)
     k = first[id(t)]
     if id(t) in diff:
         return ("diff", diff[id(t)])
     if k in view_of:
         return ("view", view_of[k], k)
     return ("detach", k) if id(memory) in shared and not t.requires_grad else ("side", k)
+
+
+def _join_parts(f: Functionalizer, results: tuple, recipes: list[tuple]) -> None:
+    """Results without gradient that share memory are views of one tensor: what is written into one of them, the others' history has too."""
+    sharing: dict[int, list[int]] = {}
+    for k, r in enumerate(recipes):
+        if r == ("side", k) and isinstance(results[k], torch.Tensor):
+            memory = f.alias_of(results[k]).memory
+            if memory.input is None and not memory.constant:
+                sharing.setdefault(id(memory), []).append(k)
+    for ks in sharing.values():
+        if len(ks) > 1 and len({results[k].dtype for k in ks}) == 1:
+            for k in ks:
+                recipes[k] = ("part", ks[0], k)
 
 
 def _disjoint(f: Functionalizer, tensors: list[torch.Tensor]) -> bool:

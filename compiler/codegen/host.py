@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import keyword
 import re
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -40,6 +41,7 @@ class _HostPrinter:
         self.names: dict[str, Any] = {"empty_strided": torch.empty_strided, "as_strided": torch.as_strided}
         self.text: list[str] = []
         self.of: dict[int, str] = {}                 # id(Buffer) -> name in the text
+        self.views: set[str] = set()                 # names of tensors that are views to torch
         self.taken = {"run", *self.names, *kernel_names.values()}
         self.inputs: list[str] = []
         self.extern_calls = 0
@@ -70,13 +72,14 @@ class _HostPrinter:
             for i in s.written:
                 self._line(f"increment_version({self.inputs[i]})")
         outputs = [self._output(o) for o in s.outputs]
-        self._line(f"return ({', '.join(outputs)}{',' if len(outputs) == 1 else ''})")
         body = self.text
         if self.extern_calls or s.mutations:
             self.names["grad_enabled"] = torch.is_grad_enabled
             self.names["set_grad_enabled"] = torch._C._set_grad_enabled
             body = ["grad = grad_enabled()", "set_grad_enabled(False)", "try:", *(f"    {t}" for t in body), "finally:",
                     "    set_grad_enabled(grad)"]
+        # in the caller's mode: autograd refuses to record a write into a view that was made under no_grad
+        body.append(f"return ({', '.join(outputs)}{',' if len(outputs) == 1 else ''})")
         head = f"def run({', '.join(self.inputs)}):"
         return HostPlan("\n".join([head, *(f"    {t}" for t in body), ""]), self.names, self.extern_calls)
 
@@ -150,6 +153,7 @@ class _HostPrinter:
             elif isinstance(s, View):
                 base = self._buffer(s.base)
                 name = self.of[id(s.buffer)] = self._name(s.buffer.name)
+                self.views.add(name)
                 self._line(f"{name} = {self._view(base, s.buffer, s.offset)}")
             elif isinstance(s, Extern):
                 self._extern(s)
@@ -180,7 +184,7 @@ class _HostPrinter:
     def _returned(self) -> set[int]:
         out = {id(b) for _, b in self.s.mutations}
         for o in self.s.outputs:
-            value = o.value[0] if o.kind in ("view", "replay") else o.value
+            value = o.value[0] if o.kind == "view" else o.value
             if isinstance(value, Buffer):
                 out.add(id(value))
         return out
@@ -203,8 +207,11 @@ class _HostPrinter:
             if old.dtype == b.dtype and [as_expr(x) for x in (*old.shape, *old.stride)] == [as_expr(x) for x in (*b.shape, *b.stride)] \
                     and len(old.shape) == len(b.shape):
                 self._line(f"{name} = {base}", "in its memory")
+                if base in self.views:
+                    self.views.add(name)
                 return
             if old.dtype == b.dtype:
+                self.views.add(name)
                 self._line(f"{name} = {self._view(base, b, None)}", f"in the memory of {base}")
                 return
             view = self._global("in_memory_of", _in_memory_of)
@@ -288,42 +295,38 @@ class _HostPrinter:
 
     def _output(self, o: OutputSpec) -> str:
         if o.kind == "buffer":
-            return self._buffer(o.value)
+            text = self._buffer(o.value)
+            return f"{text}.detach()" if text in self.views else text        # its memory is nobody else's: to autograd no view
         if o.kind == "input":
             return self.inputs[o.value]
         if o.kind == "view":
             base, shape, stride, offset = o.value
             text = self.inputs[base] if isinstance(base, int) else self._buffer(base)
+            if isinstance(base, Buffer) and o.dtype is None and self._is_whole(base, shape, stride, offset):
+                return text
             if o.dtype is not None:
                 function, dtype = self._global("view_as_dtype", _view_as_dtype), self._global(str(o.dtype).removeprefix("torch."), o.dtype)
-                return f"{function}({text}, {dtype}, {self._tuple(shape)}, {self._tuple(stride)}, {self._size(offset)})"
-            return f"as_strided({text}, {self._tuple(shape)}, {self._tuple(stride)}, {self._offset(text, offset)})"
-        if o.kind == "replay":
-            base, nodes = o.value
-            text = self.inputs[base] if isinstance(base, int) else self._buffer(base)
-            return self._replay(text, nodes)
+                view = f"{function}({text}, {dtype}, {self._tuple(shape)}, {self._tuple(stride)}, {self._size(offset)})"
+            else:
+                view = f"as_strided({text}, {self._tuple(shape)}, {self._tuple(stride)}, {self._offset(text, offset)})"
+            return self._unrecorded(text, view) if isinstance(base, int) else view
         if o.kind == "int":
             return self._size(o.value)
         if o.kind == "const":
             return self._value(o.value)
         raise InternalError(f"host plan: unknown kind of output {o.kind!r}")
 
-    def _replay(self, text: str, nodes: Any) -> str:
-        """A chain of view operators on the real tensor: each node takes the result of the one before as its first argument."""
-        for node in nodes:
-            args = [self._replay_value(a) for a in node.args[1:]]
-            args += [f"{k}={self._replay_value(v)}" for k, v in node.kwargs.items()]
-            text = f"{self._global(_function_name(node.target), node.target)}({', '.join([text, *args])})"
-        return text
+    def _is_whole(self, b: Buffer, shape: Any, stride: Any, offset: Any) -> bool:
+        """Whether a view of `b` is all that is returned of it, and as it lies."""
+        def same(x: Any, y: Any) -> bool:
+            return len(x) == len(y) and all(as_expr(m) is as_expr(n) for m, n in zip(x, y))
+        results = sum(1 for o in self.s.outputs if (o.value[0] if o.kind == "view" else o.value) is b)
+        return results == 1 and same(shape, b.shape) and same(stride, b.stride) and as_expr(offset) is as_expr(0) \
+            and b.name not in self.s.constants and self._buffer(b) not in (*self.inputs, *self.views)
 
-    def _replay_value(self, x: Any) -> str:
-        if isinstance(x, torch.SymInt):
-            return as_expr(x).py()
-        if isinstance(x, torch.fx.Node):
-            return as_expr(x.meta["val"]).py()
-        if isinstance(x, (list, tuple)):
-            return "[" + ", ".join(self._replay_value(v) for v in x) + "]"
-        return self._value(x)
+    def _unrecorded(self, base: str, view: str) -> str:
+        """A result that is a view of an input: gradients through it are the bridge's business, not this plan's."""
+        return f"{self._global('unrecorded', _unrecorded)}(lambda: {view}) if {base}.requires_grad else {view}"
 
 
 def _function_name(op: Any) -> str:
@@ -332,6 +335,11 @@ def _function_name(op: Any) -> str:
     if len(parts) >= 3 and parts[0] in ("aten", "prims"):
         return parts[1] if parts[2] == "default" else f"{parts[1]}_{parts[2]}"
     return re.sub(r"\W", "_", getattr(op, "__name__", str(op)))
+
+
+def _unrecorded(view: Callable[[], torch.Tensor]) -> torch.Tensor:
+    with torch.no_grad():
+        return view()
 
 
 def _as_planned(t: torch.Tensor, shape: tuple, stride: tuple) -> torch.Tensor:

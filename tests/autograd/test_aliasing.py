@@ -432,6 +432,84 @@ def grad_fn_exists(compiled):
     return (y.grad_fn is not None, y.is_leaf, y._version)
 
 
+@program
+def write_into_a_fresh_result(compiled):
+    """What the graph made without gradient is a plain tensor afterwards: a mixture of experts adds into such zeros."""
+    x, w = randn(6, 8), leaf(8, 8)
+    out, p = compiled(lambda x: (torch.zeros_like(x), (x @ w).softmax(-1)))(x)
+    out.index_add_(0, torch.tensor([1, 2]), p[:2])
+    out.sum().backward()
+    return (out, w.grad)
+
+
+@program
+def write_into_a_view_without_gradient(compiled):
+    """The base that is a result too has the history of what is written into its part."""
+    x, w = randn(6, 8), leaf(4, 8)
+
+    def f(x):
+        y = x * 2
+        return y[1:5], y, (x @ w.t()).sum()
+    part, y, loss = compiled(f)(x)
+    part.add_(w)
+    (loss + y.sum() + part.prod(0).sum()).backward()
+    return (part, y, w.grad)
+
+
+@program
+def write_into_overlapping_views_of_a_hidden_base(compiled):
+    x, w = randn(6, 8), leaf(3, 8)
+
+    def f(x):
+        y = x * 2
+        return y[0:3], y[2:5], (x @ w.t()).sum()
+    a, b, loss = compiled(f)(x)
+    b.mul_(w)
+    (loss + (a * b).sum()).backward()
+    return (a, b, w.grad)
+
+
+@program
+def write_into_views_where_nothing_has_a_gradient_yet(compiled):
+    x, w = randn(6, 8), leaf(5, 8)
+
+    def f(x):
+        y = x @ torch.ones(8, 8)
+        return y[1:], y, y.t().contiguous().t()
+    a, y, c = compiled(f)(x)
+    a.add_(w)
+    c.mul_(w[:1])
+    (y * c).sum().backward()
+    return (a, y, c, w.grad)
+
+
+@program
+def write_into_a_view_of_an_input_without_gradient(compiled):
+    x, w = randn(6, 8), leaf(5, 8)
+    part, loss = compiled(lambda x: (x[1:], (x @ w.t()).sum()))(x)
+    part.add_(w)
+    (x * x).sum().backward()
+    return (part, x, w.grad)
+
+@program
+def view_of_an_input_beside_a_product_without_gradient(compiled):
+    x, w = leaf(4, 6), randn(6, 6)
+    v, part, p = compiled(lambda x: (x.view(2, 12), x.unbind(0)[1], w @ w))(x)
+    (v.sum() * part.sum()).backward()
+    return (v, part, p, x.grad)
+
+
+@program
+def detached_views_of_an_input_that_requires_grad(compiled):
+    x, w = leaf(4, 6), randn(6, 6)
+
+    def f(x):
+        with torch.no_grad():
+            v = x[1:]
+        return v, x.detach()[2:], w @ w
+    v, d, p = compiled(f)(x)
+    return (v, d, p, v.requires_grad, d.requires_grad)
+
 @pytest.mark.parametrize(("run", "whole"), program.params)
 def test_like_eager(run, whole):
     check(run, quiet=whole)

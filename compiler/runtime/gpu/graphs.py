@@ -52,7 +52,7 @@ def why_not_captured(s: Schedule, index: int) -> str | None:
                 if b is not None and torch.device(b.device or "cpu") != device:
                     return f"{step.op} gives a tensor on {b.device}"
     for o in s.outputs:
-        if o.kind in ("view", "replay"):
+        if o.kind == "view":
             return "a result is a view that must alias its base"
     if not any(isinstance(step, (Launch, Extern)) for step in s.steps):
         return "there is nothing to launch"
