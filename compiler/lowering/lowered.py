@@ -45,7 +45,6 @@ class OutputSpec:
     kind: "buffer"   value=Buffer (fresh memory; two outputs may name the same buffer: the same tensor object)
           "input"    value=input index: the very object that came in
           "view"     value=(input index | Buffer, shape, stride, offset): a view that must alias; `dtype` where it is not the base's
-          "replay"   value=(input index | Buffer, fx nodes): a chain of view operators replayed on the real tensor
           "int"      value=int | Expr
           "const"    value=object
     """
