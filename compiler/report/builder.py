@@ -645,16 +645,17 @@ def subject(r: s.Recompile) -> str:
 
 
 def trial(t: Any) -> s.Trial:
+    """A candidate as autotuning states it: a Trial, (config, seconds), or an object with `config` or `choices`, `seconds` or `us` (microseconds),
+    `chosen` or `kept`, `error`; whatever else it holds belongs to the configuration."""
     if isinstance(t, s.Trial):
         return t
     if isinstance(t, dict):
-        config = t.get("config") or {k: v for k, v in t.items() if k not in ("seconds", "chosen", "error")}
-        return s.Trial(
-            dict(config) if isinstance(config, dict) else {"variant": str(config)},
-            t.get("seconds"),
-            bool(t.get("chosen")),
-            str(t.get("error") or ""),
-        )
+        rest = {k: v for k, v in t.items() if k not in ("config", "choices", "seconds", "us", "chosen", "kept", "error")}
+        config = t.get("config", t.get("choices"))
+        config = {} if config is None else dict(config) if isinstance(config, dict) else {"variant": str(config)}
+        seconds = t["us"] * 1e-6 if t.get("seconds") is None and t.get("us") is not None else t.get("seconds")
+        config |= {k: v for k, v in rest.items() if v not in (0, None, False)}
+        return s.Trial(config, seconds, bool(t.get("chosen") or t.get("kept")), str(t.get("error") or ""))
     config, seconds = (t[0], t[1]) if isinstance(t, (tuple, list)) and len(t) > 1 else (t, None)
     return s.Trial(dict(config) if isinstance(config, dict) else {"variant": str(config)}, seconds)
 

@@ -68,7 +68,9 @@ def tune(generated: Generated, opts: Any) -> Generated:
     tool = find(opts, cache)
     seconds = float(opts.get("autotune_seconds"))
     kernels, threads = [], {}
-    for k in generated.kernels:
+    for i, k in enumerate(generated.kernels):
+        left = seconds * (len(generated.kernels) - i)
+        events.emit("progress", text=f"tuning {k.name}, at most {left:.0f} s left, kernel", done=i + 1, total=len(generated.kernels))
         best, n = _tune_kernel(k, generated, opts, cache, tool, seconds)
         kernels.append(best)
         threads[best.name] = n
@@ -106,10 +108,10 @@ def _measure(k: GeneratedKernel, g: Generated, opts: Any, seconds: float) -> lis
     seen: set[str] = set()
     for c in candidates(k.kernel, k.source.choices):
         v = _printed(k, c, g)
-        if v.source.text not in seen:
-            seen.add(v.source.text)
+        if v.source.code not in seen:
+            seen.add(v.source.code)
             variants.append((c, v))
-    load_text([(v.name, v.source.text) for _, v in variants], g.target, opts)         # all of them at once, in parallel
+    load_text([(v.name, v.source.code) for _, v in variants], g.target, opts)         # all of them at once, in parallel
     calls = load_kernels([v for _, v in variants], g.target, opts)
     trials = _race([(c, 0, call) for (c, _), call in zip(variants, calls)], arguments, until)
     winner = min(trials, key=lambda t: t.microseconds) if trials else None

@@ -24,7 +24,7 @@ from typing import Any, Iterator
 from .. import events
 from ..codegen.target import cpu_features
 
-__all__ = ["KernelCache", "CacheEntry", "open_cache", "temporary_cache", "cache_root", "content_key", "inspect", "clear"]
+__all__ = ["KernelCache", "CacheEntry", "open_cache", "temporary_cache", "cache_root", "content_key", "key_parts", "inspect", "clear"]
 
 FORMAT = "v1"
 _EVICT_EVERY = 64                  # stores between two looks at the size of the folder
@@ -61,10 +61,15 @@ def _machine() -> str:
     return hashlib.sha256(" ".join(sorted(cpu_features())).encode()).hexdigest()[:16]
 
 
+def key_parts(flags: tuple[str, ...], compiler: str) -> dict[str, str]:
+    """What a kernel's key is made of beside its source."""
+    return {"flags": " ".join(flags), "compiler": compiler, "machine": _machine(), "version": _version(), "format": FORMAT}
+
+
 def content_key(source: str, flags: tuple[str, ...], compiler: str) -> str:
     """Of one compiled kernel."""
     h = hashlib.sha256()
-    for part in (source, " ".join(flags), compiler, _machine(), _version(), FORMAT):
+    for part in (source, *key_parts(flags, compiler).values()):
         h.update(part.encode())
         h.update(b"\0")
     return h.hexdigest()[:40]
@@ -99,6 +104,13 @@ class KernelCache:
         except OSError:                      # a folder that is read-only by now still serves
             return path
         return path
+
+    def source(self, key: str) -> str | None:
+        """The source of a kernel, if it is there."""
+        try:
+            return self._path(key, ".cpp").read_text()
+        except (OSError, UnicodeDecodeError):
+            return None
 
     def put(self, key: str, library: Path, source: str) -> Path:
         """Move a finished library into its place."""

@@ -20,6 +20,7 @@ from ..errors import ToolchainError
 from ..lowering.ir import check_error
 from ..native import native, say_missing
 from .cache import KernelCache, content_key, open_cache, temporary_cache
+from .nearest import remember, why_missing
 from .toolchain import Toolchain, Unit, compile_units, find
 
 __all__ = ["load_kernels", "load_text", "PythonKernel", "native_ready"]
@@ -62,7 +63,7 @@ def load_text(units: Sequence[tuple[str, str]], target: Any, opts: Any) -> list[
                     continue
             if key not in [k for k, _, _ in missing]:
                 missing.append((key, name, text))
-                events.emit("cache", key=key, hit=False, reason="no kernel of this content", what=name)
+                events.emit("cache", key=key, hit=False, reason=why_missing(cache, name, text, tool.flags(target, len(text)), tool.version), what=name)
         if missing:
             try:
                 _compile(missing, cache, tool, target, opts)
@@ -94,6 +95,7 @@ def _compile(missing: list[tuple[str, str, str]], cache: KernelCache, tool: Tool
         compile_units(tool, units, opts.get("compile_workers"))
         for (key, name, text), unit in zip(missing, units):
             path = cache.put(key, unit.output, text)
+            remember(cache, name, key, text, unit.flags, tool.version)
             _libraries[key] = ctypes.CDLL(str(path))
     finally:
         shutil.rmtree(work, ignore_errors=True)
@@ -101,7 +103,7 @@ def _compile(missing: list[tuple[str, str, str]], cache: KernelCache, tool: Tool
 
 def load_kernels(kernels: Sequence[GeneratedKernel], target: Any, opts: Any) -> list[Callable]:
     """A callable for each kernel. Raises ToolchainError where there is no working compiler."""
-    libraries = load_text([(k.name, k.source.text) for k in kernels], target, opts)
+    libraries = load_text([(k.name, k.source.code) for k in kernels], target, opts)
     return [make_kernel(k, lib, opts) for k, lib in zip(kernels, libraries)]
 
 
@@ -110,12 +112,13 @@ def make_kernel(k: GeneratedKernel, library: ctypes.CDLL, opts: Any) -> Callable
     kinds = "".join("f" if ctype(dtype).is_float else "i" for _, dtype in k.kernel.params)
     n_buffers, n_sizes = len(k.kernel.inputs) + len(k.kernel.outputs), len(k.kernel.sizes)
     checks = tuple(k.source.checks)
+    phases, plan = [k.source.symbol(p) for p in k.source.phases], k.source.symbol(k.source.plan_symbol)
     if native_ready():
         def address(name: str) -> int:
             return ctypes.cast(getattr(library, name), ctypes.c_void_p).value or 0
-        return native.Kernel(k.name, library, tuple(address(p) for p in k.source.phases), address(k.source.plan_symbol), n_buffers, n_sizes,
-                             kinds, checks, check_error, int(opts.get("threads")))
-    return PythonKernel(k.name, library, k.source.phases, k.source.plan_symbol, n_buffers, n_sizes, kinds, checks)
+        return native.Kernel(k.name, library, tuple(map(address, phases)), address(plan), n_buffers, n_sizes, kinds, checks, check_error,
+                             int(opts.get("threads")))
+    return PythonKernel(k.name, library, phases, plan, n_buffers, n_sizes, kinds, checks)
 
 
 class PythonKernel:

@@ -119,6 +119,7 @@ def compile_units(tool: Toolchain, units: Sequence[Unit], workers: int = 0) -> N
             for job in [j for j in running if j[1].poll() is not None]:
                 running.remove(job)
                 _finish(tool, *job)
+                events.emit("progress", text="kernels", done=len(units) - len(waiting) - len(running), total=len(units))
     finally:
         for unit, process, log, _ in running:
             _kill(process)

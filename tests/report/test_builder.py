@@ -204,3 +204,13 @@ def test_no_stock_compiler_is_imported():
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert run.returncode == 0, run.stderr
+
+
+def test_trials_of_autotuning_keep_their_times() -> None:
+    from tcompile.compiler.report.builder import trial
+
+    t = trial({"choices": {"unroll": 4}, "threads": 2, "us": 12.5, "kept": True})
+    assert t.config == {"unroll": 4, "threads": 2} and abs(t.seconds - 12.5e-6) < 1e-12 and t.chosen and not t.error
+    assert trial({"config": {"BLOCK": 64}, "seconds": 1e-5, "chosen": False, "error": ""}).config == {"BLOCK": 64}
+    assert trial({"choices": {"default": True}, "threads": 0, "us": 3.0, "kept": False}).config == {"default": True}
+    assert trial({"choices": {}, "us": None, "error": "out of registers"}).seconds is None

@@ -27,6 +27,7 @@ from ...codegen.triton.layout import GpuTarget
 from ...codegen.triton.printer import TritonSource
 from ...errors import ToolchainError
 from ..cache import KernelCache, content_key, open_cache, temporary_cache
+from ..nearest import remember, why_missing
 
 __all__ = ["Binary", "Part", "Job", "compile_all", "prestart", "triton_version", "stop_workers"]
 
@@ -185,6 +186,7 @@ def compile_all(jobs: Sequence[Job], opts: Any) -> list[Binary]:
         raise ToolchainError("triton is not installed: pip install triton")
     cache = open_cache(opts)
     requests = [j.request() for j in jobs]
+    names = [j.source.name for j in jobs]
     keys = [content_key(json.dumps(r, sort_keys=True), (), f"triton {version}") for r in requests]
     missing: dict[str, int] = {}
     for i, key in enumerate(keys):
@@ -192,25 +194,31 @@ def compile_all(jobs: Sequence[Job], opts: Any) -> list[Binary]:
             continue
         path = cache.get(key)
         binary = _read(path) if path is not None else None
-        name = jobs[i].source.name
+        name = names[i]
         if binary is not None:
             _loaded[key] = binary
             events.emit("cache", key=key, hit=True, reason="", what=name)
         else:
             missing[key] = i
-            events.emit("cache", key=key, hit=False, reason="no kernel of this content", what=name)
+            reason = why_missing(cache, name, requests[i]["text"], _settings(requests[i]), f"triton {version}")
+            events.emit("cache", key=key, hit=False, reason=reason, what=name)
     if missing:
         try:
-            _compile(missing, requests, cache, opts)
+            _compile(missing, requests, names, cache, opts)
         except OSError as e:
             try:
-                _compile(missing, requests, temporary_cache(opts, f"cache folder {cache.root} can't be written: {e}"), opts)
+                _compile(missing, requests, names, temporary_cache(opts, f"cache folder {cache.root} can't be written: {e}"), opts)
             except OSError as again:
                 raise ToolchainError(f"compiled kernels can't be written: {again}") from e
     return [_loaded[k] for k in keys]
 
 
-def _compile(missing: dict[str, int], requests: list[dict[str, Any]], cache: KernelCache, opts: Any) -> None:
+def _settings(request: dict[str, Any]) -> tuple[str, ...]:
+    """What a binary's key is made of beside its text: the device, signatures and options of its functions."""
+    return (json.dumps({k: v for k, v in request.items() if k != "text"}, sort_keys=True),)
+
+
+def _compile(missing: dict[str, int], requests: list[dict[str, Any]], names: list[str], cache: KernelCache, opts: Any) -> None:
     work = cache.workspace()
     busy: queue.SimpleQueue[_Worker] = queue.SimpleQueue()
     taken: list[_Worker] = []
@@ -236,6 +244,7 @@ def _compile(missing: dict[str, int], requests: list[dict[str, Any]], cache: Ker
                 if binary is None:
                     raise ToolchainError("the process that compiles Triton code wrote an incomplete binary")
                 cache.put(key, packed, requests[i]["text"])
+                remember(cache, names[i], key, requests[i]["text"], _settings(requests[i]), f"triton {triton_version()}")
                 _loaded[key] = binary
             finally:
                 busy.put(w)
