@@ -9,6 +9,7 @@ from ..fusion.schedule import Launch, Schedule
 from ..lowering.ir import Kernel, walk
 from ..symbolic.expr import as_expr
 from .cpp.dtypes import ctype, storage_size
+from .cpp.extent import open_extent
 from .cpp.layout import numel
 from .cpp.printer import KernelSource, print_kernel
 from .cpp.support import Target
@@ -33,6 +34,9 @@ def generate(schedule: Schedule, opts: Any) -> Generated:
     if index is not None:
         return generate_triton(schedule, opts, index)
     target = host_target(opts)
+    for step in schedule.steps:
+        if isinstance(step, Launch):
+            open_extent(step)
     return generate_kernels(schedule, "c++", target, lambda kernel, key, name: _print(kernel, key, name, target))
 
 
@@ -62,7 +66,7 @@ def generate_kernels(schedule: Schedule, language: str, target: Any, source_of: 
 
 
 def _print(kernel: Kernel, key: str, name: str, target: Target) -> KernelSource:
-    k = (key + repr(kernel.lines) + repr(kernel.origins), name, target)
+    k = (key + repr(kernel.lines) + repr(kernel.origins) + repr(sorted(kernel.hints.items())), name, target)
     source = _printed.get(k)
     if source is None:
         if len(_printed) >= _PRINTED_LIMIT:

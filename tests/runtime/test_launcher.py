@@ -55,7 +55,7 @@ def test_other_ways_to_run_the_same_plan(how, monkeypatch):
 
 def test_plan_is_readable():
     graph = compiled(chain_schedule(10, 1.0, 2.0))
-    assert graph.plan_source.startswith("def run(x):") and "add_constant(x, buf0)" in graph.plan_source
+    assert graph.plan_source.startswith("def run(x):") and "add_constant(x, buf0, 10)" in graph.plan_source
     assert "in0 + " in graph.sources["add_constant"] or "in0_at" in graph.sources["add_constant"]
     assert graph.kernel_stats["add_constant"]["bytes"] == 80 and graph.kernel_stats["add_constant"]["flops"] == 10
 

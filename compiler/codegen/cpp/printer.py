@@ -10,6 +10,7 @@ for each phase its number of items and the estimated picoseconds of one.
 """
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,19 +20,23 @@ from .dtypes import ctype, storage_size
 from .layout import Choices, Layout, StageLoops, chunk_count, merge_axes, numel, plan_layout
 from .prims import Operand, expression, reduce_identity, reduce_update, splat
 from .product import Product, ProductPrinter, find_product, transpose_text
-from .support import SIGNATURE, Support, Target, vector_type
+from .support import SIGNATURE, Support, Target, used_sizes, vector_type
 from .values import LANE_IDS, LEVEL_ITEM, LEVEL_LOOP, LEVEL_TOP, LEVEL_VECTOR, Location, Scope, StageValues, stored
 
 __all__ = ["KernelSource", "print_kernel"]
 
 STACK_BYTES = 64 * 1024              # of local buffers; larger ones are allocated once per call and thread
 FLUSH = 8192                         # elements that one accumulator adds before it is added to a total (accuracy of long sums)
+_IN_CODE = "tc_kernel"
 
 
 @dataclass
 class KernelSource:
     """One kernel's file. `phases`: symbols to run one after the other, each over all of its items; `layout` tells how the
-    loops were chosen, for the report."""
+    loops were chosen, for the report.
+
+    `text` is for readers: it names the kernel and says where it comes from. `code` is what is compiled: the same without that, so that
+    equal loops are one library wherever they stand. `symbol(name)` is what a function of `text` is called in `code`."""
     name: str
     text: str
     phases: list[str]
@@ -39,6 +44,15 @@ class KernelSource:
     checks: list[str]
     choices: dict[str, Any] = field(default_factory=dict)
 
+
+    @property
+    def code(self) -> str:
+        lines = self.text.split("\n")
+        first = next((n for n, line in enumerate(lines) if not line.startswith("//")), 0)
+        return re.sub(rf"\b{re.escape(self.name)}(?=\b|_)", _IN_CODE, "\n".join(lines[first:]))
+
+    def symbol(self, name: str) -> str:
+        return _IN_CODE + name[len(self.name):]
 
 def print_kernel(kernel: Kernel, target: Target, choices: Choices = Choices(), name: str | None = None) -> KernelSource:
     """Print one kernel. Raises InternalError for what the loop IR allows but C++ has no form for (complex numbers)."""
@@ -95,8 +109,7 @@ class _Printer:
             rows += [f"    out[{1 + 2 * i}] = {self._c(items)};", f"    out[{2 + 2 * i}] = {0 if self.layout.serial else self._c(ps)};"]
         if any("tc_" in r for r in rows):
             self.s.index_helpers()
-        sizes = self._size_lines("    ") if any(as_expr(e).symbol_names() for p in phases for e in p) else []
-        return "\n".join([f'extern "C" void {self.name}_plan(const i64 *size, i64 *out) {{', *sizes, *rows, "}", ""])
+        return "\n".join([f'extern "C" void {self.name}_plan(const i64 *size, i64 *out) {{', *used_sizes(self.k.sizes, rows), *rows, "}", ""])
 
     def _c(self, e: Any) -> str:
         return self.scope.index_text(as_expr(e))
@@ -109,9 +122,6 @@ class _Printer:
             const = "const " if n < len(self.k.inputs) and b not in self.k.outputs else ""
             out.append(f"    {const}{t} *{b.name} = ({const}{t} *)buffer[{n}];")
         return out
-
-    def _size_lines(self, ind: str) -> list[str]:
-        return [f"{ind}const i64 {e} = size[{n}];" for n, e in enumerate(self.k.sizes)]
 
     def _param_lines(self) -> list[str]:
         out = []
@@ -143,12 +153,11 @@ class _Printer:
         return out
 
     def _function(self, symbol_name: str, body: list[str]) -> str:
-        head = [f'extern "C" int {symbol_name}{SIGNATURE} {{', *self._pointer_lines(), *self._size_lines("    "), *self._param_lines()]
+        lines = [*self.local_lines, *(f"    {line}" for line in self.top), *body, *(f"    __builtin_free({n});" for n in self.heap)]
+        head = [f'extern "C" int {symbol_name}{SIGNATURE} {{', *self._pointer_lines(), *used_sizes(self.k.sizes, lines), *self._param_lines()]
         if self.k.checks:
             head.append("    int failed = 0;")
-        free = [f"    __builtin_free({n});" for n in self.heap]
-        return "\n".join([*head, *self.local_lines, *(f"    {line}" for line in self.top), *body, *free,
-                          f"    return {'failed' if self.k.checks else '0'};", "}", ""])
+        return "\n".join([*head, *lines, f"    return {'failed' if self.k.checks else '0'};", "}", ""])
 
     # ---- kernels with outer axes, and those without loops
     def _whole(self) -> tuple[str, str, Expr, Expr]:

@@ -19,7 +19,7 @@ from ...lowering.ir import Axis, Buffer, Kernel, Store, Value, indirect_values
 from ...symbolic.expr import ONE, ZERO, as_expr, ceildiv, integer, minimum
 from .dtypes import ctype
 from .layout import numel
-from .support import SIGNATURE, Support, Target
+from .support import SIGNATURE, Support, Target, used_sizes
 from .values import LEVEL_ITEM, LEVEL_LOOP, LEVEL_TOP, LEVEL_VECTOR, Location, Scope, StageValues, stored
 from .vecmath import need_instruction
 
@@ -143,18 +143,19 @@ class ProductPrinter:
         self.s.need("product.pack", _PACK)
         self.s.need("product.tile", _TILE.replace("RUN", str(RUN)))
 
-    def _head(self, symbol_name: str) -> list[str]:
+    def _head(self, symbol_name: str, body: list[str]) -> list[str]:
         out = [f'extern "C" int {symbol_name}{SIGNATURE} {{']
         for n, b in enumerate((*self.k.inputs, *self.k.outputs)):
             t = storage(b)
             const = "const " if n < len(self.k.inputs) and b not in self.k.outputs else ""
             out.append(f"    {const}{t} *{b.name} = ({const}{t} *)buffer[{n}];")
-        out += [f"    const i64 {e} = size[{n}];" for n, e in enumerate(self.k.sizes)]
+        shapes = [f"    const i64 rows = {self._c(self.m)}, columns = {self._c(self.n)}, depth = {self._c(self.depth)};",
+                  f"    const i64 panels = {self._c(self.panels)};"]
+        out += used_sizes(self.k.sizes, [*shapes, *body])
         for n, (p, dtype) in enumerate(self.k.params):
             ct = ctype(dtype)
             out.append(f"    const {ct.scalar} {p} = ({ct.scalar})param[{n}].{'f' if ct.is_float else 'i'};")
-        out += [f"    const i64 rows = {self._c(self.m)}, columns = {self._c(self.n)}, depth = {self._c(self.depth)};",
-                f"    const i64 panels = {self._c(self.panels)};",
+        out += [*shapes,
                 "    const i64 panel_size = (depth * MR + 2 * L - 1) / L * L;       // packing may write up to L elements more than it should",
                 "    float *const packed = (float *)(((u64)scratch + 63) & ~63ull);"]
         return out
@@ -182,7 +183,7 @@ class ProductPrinter:
         address, step = self._at(p.a, ())
         unit = len(p.rows) == 1 and p.a.attr[1].coeff(p.rows[0].symbol.name) is ONE
         decode = self._decode("row", p.rows, "            ")
-        lines = [*self._head(f"{self.name}_pack"), "    for (i64 item = begin; item < end; ++item) {",
+        lines = ["    for (i64 item = begin; item < end; ++item) {",
                  "        const i64 panel = item % panels, batch = item / panels, first = panel * MR;",
                  *self._decode("batch", p.batch, "        "),
                  "        const int used = rows - first < MR ? (int)(rows - first) : MR;",
@@ -191,7 +192,7 @@ class ProductPrinter:
                  f"            row_at[i] = {address};", "        }",
                  "        float *to = packed + item * panel_size;",
                  f"        tc::{'pack_across' if unit else 'pack'}<MR>(row_at, {step}, used, depth, to);", "    }", "    return 0;", "}", ""]
-        return "\n".join(lines)
+        return "\n".join([*self._head(f"{self.name}_pack", lines), *lines])
 
     def _multiply(self) -> str:
         p = self.p
@@ -212,7 +213,7 @@ class ProductPrinter:
         for st in p.stores:
             body += [text for _, text in values.store(st.buffer, st.index, st.value, st.mode, True)]
         needs_row = any(a.symbol.name in text for a in p.rows for text in (*body, *values.lines.get(LEVEL_LOOP, [])))
-        lines = [*self._head(self.name), *(f"    {t}" for t in values.lines.get(LEVEL_TOP, [])),
+        lines = [*(f"    {t}" for t in values.lines.get(LEVEL_TOP, [])),
                  f"    const i64 blocks = {self._c(self.blocks)}, column_panels = {self._c(self.column_panels)};",
                  "    float *const allocated = (float *)__builtin_malloc((depth + 1) * NR * 4 + 64);",
                  "    float *const right = (float *)(((u64)allocated + 63) & ~63ull);",
@@ -246,7 +247,7 @@ class ProductPrinter:
                   "                    if (at + L <= columns) finish(at, sum, tc::All{});",
                   "                    else if (at < columns) finish(at, sum, tc::First{columns - at});",
                   "                }", "            }", "        }", "    }", "    __builtin_free(allocated);", "    return 0;", "}", ""]
-        return "\n".join(lines)
+        return "\n".join([*self._head(self.name, lines), *lines])
 
     def _plan(self) -> str:
         packed = self.batches * self.panels
@@ -256,8 +257,7 @@ class ProductPrinter:
         item_ps = rows * self.depth * max(1, self.nr * 1000 // (6 * self.lanes))
         rows_ = [f"    out[0] = {self._c(scratch)};", f"    out[1] = {self._c(packed)};", f"    out[2] = {self._c(pack_ps)};",
                  f"    out[3] = {self._c(self.batches * self.column_panels * self.blocks)};", f"    out[4] = {self._c(item_ps)};"]
-        sizes = [f"    const i64 {e} = size[{n}];" for n, e in enumerate(self.k.sizes)]
-        return "\n".join([f'extern "C" void {self.name}_plan(const i64 *size, i64 *out) {{', *sizes, *rows_, "}", ""])
+        return "\n".join([f'extern "C" void {self.name}_plan(const i64 *size, i64 *out) {{', *used_sizes(self.k.sizes, rows_), *rows_, "}", ""])
 
 
 def storage(b: Buffer) -> str:

@@ -5,12 +5,13 @@ The lanes of a vector (`L`) are the same for every type in one kernel, so that c
 """
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 
-from ...symbolic.expr import C_HELPERS
+from ...symbolic.expr import C_HELPERS, Expr
 from .dtypes import CType
 
-__all__ = ["Target", "Support", "SIGNATURE"]
+__all__ = ["Target", "Support", "SIGNATURE", "used_sizes"]
 
 SIGNATURE = "(void *const *buffer, const i64 *size, const Scalar *param, char *scratch, i64 begin, i64 end)"   # of generated functions
 
@@ -283,3 +284,9 @@ def vector_type(support: Support, ct: CType) -> str:
     if ct.kind != "bool":
         support.vector(ct.tag)
     return ct.vector
+
+
+def used_sizes(sizes: list[Expr], text: list[str]) -> list[str]:
+    """Declarations of the sizes that these lines use."""
+    words = set(re.findall(r"[A-Za-z_]\w*", "\n".join(text)))
+    return [f"    const i64 {e} = size[{n}];" for n, e in enumerate(sizes) if str(e) in words]

@@ -1,0 +1,72 @@
+"""What is compiled does not depend on names, on where a kernel stands, or on the extent of its outermost loop."""
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import tcompile
+from tcompile.compiler import events
+
+FUNCTIONS = {
+    "pointwise": lambda x: torch.tanh(x) * 2 + x,
+    "softmax": lambda x: torch.softmax(x, -1),
+    "layer norm": lambda x: F.layer_norm(x, (96,)),
+    "product": lambda x: F.gelu(x @ torch.full((96, 80), 0.1)),
+    "transposed": lambda x: x.t() + 1,
+    "flipped": lambda x: x.flip(0) - x,
+    "batched": lambda x: torch.bmm(x.view(-1, 8, 12), x.view(-1, 12, 8)),
+    "whole sum": lambda x: x.sum() + 1,
+    "columns": lambda x: x.sum(0),
+}
+
+
+def compilers(action) -> list[str]:
+    heard: list[str] = []
+    with events.listen(lambda e: heard.append(e.unit) if e.kind == "compile_c" else None):
+        action()
+    return heard
+
+
+@pytest.fixture(autouse=True)
+def cold(monkeypatch, tmp_path):
+    monkeypatch.setenv("TCOMPILE_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr("tcompile.compiler.runtime.kernels._libraries", {})
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_results_at_every_extent(name: str) -> None:
+    f = FUNCTIONS[name]
+    g = tcompile.compile(f, fullgraph=True)
+    for rows in (5, 6, 64, 1, 17, 300):
+        x = torch.randn(rows, 96)
+        torch.testing.assert_close(g(x), f(x), rtol=2e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize("name", ["pointwise", "softmax", "layer norm", "product"])
+def test_promotion_to_a_dynamic_size_starts_no_compiler(name: str) -> None:
+    f = FUNCTIONS[name]
+    g = tcompile.compile(f, fullgraph=True)
+    assert compilers(lambda: g(torch.randn(5, 96)))
+    assert not compilers(lambda: g(torch.randn(6, 96)))
+    assert not compilers(lambda: g(torch.randn(200, 96)))
+
+
+def test_another_batch_and_another_place_start_no_compiler() -> None:
+    first = compilers(lambda: tcompile.compile(lambda x: torch.softmax(x * 2, -1), dynamic=False)(torch.randn(5, 96)))
+    assert len(first) == 1
+
+    def elsewhere(y: torch.Tensor) -> torch.Tensor:
+        """The same loop at another line, beside another kernel."""
+        z = torch.softmax(y * 2, -1)
+        return z
+
+    assert not compilers(lambda: tcompile.compile(elsewhere, dynamic=False)(torch.randn(9, 96)))
+
+
+def test_other_inner_sizes_are_other_kernels() -> None:
+    f = FUNCTIONS["softmax"]
+    assert compilers(lambda: tcompile.compile(f, dynamic=False)(torch.randn(5, 96)))
+    assert compilers(lambda: tcompile.compile(f, dynamic=False)(torch.randn(5, 100)))
+    x = torch.randn(5, 100)
+    torch.testing.assert_close(tcompile.compile(f, dynamic=False)(x), f(x))
