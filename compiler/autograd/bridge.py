@@ -67,7 +67,7 @@ def compile_with_grad(captured: CapturedGraph, opts: Options, compile_aten: Comp
         joint: JointGraph = stages.run("autograd", captured, opts=opts)
     except NoGradient as only:
         with torch.no_grad():
-            aten = stages.run("graph", captured, opts=opts)
+            aten = only.aten if only.aten is not None else stages.run("graph", captured, opts=opts)
             events.emit("aten", graph_module=aten, name=captured.name)
             return _with_views(compile_aten(aten, opts), only.plan)
     except (CannotTrace, DataDependentError, NotImplementedError) as why:
@@ -215,7 +215,7 @@ class GradGraph:
         reads = None
         if self.parted is not None:
             graph, reads = without_unused_inputs(graph)
-        events.emit("aten", graph_module=graph, name=graph.name)
+        events.emit("aten", graph_module=graph, name=graph.name, backward_of=p)
         known = len(env.guards) if env is not None else 0
         with torch.no_grad(), tracing_modes():
             try:

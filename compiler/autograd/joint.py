@@ -11,6 +11,7 @@ from typing import Any, Iterator
 
 import torch
 
+from .. import events
 from ..capture.result import CapturedGraph, GraphInput
 from ..graph.aten import AtenGraph
 from ..graph.functionalize import Functionalizer, NewValue
@@ -18,6 +19,7 @@ from ..graph.higher_order import has_backward
 from ..graph.record import run_nodes
 from ..graph.tensor import TraceTensor, from_meta, recording, tensor_meta
 from ..graph.to_aten import finish
+from .eager_saves import eager_saved_bytes
 from .modes import tracing_modes
 from .outputs import CannotTrace, OutputPlan, plan_outputs
 from .partition import Partition, partition, read_by_backward
@@ -28,11 +30,12 @@ __all__ = ["JointGraph", "CannotTrace", "NoGradient", "joint_graph"]
 
 class NoGradient(Exception):
     """Nothing that the graph computes requires grad: it is compiled like any graph (as under torch.no_grad()). `plan` says which results are
-    views of inputs that require grad: those are taken with gradients recorded."""
+    views of inputs that require grad: those are taken with gradients recorded. `aten` is that graph where the captured one computes gradients
+    itself: only here they are recorded."""
 
-    def __init__(self, plan: OutputPlan):
+    def __init__(self, plan: OutputPlan, aten: AtenGraph | None = None):
         super().__init__()
-        self.plan = plan
+        self.plan, self.aten = plan, aten
 
 
 @dataclass
@@ -65,7 +68,7 @@ def joint_graph(captured: CapturedGraph, opts: Any) -> JointGraph:
         except _LeafWritten:
             return _joint_graph(captured, opts, leaves=False)
     except NoGradient as known:
-        raise NoGradient(None if known.aten is None else finish(known.aten, opts)) from None
+        raise NoGradient(known.plan, None if known.aten is None else finish(known.aten, opts)) from None
 
 
 class _LeafWritten(Exception):
@@ -85,7 +88,8 @@ def _joint_graph(captured: CapturedGraph, opts: Any, leaves: bool) -> JointGraph
             raise CannotTrace("a tensor that requires grad is part of the graph without being an input")
         plan = plan_outputs(f, inputs, result)
         if not plan.tensors:
-            raise NoGradient(plan)
+            whole = has_backward(captured.graph_module.graph)
+            raise NoGradient(plan, f.finish(result, captured.inputs, captured.name) if whole else None)
         tangents, specs = [], list(captured.inputs)
         for k, t in enumerate(plan.tensors):
             meta = tensor_meta(t)
@@ -99,6 +103,8 @@ def _joint_graph(captured: CapturedGraph, opts: Any, leaves: bool) -> JointGraph
         leaves_of = [t for t in sources if t is not None]
         reach = [_reached(t, leaves_of) for t in plan.tensors]
         groups = independent_parts(plan.tensors, reach)
+        hints = captured.env.hints if captured.env is not None else {}
+        eager_bytes = eager_saved_bytes(f, plan.tensors, hints) if events.heard() else None
         with _backward_modes():
             try:
                 grads = torch.autograd.grad(plan.tensors, leaves_of, tangents, allow_unused=True)
@@ -119,6 +125,7 @@ def _joint_graph(captured: CapturedGraph, opts: Any, leaves: bool) -> JointGraph
     fragile = {i for i, t in enumerate(inputs) if isinstance(t, torch.Tensor) and i not in read and
                not _is_parameter(t, captured.example_inputs[i:i + 1])}
     parts = partition(joint, len(captured.inputs), n_out, written, fragile, opts)
+    parts.eager_bytes = eager_bytes
     return JointGraph(parts, n_out, plan, [i for _, i, _ in kept], [frozenset(at[j] for j in r if j in at) for r in reach], joint, groups)
 
 

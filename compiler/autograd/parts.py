@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any, Iterable, Sequence
 import torch
 import torch.fx
 
+from ..graph.history import history, saves_tensors
+
 if TYPE_CHECKING:
     from .bridge import GradGraph
     from .partition import Partition
 
 __all__ = ["Group", "Part", "PartedCall", "independent_parts"]
-
-_saves: dict[type, bool] = {}            # class of autograd nodes -> whether its nodes save tensors
 
 
 @dataclass
@@ -42,35 +42,14 @@ def independent_parts(outputs: Sequence[torch.Tensor], reach: Sequence[Any]) -> 
             k = group[k]
         return k
     for k, t in enumerate(outputs):
-        for node in _history(t):
-            if _saves_tensors(node):
+        for node in history(t):
+            if saves_tensors(node):
                 saving.add(k)
                 group[find(k)] = find(owner.setdefault(node, k))
     found: dict[Any, list[int]] = {}
     for k in range(len(outputs)):
         found.setdefault(find(k) if k in saving else reach[k], []).append(k)
     return [Group(ks, ks[0] in saving) for ks in sorted(found.values())]
-
-
-def _history(t: torch.Tensor) -> set[Any]:
-    seen: set[Any] = {t.grad_fn} - {None}
-    todo = list(seen)
-    while todo:
-        for node, _ in todo.pop().next_functions:
-            if node is not None and node not in seen:
-                seen.add(node)
-                todo.append(node)
-    return seen
-
-
-def _saves_tensors(node: Any) -> bool:
-    kind = type(node)
-    if kind not in _saves:
-        names = dir(kind)
-        # nodes of autograd.Functions, and writes through views, which hold a node of their own, do not say: taken to save
-        _saves[kind] = kind.__name__ != "AccumulateGrad" and (
-            any(n.startswith("_raw_saved_") for n in names) or "saved_tensors" in names or kind.__name__ == "CopySlices")
-    return _saves[kind]
 
 
 @dataclass

@@ -21,6 +21,7 @@ from .effects import Effect
 from .exceptions import traceback_at
 from .generators import InlineGenerator, PythonIterator
 from .signals import Unrebuildable
+from .training import freed_result, without_history
 from .world import ATOMS, BOUND_NATIVE, IMMUTABLE, MISSING, TraceTensor, is_numpy_constant, native_owner
 
 if TYPE_CHECKING:
@@ -186,6 +187,8 @@ class EntryWriter:
         real = world.reals.get(id(v))
         if real is not None:
             return self.load(world.sources[id(real)])
+        if self.machine.passes.has_freed(v):
+            return self._made.get(id(v)) or self.assign(v, f"{self.constant(freed_result)}({self._output(without_history(self.machine, v))})")
         return self._output(v)
 
     def _output(self, v: Any) -> str:

@@ -19,6 +19,7 @@ from .graph_builder import GraphBuilder
 from .inline_policy import is_trusted_module
 from .locations import Position
 from .signals import Break, Raised, Skip
+from .training import BackwardPasses
 from .world import ATOMS, MISSING, World
 
 __all__ = ["Machine", "StopAt", "RETURN", "YIELD", "HANDLERS", "handler"]
@@ -72,6 +73,7 @@ class Machine:
         self.world = World(self, opts)
         self.graph = GraphBuilder(self)
         self.effects = EffectLog(self)
+        self.passes = BackwardPasses()
         self.frames: list[Frame] = []
         self.handled: BaseException | None = None
         self.stops: dict[int, Any] = {}              # instruction index of the root frame -> reason
@@ -96,6 +98,7 @@ class Machine:
                       world.cell_contents, world.scalars, self.effects.entries, self.graph.keep, self.frames, self.trails):
             table.clear()
         self.handled = None
+        self.passes.freed.clear()
         self.graph.examples = []
         location = self.env.location
         self.env.locate = lambda: location

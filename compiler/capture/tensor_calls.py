@@ -31,7 +31,7 @@ _METADATA_METHODS = frozenset(("size", "dim", "ndimension", "numel", "nelement",
                                "has_names", "__len__", "dim_order", "is_shared", "is_pinned", "is_set_to", "sparse_dim", "dense_dim", "__hash__"))
 _BREAK_METHODS: dict[str, str] = {
     "item": "item", "tolist": "tolist", "numpy": "numpy", "__array__": "numpy", "__bool__": "data_dependent_branch", "__int__": "item",
-    "__float__": "item", "__index__": "item", "__complex__": "item", "backward": "backward", "data_ptr": "tensor_metadata",
+    "__float__": "item", "__index__": "item", "__complex__": "item", "data_ptr": "tensor_metadata",
     "register_hook": "tensor_attribute", "register_post_accumulate_grad_hook": "tensor_attribute", "retain_grad": "tensor_attribute",
     "storage": "tensor_metadata", "untyped_storage": "tensor_metadata", "__dlpack__": "tensor_metadata", "resize_": "tensor_attribute",
     "resize_as_": "tensor_attribute", "set_": "tensor_attribute", "share_memory_": "tensor_attribute", "apply_": "unsupported",
@@ -43,6 +43,7 @@ _BREAK_METHODS: dict[str, str] = {
     "to_sparse": "unsupported", "record_stream": "unsupported", "__contains__": "data_dependent_branch", "equal": "data_dependent_branch",
     "allclose": "data_dependent_branch",
 }
+METHODS: dict[str, Callable] = {}           # methods that other modules of capture do: handler(machine, tensor, *args, **kwargs)
 _INPLACE_OPERATORS = frozenset((operator.iadd, operator.isub, operator.imul, operator.itruediv, operator.ifloordiv, operator.imod, operator.ipow,
                                 operator.imatmul, operator.iand, operator.ior, operator.ixor, operator.ilshift, operator.irshift, operator.setitem))
 _BREAK_FUNCTIONS: dict[Any, str] = {torch.nonzero: "data_dependent_shape", torch.unique: "data_dependent_shape", torch.equal: "data_dependent_branch",
@@ -165,6 +166,8 @@ def call_method(m: Machine, obj: TraceTensor, name: str, args: list, kwargs: dic
     kind = _BREAK_METHODS.get(name)
     if kind is not None:
         raise Break(kind)
+    if name in METHODS:
+        return METHODS[name](m, obj, *args, **kwargs)
     args = [m.deep_plain(a) for a in args]
     kwargs = {k: m.deep_plain(v) for k, v in kwargs.items()}
     if scalars.holds_float(args) or scalars.holds_float(kwargs.values()):
@@ -245,9 +248,9 @@ def set_attribute(m: Machine, t: TraceTensor, name: str, value: Any) -> None:
     if name == "requires_grad" and t.requires_grad == value:
         return
     real = world.reals.get(id(t))
-    if name == "grad" and value is None and real is not None:
-        world.pending.setdefault(id(t), {})["grad"] = None
-        m.effects.set_attribute(real, "grad", None)
+    if name == "grad" and real is not None and (value is None or _fits_as_gradient(t, value)):
+        world.pending.setdefault(id(t), {})["grad"] = value
+        m.effects.set_attribute(real, "grad", value)
         return
     if name in ("data", "grad", "requires_grad", "names") or name in _METADATA or hasattr(torch.Tensor, name):
         raise Break("tensor_attribute", f"the attribute {name} of a tensor is set")
@@ -255,6 +258,12 @@ def set_attribute(m: Machine, t: TraceTensor, name: str, value: Any) -> None:
         raise Break("tensor_attribute", f"an attribute {name} is put on a tensor made inside")
     world.pending.setdefault(id(t), {})[name] = value
     m.effects.set_attribute(real, name, value)
+
+
+def _fits_as_gradient(t: TraceTensor, value: Any) -> bool:
+    """Whether torch takes a tensor as the gradient of another without a word."""
+    return isinstance(value, TraceTensor) and t.requires_grad and (value.shape, value.dtype, value.device) == (t.shape, t.dtype, t.device) and \
+        value.grad_fn is None and value is not t
 
 
 # --- factories

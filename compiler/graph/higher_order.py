@@ -7,7 +7,8 @@ trace raises NotImplementedError, and the graph runs by torch's own kernels.
 """
 from __future__ import annotations
 
-from typing import Any, Callable, Sequence
+from contextlib import contextmanager
+from typing import Any, Callable, Iterator, Sequence
 
 import torch
 import torch.utils._pytree as pytree
@@ -15,7 +16,8 @@ from torch.autograd.function import once_differentiable
 
 from .tensor import TraceTensor
 
-__all__ = ["HigherOrderCall", "AutogradFunctionCall", "CheckpointCall", "CondCall", "WhileLoopCall", "ScanCall", "TransformCall"]
+__all__ = ["HigherOrderCall", "AutogradFunctionCall", "CheckpointCall", "BackwardCall", "CondCall", "WhileLoopCall", "ScanCall",
+           "TransformCall", "has_backward", "in_this_thread"]
 
 _LONGEST = 64          # iterations of a scan that are traced one by one
 
@@ -104,6 +106,40 @@ class CheckpointCall(HigherOrderCall):
             return tuple(self.bodies["body"](*inputs))
         from torch.utils.checkpoint import checkpoint
         return tuple(checkpoint(self.bodies["body"], *inputs, use_reentrant=self.reentrant, preserve_rng_state=self.preserve_rng_state))
+
+
+# --- backward passes
+@contextmanager
+def in_this_thread() -> Iterator[None]:
+    """Backward formulas of tensors on a GPU would run in a thread of autograd's, where nothing is recorded."""
+    with torch.autograd.set_multithreading_enabled(False):
+        yield
+
+
+class BackwardCall(HigherOrderCall):
+    """torch.autograd.grad(roots, inputs, gradients). Arguments: the roots, the gradients that there are of them, the inputs.
+
+    has_gradient   per root, whether its gradient is among the arguments
+    retain, create, allow_unused   as torch.autograd.grad has them
+    """
+    kind = "backward"
+
+    def __init__(self, n_roots: int, has_gradient: Sequence[bool], retain: bool, create: bool, allow_unused: bool):
+        super().__init__("backward", {})
+        self.n_roots, self.has_gradient = n_roots, tuple(has_gradient)
+        self.retain, self.create, self.allow_unused = retain, create, allow_unused
+
+    def __call__(self, *values: Any) -> tuple:
+        n, k = self.n_roots, sum(self.has_gradient)
+        roots, given, inputs = values[:n], iter(values[n:n + k]), values[n + k:]
+        gradients = [next(given) if has else None for has in self.has_gradient]
+        with in_this_thread():
+            return torch.autograd.grad(roots, inputs, gradients, retain_graph=self.retain, create_graph=self.create, allow_unused=self.allow_unused)
+
+
+def has_backward(graph: torch.fx.Graph) -> bool:
+    """Whether a captured graph computes gradients itself."""
+    return any(isinstance(n.target, BackwardCall) for n in graph.nodes)
 
 
 # --- control flow

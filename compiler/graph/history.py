@@ -1,0 +1,33 @@
+"""What autograd's own graph says of a traced tensor."""
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+__all__ = ["history", "saves_tensors"]
+
+_saves: dict[type, bool] = {}            # class of autograd nodes -> whether its nodes save tensors
+
+
+def history(t: torch.Tensor) -> set[Any]:
+    """The autograd nodes that a tensor was computed by."""
+    seen: set[Any] = {t.grad_fn} - {None}
+    todo = list(seen)
+    while todo:
+        for node, _ in todo.pop().next_functions:
+            if node is not None and node not in seen:
+                seen.add(node)
+                todo.append(node)
+    return seen
+
+
+def saves_tensors(node: Any) -> bool:
+    """Whether a node keeps tensors for its backward pass, which frees them: a second pass through it is an error."""
+    kind = type(node)
+    if kind not in _saves:
+        names = dir(kind)
+        # nodes of autograd.Functions, and writes through views, which hold a node of their own, do not say: taken to save
+        _saves[kind] = kind.__name__ != "AccumulateGrad" and (
+            any(n.startswith("_raw_saved_") for n in names) or "saved_tensors" in names or kind.__name__ == "CopySlices")
+    return _saves[kind]
