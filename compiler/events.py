@@ -6,7 +6,7 @@ context variable), so that two threads that compile at once do not mix their rep
 Kinds and their facts (what listeners may rely on):
   stage         name, phase "begin"|"end", seconds (end), frame
   capture_begin frame (qualified name), file, line, code          capture_end  result (CaptureResult)
-  graph         graph (CapturedGraph), frame                  aten         graph_module, name
+  graph         graph (CapturedGraph), frame                  aten         graph_module, name, backward_of (its Partition)
   pass          name, point, seconds, before, after (operations), removed, added (texts of nodes)
   break         brk (GraphBreak)                              skip         frame, reason
   partition     name, partition (autograd.partition.Partition): what forward keeps for backward, what is computed again

@@ -22,7 +22,7 @@ from ..raising import node_may_raise
 from ..symbolic.expr import Expr, symbol
 from .mincut import INF, min_node_cut
 
-__all__ = ["Partition", "partition", "read_by_backward"]
+__all__ = ["Partition", "Value", "bytes_of", "partition", "read_by_backward"]
 
 _FREE = 0            # weight of a value that lives anyway
 
@@ -34,14 +34,20 @@ class Partition:
     saved_inputs   forward input index for each saved value that is an input itself (kept as it is, not returned)
     saved          what forward returns for backward, inputs apart
     symbols        names of the size symbols that backward takes as ints
-    recomputed     names of forward values that backward computes again
+    recomputed     forward values that backward computes again
+    read_bytes     what would be kept if nothing were computed again: all that backward's operators read of forward, inputs apart
+    eager_bytes    what eager autograd's operators keep for backward, inputs apart; None where nobody asked
+    budget         activation_memory_budget that the cut was made for
     """
     forward: AtenGraph
     backward: AtenGraph
     saved_inputs: list[int]
-    saved: list[Saved]
+    saved: list[Value]
     symbols: list[str]
-    recomputed: list[str]
+    recomputed: list[Value]
+    read_bytes: int
+    budget: float
+    eager_bytes: int | None = None
 
     @property
     def saved_bytes(self) -> int:
@@ -50,14 +56,23 @@ class Partition:
 
 
 @dataclass
-class Saved:
-    """A value that forward keeps for backward."""
+class Value:
+    """A value of the forward graph that backward needs. kind: "result" (the caller gets it as well), "copy" (of an input that the caller may
+    change before backward), "random" (drawn, so that it cannot be computed again), "activation"."""
     name: str
     op: str
+    kind: str
     shape: tuple
     dtype: str
     bytes: int           # at the hints
     module: str
+    stack: list
+
+    @classmethod
+    def of(cls, n: torch.fx.Node, kind: str, hints: dict[str, int]) -> Value:
+        m = n.meta["val"]
+        return cls(n.name, _op_name(n), kind, m.shape, str(m.dtype).removeprefix("torch."), _bytes(n, hints), n.meta.get("module", ""),
+                   n.meta.get("stack") or [])
 
 
 def partition(joint: AtenGraph, n_inputs: int, n_outputs: int, written: Iterable[int] = (), fragile: Iterable[int] = (),
@@ -80,7 +95,8 @@ def partition(joint: AtenGraph, n_inputs: int, n_outputs: int, written: Iterable
 
     written, fragile = {i for i, _ in joint.mutation_slots} | set(written), set(fragile)
     cut = partial(_cut, joint, primals, readers, needs_tangent, needed, written, fragile)
-    saved = within_budget(cut, opts.get("activation_memory_budget", 1.0) if opts is not None else 1.0, joint)
+    budget = float(opts.get("activation_memory_budget", 1.0)) if opts is not None else 1.0
+    saved = within_budget(cut, budget, joint)
     copies = _copies(joint, [n for n in saved if n.op == "placeholder" and primals.index(n) in fragile])
     saved = [copies.get(n, n) for n in saved]
     recomputed = _recomputed(readers, saved, needs_tangent)
@@ -91,9 +107,27 @@ def partition(joint: AtenGraph, n_inputs: int, n_outputs: int, written: Iterable
     backward = _backward(joint, saved, tangents, sizes, readers, recomputed, n_outputs, {c: n for n, c in copies.items()})
     hints = joint.env.hints if joint.env is not None else {}
     index = {n: i for i, n in enumerate(primals)}
-    kept = [Saved(n.name, _op_name(n), n.meta["val"].shape, str(n.meta["val"].dtype).removeprefix("torch."), _bytes(n, hints),
-                  n.meta.get("module", "")) for n in saved if n.op != "placeholder"]
-    return Partition(forward, backward, [index[n] for n in saved if n.op == "placeholder"], kept, sizes, [n.name for n in recomputed])
+    given = {results[s] for s in forward_slots}
+
+    def kind(n: torch.fx.Node) -> str:
+        return "copy" if n in made else "result" if n in given else "random" if _random(n) else "activation"
+    made = set(copies.values())
+    kept = [Value.of(n, kind(n), hints) for n in saved if n.op != "placeholder"]
+    again = [Value.of(n, "activation", hints) for n in recomputed if isinstance(n.meta.get("val"), TensorMeta)]
+    read = {i for r in readers for i in (r.all_input_nodes if r in needs_tangent else [r])} - needs_tangent
+    read_bytes = sum(_bytes(n, hints) for n in {_owner(n) for n in read} if n.op == "call_function")
+    return Partition(forward, backward, [index[n] for n in saved if n.op == "placeholder"], kept, sizes, again, read_bytes, budget)
+
+
+def _random(n: Any) -> bool:
+    return isinstance(n.target, torch._ops.OpOverload) and torch.Tag.nondeterministic_seeded in n.target.tags
+
+
+def _owner(n: torch.fx.Node) -> torch.fx.Node:
+    """The value whose memory a view looks at."""
+    while n.op == "call_function" and _is_view(n.target):
+        n = n.all_input_nodes[0]
+    return n
 
 
 def _op_name(n: Any) -> str:
@@ -131,10 +165,10 @@ def _ancestors(ends: Iterable[torch.fx.Node]) -> set[torch.fx.Node]:
 
 def _bytes(n: torch.fx.Node, hints: dict[str, int]) -> int:
     m = n.meta.get("val")
-    return _bytes_of(m, hints) if isinstance(m, TensorMeta) else 0
+    return bytes_of(m, hints) if isinstance(m, TensorMeta) else 0
 
 
-def _bytes_of(m: TensorMeta, hints: dict[str, int]) -> int:
+def bytes_of(m: TensorMeta, hints: dict[str, int]) -> int:
     total = m.dtype.itemsize
     for s in m.shape:
         total *= s if isinstance(s, int) else s.eval(hints)
@@ -230,7 +264,7 @@ def _effort(n: Any, hints: dict[str, int]) -> float:
     name = n.target._schema.name.partition("::")[2]
     sizes = [_bytes(x, hints) // x.meta["val"].dtype.itemsize for x in n.all_input_nodes if isinstance(x.meta.get("val"), TensorMeta)]
     val = n.meta.get("val")
-    out = max((_bytes_of(v, hints) // v.dtype.itemsize for v in (val if isinstance(val, tuple) else (val,)) if isinstance(v, TensorMeta)), default=1)
+    out = max((bytes_of(v, hints) // v.dtype.itemsize for v in (val if isinstance(val, tuple) else (val,)) if isinstance(v, TensorMeta)), default=1)
     if name in ("mm", "bmm", "addmm", "baddbmm") or "convolution" in name or "attention" in name:
         a, b = (sorted(sizes)[-2:] + [1, 1])[:2] if len(sizes) > 1 else (out, out)
         return 2.0 * (float(a) * float(b) * out) ** 0.5                # m*k x k*n -> m*n: the root of the product is m*k*n

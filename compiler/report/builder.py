@@ -27,7 +27,7 @@ from .bytecode import bytecode_text
 from .labels import cell_number, label
 from .report import CompileReport
 from .payload import renumber
-from .plan import plan_facts
+from .plan import partition_facts, plan_facts
 from .words import expected_text, failure_subject, failure_words, guard_class, guard_text, short
 
 __all__ = ["ReportBuilder", "record"]
@@ -73,6 +73,7 @@ class ReportBuilder:
         self._guards: list[tuple[int, Any]] = []  # (entry, Guard)
         self._seen_breaks: dict[tuple, int] = {}
         self._captured: list[Any] = []  # per graph: CapturedGraph
+        self._partitions: dict[int, tuple[Any, int]] = {}  # by id: the partition, and its place in the report
         self._lowered: list[Any] = []  # per graph: AtenGraph
         self._pending_breaks: list[int] = []
         self._costs: dict[int, GuardCost] = {}  # by entry
@@ -183,8 +184,16 @@ class ReportBuilder:
             facts = {k: e.facts[k] for k in ("name", "point", "seconds", "before", "after", "removed", "added", "more")}
             self.r.graphs[-1].passes.append(s.GraphPass(**facts))
 
+    def _on_partition(self, e: events.Event) -> None:
+        graph = len(self.r.graphs) - 1 if self.r.graphs and self._lowered[-1] is None else len(self.r.graphs)
+        self._partitions[id(e.partition)] = (e.partition, len(self.r.partitions))  # kept, so that its id stays its own
+        self.r.partitions.append(partition_facts(e.partition, graph))
+
     def _on_aten(self, e: events.Event) -> None:
         name = str(e.facts.get("name") or "")
+        _, part = self._partitions.get(id(e.facts.get("backward_of")), (None, None))
+        if part is not None:
+            self.r.partitions[part].backward.append(len(self.r.graphs))
         if not self.r.graphs or self._lowered[-1] is not None:  # a backward graph, or one that somebody else captured
             frame, entry = (
                 (self.r.graphs[-1].frame, self.r.graphs[-1].entry) if self.r.graphs else (self._current, None)
@@ -497,6 +506,7 @@ class ReportBuilder:
             self._lowered.append(None)
             self.r.externs += [replace(x, graph=graph) for x in old.externs if x.graph == e.graph]
             self.r.memory += [replace(m, graph=graph) for m in old.memory if m.graph == e.graph]
+            self.r.partitions += [replace(p, graph=graph, backward=[]) for p in old.partitions if p.graph == e.graph]
         self.r.entries.append(replace(e, frame=frame, graph=graph, breaks=breaks, hits=hits, seconds=0.0))
         self._entries.append(None)
         self.r.frames[frame].entries.append(number)
@@ -509,6 +519,7 @@ class ReportBuilder:
         known = [(e.meta, n) for n, e in enumerate(self._entries) if getattr(e, "meta", None) is not None]
         self._entries = [None] * len(self._entries)
         self._captured, self._lowered = [None] * len(self._captured), [None] * len(self._lowered)
+        self._partitions.clear()
         self._results.clear()
         self._guards.clear()
         self._released = True

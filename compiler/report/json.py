@@ -144,6 +144,7 @@ def _cuts(body: dict[str, Any]):
     yield "what graph passes changed", *_spread(field_cut(body["graphs"], "passes", []), why)
     yield "bytecode", *_spread(field_cut(body["frames"], "bytecode", ""), why)
     yield "single timing samples", *_spread(field_cut(engines, "samples", []), why)
+    yield "values that backward computes again", *_spread(field_cut(body["partitions"], "recomputed", []), why)
     yield "memory plan buffers", *_spread(field_cut(body["memory"], "buffers", []), why)
     yield (
         "captured graphs (the lowered ones are kept)",
@@ -163,6 +164,7 @@ def _cuts(body: dict[str, Any]):
         "frames",
         "kernels",
         "graphs",
+        "partitions",
         "externs",
         "cache",
         "marks",
@@ -173,6 +175,7 @@ def _cuts(body: dict[str, Any]):
         "fallbacks",
     ):
         yield name, *_spread(tail_cut(name, 40), why)
+    yield "values kept for backward", *_spread(field_cut(body["partitions"], "saved", []), why)
     yield "kernel sources", *_spread(field_cut(body["kernels"], "source", ""), why)
     yield "autotune trials", *_spread(field_cut([*body["kernels"], *body["autotune"]], "trials", []), why)
     yield (

@@ -4,9 +4,31 @@ from __future__ import annotations
 
 from typing import Any
 
-from .schema import MemoryBuffer
+from .graphs import own_line
+from .labels import label
+from .schema import MemoryBuffer, Partition, PartitionValue
 
-__all__ = ["plan_facts"]
+__all__ = ["partition_facts", "plan_facts"]
+
+
+def partition_facts(p: Any, graph: int | None) -> Partition:
+    """An autograd.partition.Partition as the report tells it."""
+
+    def value(v: Any) -> PartitionValue:
+        file, line = own_line(v.stack)
+        shape = [n if type(n) is int else str(n) for n in v.shape]
+        return PartitionValue(v.name, v.op, v.kind, shape, v.dtype, v.bytes, v.module, label(file) if file else "", line)
+
+    return Partition(
+        graph,
+        saved_bytes=p.saved_bytes,
+        read_bytes=p.read_bytes,
+        eager_bytes=p.eager_bytes,
+        budget=p.budget,
+        saved=sorted(map(value, p.saved), key=lambda v: -v.bytes),
+        recomputed=[value(v) for v in p.recomputed],
+        inputs=[p.forward.inputs[i].name for i in p.saved_inputs],
+    )
 
 
 def plan_facts(schedule: Any) -> dict[str, Any]:

@@ -44,6 +44,7 @@ class CompileReport:
     frames: list[s.Frame] = field(default_factory=list)
     entries: list[s.Entry] = field(default_factory=list)
     graphs: list[s.Graph] = field(default_factory=list)
+    partitions: list[s.Partition] = field(default_factory=list)
     graph_breaks: list[s.Break] = field(default_factory=list)
     guards: list[s.GuardRow] = field(default_factory=list)
     recompiles: list[s.Recompile] = field(default_factory=list)

@@ -26,6 +26,8 @@ __all__ = [
     "Symbol",
     "GraphPass",
     "Graph",
+    "PartitionValue",
+    "Partition",
     "Break",
     "GuardRow",
     "Recompile",
@@ -208,6 +210,38 @@ class Graph:
     ran: str = "compiled"  # "compiled" | "eager": by torch's kernels one by one, for a reason that `fallbacks` has
     graph_module: Any = field(default=None, repr=False, compare=False)  # live torch.fx.GraphModule, not in the JSON
     aten: Any = field(default=None, repr=False, compare=False)  # live torch.fx.GraphModule or Graph, not in the JSON
+
+
+@dataclass
+class PartitionValue:
+    """A value of the forward graph that backward needs: kept, or computed again. `name` is its node in the lowered forward graph (of a kept
+    one) or backward graph (of one computed again)."""
+
+    name: str
+    op: str
+    kind: str = "activation"  # "activation" | "result": the caller gets it too | "random": drawn | "copy": of an input
+    shape: list | None = None  # ints, and size expressions as text
+    dtype: str = ""
+    bytes: int = 0  # at the sizes of the first call
+    module: str = ""
+    file: str = ""
+    line: int | None = None
+
+
+@dataclass
+class Partition:
+    """What a forward graph keeps for its backward graph, and what backward computes again instead. Bytes are at the sizes of the first call
+    and leave the graph's inputs out: parameters and arguments live anyway."""
+
+    graph: int | None = None  # the forward graph, in report.graphs
+    backward: list[int] = field(default_factory=list)  # backward graphs compiled so far, in report.graphs
+    saved_bytes: int = 0
+    read_bytes: int = 0  # what would be kept if nothing were computed again
+    eager_bytes: int | None = None  # what eager autograd keeps
+    budget: float = 1.0  # activation_memory_budget; below 1 dear operators are computed again as well
+    saved: list[PartitionValue] = field(default_factory=list)  # largest first
+    recomputed: list[PartitionValue] = field(default_factory=list)  # in the order of the graph
+    inputs: list[str] = field(default_factory=list)  # inputs of the forward graph that backward reads as they are
 
 
 @dataclass

@@ -57,6 +57,7 @@ def render(r: Any) -> str:
         ("Recompiles", _recompiles(r)),
         ("Functions", _frames(r)),
         ("Graphs", _graphs(r)),
+        ("Kept for backward", _partitions(r)),
         ("Guards", _guards(r)),
         ("Kernels", _kernels(r)),
         ("Library calls", _externs(r)),
@@ -186,6 +187,24 @@ def _graphs(r: Any) -> list[str]:
             for g in r.graphs
         ]
     )
+
+
+def _partitions(r: Any) -> list[str]:
+    """What each forward graph keeps for backward, the largest values first."""
+    out = []
+    for p in r.partitions:
+        name = r.graphs[p.graph].name if p.graph is not None and p.graph < len(r.graphs) else "?"
+        eager = f"; eager keeps {size(p.eager_bytes)}" if p.eager_bytes is not None else ""
+        budget = f"; memory budget {p.budget:g}" if p.budget < 1 else ""
+        out.append(
+            f"  {name}: {size(p.saved_bytes)} in {plural(len(p.saved), 'value')}, {plural(len(p.recomputed), 'value')} computed again "
+            f"(without that {size(p.read_bytes)}){eager}{budget}"
+        )
+        rows = [[v.name, v.op, size(v.bytes), f"{v.dtype}{v.shape}", v.kind, v.module] for v in p.saved[:8]]
+        out += ["  " + line for line in table(rows, right=(2,))]
+        if len(p.saved) > 8:
+            out.append(f"    … and {len(p.saved) - 8} more")
+    return out
 
 
 def _guards(r: Any) -> list[str]:

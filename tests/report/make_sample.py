@@ -278,6 +278,22 @@ def sample() -> CompileReport:
         ),
         s.Graph("graph_1", 1, 2, ["h"], 1, 6, encode(torch_tail), encode(tail), [symbol], [], [2]),
     ]
+    r.partitions = [
+        s.Partition(
+            0,
+            [],
+            8_192,
+            24_576,
+            20_480,
+            1.0,
+            [
+                s.PartitionValue("tanh_1", "aten.tanh.default", "activation", ["s0", 64], "float32", 4096, "layers.1", "In[4]", 5),
+                s.PartitionValue("tanh_2", "aten.tanh.default", "result", ["s0", 64], "float32", 4096, "layers.2", "In[4]", 5),
+            ],
+            [s.PartitionValue("mul", "aten.mul.Tensor", "activation", ["s0", 64], "float32", 4096, "", "In[4]", 6)],
+            ["x", "w", "layers_1_weight", "layers_2_weight"],
+        )
+    ]
     r.graph_breaks = [
         s.Break(
             "item",

@@ -1,0 +1,43 @@
+"""What eager autograd keeps for backward, in bytes: the figure that a partition is compared with.
+
+Read off the autograd nodes of the traced graph before backward runs: each `_saved_*` attribute that is a tensor keeps that tensor's memory,
+once however many nodes keep it. Memory of the graph's inputs lives anyway and is not counted.
+"""
+from __future__ import annotations
+
+from typing import Any, Iterable
+
+import torch
+
+from ..graph.functionalize import Functionalizer
+from ..graph.history import history
+from .partition import bytes_of
+
+__all__ = ["eager_saved_bytes"]
+
+_saved_names: dict[type, tuple[str, ...]] = {}
+
+
+def eager_saved_bytes(f: Functionalizer, outputs: Iterable[torch.Tensor], hints: dict[str, int]) -> int:
+    """Bytes of memory, at the hints, that the nodes behind `outputs` keep."""
+    kept: dict[int, int] = {}                                  # memory -> its bytes
+    for node in set().union(*map(history, outputs)):
+        for t in _saved_tensors(node):
+            a = f.aliases.get(id(t))
+            if a is not None and a.memory.root is not None and a.memory.input is None and not a.memory.constant:
+                kept[id(a.memory)] = bytes_of(a.memory.root.meta, hints)
+    return sum(kept.values())
+
+
+def _saved_tensors(node: Any) -> list[torch.Tensor]:
+    kind = type(node)
+    if kind not in _saved_names:
+        _saved_names[kind] = tuple(n for n in dir(kind) if n.startswith("_saved_") or n == "saved_tensors")
+    out: list[torch.Tensor] = []
+    for name in _saved_names[kind]:
+        try:
+            value = getattr(node, name)
+        except RuntimeError:                                   # changed in place since: backward, if it runs, will say so
+            continue
+        out += [t for t in (value if isinstance(value, (tuple, list)) else (value,)) if isinstance(t, torch.Tensor)]
+    return out

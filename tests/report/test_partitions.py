@@ -1,0 +1,56 @@
+"""What a report says of forward and backward: what is kept, what is computed again."""
+
+import tcompile
+import torch
+import torch.nn as nn
+
+from tcompile.compiler.report import CompileReport
+
+
+def training_report(**options) -> CompileReport:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.LayerNorm(32), nn.Dropout(0.1), nn.Linear(32, 10))
+
+    def loss(x, t):
+        return nn.functional.cross_entropy(model(x), t)
+
+    return tcompile.explain(loss, **options)(torch.randn(8, 16), torch.randint(0, 10, (8,)))
+
+
+def test_kept_values_are_told_with_their_bytes():
+    r = training_report()
+    (p,) = r.partitions
+    assert p.graph == 0 and p.budget == 1.0
+    assert p.saved_bytes == sum(v.bytes for v in p.saved) > 0
+    assert [v.bytes for v in p.saved] == sorted((v.bytes for v in p.saved), reverse=True)
+    product = p.saved[0]
+    assert (product.op, product.shape, product.dtype, product.bytes, product.kind) == ("aten.addmm.default", [8, 32], "float32", 1024, "activation")
+    assert {v.name for v in p.saved} <= {n.name for n in r.graphs[0].lowered.nodes()}
+    assert any(v.op == "aten.erf.default" for v in p.recomputed), "GELU is computed again"
+    # eager: both layers' inputs, GELU's, LayerNorm's and its statistics, the mask as floats, the logarithms; nothing of them is an input
+    assert p.saved_bytes < p.eager_bytes and p.saved_bytes < p.read_bytes
+    assert len(p.inputs) >= 2 and set(p.inputs) <= set(r.graphs[0].inputs)
+    assert "Kept for backward" in str(r)
+    assert CompileReport.from_json(r.to_json()).partitions == r.partitions
+
+
+def test_a_memory_budget_is_told():
+    r = training_report(options={"activation_memory_budget": 0.5})
+    assert r.partitions[0].budget == 0.5 and r.partitions[0].saved_bytes <= 0.5 * training_report().partitions[0].saved_bytes
+
+
+def test_backward_graphs_are_told_with_their_partition():
+    from tcompile.compiler.report.builder import record
+
+    model = nn.Linear(4, 3)
+    compiled = tcompile.compile(lambda x: torch.tanh(model(x)).sum())
+    with record() as builder:
+        compiled(torch.randn(2, 4)).backward()
+    r = builder.report()
+    (p,) = r.partitions
+    assert p.backward == [1] and r.graphs[1].name.endswith("_backward")
+
+
+def test_without_gradients_there_is_none():
+    with torch.no_grad():
+        assert training_report().partitions == []
