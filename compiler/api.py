@@ -54,6 +54,9 @@ def compile(fn: Any = None, *, mode: str | None = None, backend: Any = "tcompile
 
 
 def _wrap(fn: Any, opts: Options, backend_options: dict[str, Any]) -> Any:
+    if isinstance(fn, torch.jit.ScriptModule):
+        raise TypeError(f"tcompile.compile takes Python code, got a {type(fn).__name__}, which torch.jit has compiled: "
+                        "compile the module that it was made of")
     engine = _engine(opts, backend_options)
     if isinstance(fn, nn.Module):
         return wrap_module(fn, engine)

@@ -7,6 +7,7 @@ then the mode, then what the caller gave. Names follow torch._dynamo.config and 
 from __future__ import annotations
 
 import difflib
+import math
 import os
 import sys
 from contextlib import contextmanager
@@ -27,14 +28,17 @@ class Option:
     doc: str
     env: str | None = None
     affects_code: bool = True      # part of every cache key
+    least: float = -math.inf       # of a number, inclusive
+    most: float = math.inf
 
 
-def _o(name: str, type_: Any, default: Any, doc: str, env: str | None = None, affects_code: bool = True) -> Option:
-    return Option(name, type_, default, doc, env, affects_code)
+def _o(name: str, type_: Any, default: Any, doc: str, env: str | None = None, affects_code: bool = True, *,
+       least: float = -math.inf, most: float = math.inf) -> Option:
+    return Option(name, type_, default, doc, env, affects_code, least, most)
 
 
 OPTIONS: dict[str, Option] = {o.name: o for o in (
-    _o("recompile_limit", int, 8, "entries per function; past it the function runs eager, and the report says so", "TCOMPILE_RECOMPILE_LIMIT", False),
+    _o("recompile_limit", int, 8, "entries per function; past it the function runs eager, and the report says so", "TCOMPILE_RECOMPILE_LIMIT", False, least=1),
     _o("suppress_errors", bool, True, "an internal error gives the eager result and a note; False raises it (tests)", "TCOMPILE_SUPPRESS_ERRORS", False),
     _o("verify", bool, False, "check every stage's output against the stage's own rules", "TCOMPILE_VERIFY", False),
     _o("verbose", bool, False, "longer messages: the compiler's own frames in tracebacks", "TCOMPILE_VERBOSE", False),
@@ -43,27 +47,27 @@ OPTIONS: dict[str, Option] = {o.name: o for o in (
     _o("print_guards", bool, False, "log the guards of each new entry", None, False),
     _o("cache", bool, True, "use the disk cache of compiled kernels", "TCOMPILE_CACHE", False),
     _o("cache_dir", str, "", "folder of the disk cache; empty: the user's cache folder", "TCOMPILE_CACHE_DIR", False),
-    _o("cache_size_limit_mb", int, 1024, "the disk cache drops the oldest files past this size", None, False),
+    _o("cache_size_limit_mb", int, 1024, "the disk cache drops the oldest files past this size", None, False, least=0),
     _o("cxx", str, "", "C++ compiler; empty: $CXX, then g++, then clang++", "TCOMPILE_CXX"),
-    _o("threads", int, 0, "threads of a CPU kernel; 0: torch.get_num_threads()", "TCOMPILE_THREADS"),
+    _o("threads", int, 0, "threads of a CPU kernel; 0: torch.get_num_threads()", "TCOMPILE_THREADS", least=0),
     _o("simd", ("auto", "avx512", "avx2", "none"), "auto", "vector instructions of CPU kernels", "TCOMPILE_SIMD"),
     _o("cpu_products", ("auto", "generated", "library"), "auto", "float32 matrix products on the CPU: generated code or torch's library; "
        "auto: what is faster on this processor", "TCOMPILE_CPU_PRODUCTS"),
-    _o("compile_workers", int, 0, "processes that compile kernels; 0: one per core", "TCOMPILE_COMPILE_WORKERS", False),
+    _o("compile_workers", int, 0, "processes that compile kernels; 0: one per core", "TCOMPILE_COMPILE_WORKERS", False, least=0),
     _o("disable_fusion", bool, False, "one kernel per operator", "TCOMPILE_DISABLE_FUSION"),
-    _o("max_fusion_size", int, 4096, "most operators in one kernel", None),
+    _o("max_fusion_size", int, 4096, "most operators in one kernel", None, least=1),
     _o("epilogue_fusion", bool, True, "fuse what follows a matrix product's epilogue into one kernel", None),
     _o("pattern_matcher", bool, True, "rewrite known patterns (attention, ...) to library kernels", None),
     _o("disabled_passes", str, "", "names of graph passes to leave out, separated by commas", None),
     _o("emulate_precision", bool, False, "round after every operator as eager does", None),
     _o("fallback_random", bool, True, "random operators call eager's kernels, so that seeds give eager's numbers", None),
     _o("activation_memory_budget", float, 1.0, "share of the bytes kept for backward that may be kept: below 1, what is dear to compute is "
-       "computed again, too; 0 keeps inputs and random numbers alone", None),
+       "computed again, too; 0 keeps inputs and random numbers alone", None, least=0, most=1),
     _o("freezing", bool, False, "inference: treat parameters as constants", None),
     _o("max_autotune", bool, False, "search kernel variants by measuring them", None),
-    _o("autotune_seconds", float, 2.0, "most seconds of search per kernel", "TCOMPILE_AUTOTUNE_SECONDS", False),
+    _o("autotune_seconds", float, 2.0, "most seconds of search per kernel", "TCOMPILE_AUTOTUNE_SECONDS", False, least=0),
     _o("cudagraphs", bool, False, "replay the graph's kernels as one CUDA graph (GPU only)", None),
-    _o("output_pool_mb", int, 128, "follow the memory of large results (16 MB and more), at most this much, for use by later calls; 0: off", None),
+    _o("output_pool_mb", int, 128, "follow the memory of large results (16 MB and more), at most this much, for use by later calls; 0: off", None, least=0),
 )}
 
 # What each mode sets. On the CPU there are no CUDA graphs: reduce-overhead is default there, and max-autotune searches.
@@ -88,20 +92,26 @@ def check(name: str, value: Any) -> Any:
         return value
     if opt.type is bool and isinstance(value, str) and value.lower() in ("0", "1", "true", "false", "on", "off"):
         return value.lower() in ("1", "true", "on")
+    given = value
     if opt.type in (int, float) and isinstance(value, str):
         try:
-            return opt.type(value)
+            value = opt.type(value)
         except ValueError:
-            raise OptionError(f"option {name!r} is {_article(opt.type)}, got {value!r}") from None
+            raise OptionError(f"option {name!r} is {_article(opt)}, got {given!r}") from None
     if opt.type is float and type(value) is int:
-        return float(value)
+        value = float(value)
     if type(value) is not opt.type:
-        raise OptionError(f"option {name!r} is {_article(opt.type)}, for example {opt.default!r}; got {value!r}")
+        raise OptionError(f"option {name!r} is {_article(opt)}, for example {opt.default!r}; got {given!r}")
+    if opt.type in (int, float) and not opt.least <= value <= opt.most:
+        raise OptionError(f"option {name!r} is {_article(opt)}, got {given!r}")
     return value
 
 
-def _article(t: type) -> str:
-    return {"int": "a whole number", "float": "a number", "bool": "True or False", "str": "a string"}[t.__name__]
+def _article(opt: Option) -> str:
+    words = {"int": "a whole number", "float": "a number", "bool": "True or False", "str": "a string"}[opt.type.__name__]
+    if opt.most < math.inf:
+        return f"{words} from {opt.least:g} to {opt.most:g}"
+    return f"{words}, at least {opt.least:g}" if opt.least > -math.inf else words
 
 
 def _initial() -> dict[str, Any]:

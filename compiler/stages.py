@@ -11,11 +11,12 @@ What replaces a stage is part of every cache key (`fingerprint`).
 """
 from __future__ import annotations
 
+import difflib
 import hashlib
 import importlib
 import inspect
 import os
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -112,15 +113,20 @@ def _interpret(aten: Any, *inputs: Any) -> tuple:
     return interpret(aten, inputs)
 
 
-@contextmanager
-def replace(name: str, function: Callable) -> Iterator[None]:
+def replace(name: str, function: Callable) -> AbstractContextManager[None]:
     """Use `function` for stage `name` inside a with-block. It takes what the stage takes (and `opts=`) and gives what the
     stage gives; the verifier of the stage checks it. Compiled entries made before stay as they are: call `tcompile.reset()` or
     compile anew."""
     if name not in _by_name:
-        raise OptionError(f"no stage {name!r}; stages are {', '.join(names())}")
+        near = difflib.get_close_matches(name, names(), 1, 0.5) if isinstance(name, str) else []
+        raise OptionError(f"no stage {name!r}; stages are {', '.join(names())}" + (f". Did you mean {near[0]!r}?" if near else ""))
     if not callable(function):
         raise OptionError(f"a stage is replaced by a function, got {type(function).__name__}")
+    return _use(name, function)
+
+
+@contextmanager
+def _use(name: str, function: Callable) -> Iterator[None]:
     old = _replaced.get(name)
     _replaced[name] = function
     try:

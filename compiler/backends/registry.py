@@ -41,7 +41,7 @@ def resolve(backend: Any) -> Any:
     if not isinstance(backend, str):
         raise OptionError(f"backend is a name or a function backend(gm, example_inputs), got {type(backend).__name__}")
     from . import registered
-    names = [*list_backends(), *registered.names()]
+    names = list(dict.fromkeys([*list_backends(), *registered.names()]))
     if backend in names:
         return backend
     near = difflib.get_close_matches(backend, names, 1, 0.5)

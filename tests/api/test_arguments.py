@@ -1,0 +1,57 @@
+"""What is refused: the message names the argument, what was expected and what came."""
+from __future__ import annotations
+
+import pytest
+import torch
+
+import tcompile
+from tcompile.compiler.errors import OptionError
+
+
+def double(x):
+    return x * 2
+
+
+@pytest.mark.parametrize("name, value, words", [
+    ("recompile_limit", 0, "a whole number, at least 1, got 0"),
+    ("recompile_limit", "-1", "a whole number, at least 1, got '-1'"),
+    ("recompile_limit", "many", "a whole number, at least 1, got 'many'"),
+    ("recompile_limit", True, "a whole number, at least 1, for example 8; got True"),
+    ("activation_memory_budget", 1.5, "a number from 0 to 1, got 1.5"),
+    ("activation_memory_budget", float("nan"), "a number from 0 to 1, got nan"),
+    ("autotune_seconds", -1, "a number, at least 0, got -1"),
+    ("threads", -2, "a whole number, at least 0, got -2"),
+    ("max_fusion_size", 0, "a whole number, at least 1, got 0"),
+    ("simd", "avx", "one of 'auto', 'avx512'"),
+    ("disable_fuson", True, "Did you mean 'disable_fusion'?"),
+])
+def test_values_of_options(name, value, words):
+    for write in (lambda: tcompile.compile(double, options={name: value}), lambda: setattr(tcompile.config, name, value)):
+        with pytest.raises(OptionError) as e:
+            write()
+        assert repr(name) in str(e.value) and words in str(e.value)
+
+
+def test_numbers_as_text_and_whole_numbers_for_fractions_are_taken():
+    with tcompile.config.patch(recompile_limit="3", autotune_seconds=1):
+        assert tcompile.config.recompile_limit == 3 and tcompile.config.autotune_seconds == 1.0
+
+
+def test_an_unknown_stage_is_refused_when_it_is_named():
+    with pytest.raises(OptionError, match="no stage 'fuson'.*Did you mean 'fusion'"):
+        tcompile.stages.replace("fuson", double)
+    with pytest.raises(OptionError, match="replaced by a function, got int"):
+        tcompile.stages.replace("fusion", 3)
+
+
+def test_an_unknown_backend_lists_each_name_once():
+    with pytest.raises(OptionError) as e:
+        tcompile.compile(double, backend="inducto")
+    names = str(e.value).split("Backends: ")[1].split(", ")
+    assert "Did you mean 'inductor'?" in str(e.value) and len(names) == len(set(names))
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_scripted_module_is_refused_in_words():
+    with pytest.raises(TypeError, match="takes Python code, got a RecursiveScriptModule.*compile the module that it was made of"):
+        tcompile.compile(torch.jit.script(torch.nn.ReLU()))
