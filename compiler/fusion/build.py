@@ -14,7 +14,7 @@ from typing import Any, Iterable, Sequence
 
 import torch
 
-from ..lowering.ir import Acc, Axis, Buffer, Kernel, Stage, Store, Value, acc, load, walk
+from ..lowering.ir import Acc, Axis, Buffer, Kernel, Stage, Store, Value, acc, cast, indirect_symbol, load, walk
 from ..lowering.rewrite import Rewriter, tidy
 from ..symbolic.expr import Expr, as_expr, integer, maybe_int, symbol
 from .cost import Costs
@@ -39,6 +39,7 @@ class _Root:
     dtype: torch.dtype | None = None
     stage: int = 0
     inner: bool = False
+    running: bool = False
 
 
 def build_kernel(group: Group, needed: set[Buffer], hints: dict[str, int], drop_rounding: bool, name: str) -> Launch:
@@ -52,8 +53,10 @@ def build_kernel(group: Group, needed: set[Buffer], hints: dict[str, int], drop_
         if r.acc is not None:
             info.acc_stage[r.acc] = r.stage
             r.inner = True
-        elif r.store is not None and r.store[1].symbol_names() & red_names:
+        elif r.store is not None and (r.store[1].symbol_names() & red_names or group.alone and red_names):
             r.inner = True
+        if group.nests[0].scan:                          # (what is stored is the result so far)
+            r.stage = 0
     kept = _locals(group, roots, reduced, info, hints)
     return _emit(group, roots, kept, reduced, info, hints, name)
 
@@ -85,10 +88,12 @@ def _collect(group: Group, needed: set[Buffer], drop_rounding: bool) -> list[_Ro
             dtype = nest.buffer.dtype
             k = (nest.reduce_op, value, dtype)
             a = accs.get(k)
+            if nest.scan:
+                dtype = torch.int64 if nest.reduce_op.startswith("arg") else value.dtype
             if a is None:
                 a = accs[k] = acc(f"a{len(accs)}", dtype)
-                roots.append(_Root(value, acc=a.attr, op=nest.reduce_op, dtype=dtype))
-            value = a
+                roots.append(_Root(value, acc=a.attr, op=nest.reduce_op, dtype=dtype, running=nest.scan))
+            value = cast(a, nest.buffer.dtype) if nest.scan else a
         if group.writes[nest.buffer] is not None:
             env[nest.buffer] = value
         if nest.buffer in needed:
@@ -234,6 +239,9 @@ def _emit(group: Group, roots: list[_Root], kept: list[Value], reduced: list[int
 
     def store_of(r: _Root, value: Value) -> Store:
         b, e = r.store
+        if value.op == "put":
+            e = e.subs({f"at{k}": indirect_symbol(p) for k, p in enumerate(value.args[1:])})
+            value = value.args[0]
         f = out_formal.get(b)
         if f is None:
             shape = tuple(maybe_int(size_name(as_expr(s))) for s in b.shape)
@@ -260,7 +268,9 @@ def _emit(group: Group, roots: list[_Root], kept: list[Value], reduced: list[int
                 acc_names[r.acc] = f"acc{len(acc_names)}"
                 old, new = acc(r.acc, r.dtype), acc(acc_names[r.acc], r.dtype)
                 acc_values[old.id] = new
-                stage.accs.append(Acc(new.attr, r.op, r.dtype, value))
+                stage.accs.append(Acc(new.attr, r.op, r.dtype, value, r.running))
+                if r.running:
+                    rw.memo[old.id] = new
             else:
                 stage.stores.append(store_of(r, value))
         if stage.accs or stage.stores:
@@ -273,7 +283,7 @@ def _emit(group: Group, roots: list[_Root], kept: list[Value], reduced: list[int
     if last.stores:
         stages.append(last)
 
-    values = [a.value for st in stages for a in st.accs] + [x.value for st in stages for x in st.stores]
+    values = [v for st in stages for v in st.roots()]
     checks: dict[str, None] = {}
     for v in walk(values):
         if v.op == "param":

@@ -58,6 +58,11 @@ class Group:
         return bool(self.nests) and self.nests[0].product
 
     @property
+    def alone(self) -> bool:
+        """Whether the kernel is a scan, or a nest that writes over what others stored."""
+        return bool(self.nests) and self.nests[0].alone
+
+    @property
     def has_reduction(self) -> bool:
         return any(f.reduced for f in self.factors)
 
@@ -145,13 +150,15 @@ class _Grouping:
         self.start(nest, loads)
 
     def candidates(self, nest: LoopNest, loads: list, producers: set[Group], floor: int) -> list[Group]:
-        if not self.fuse or nest.product:
-            return []
+        if not self.fuse or nest.product or nest.alone:
+            return []                                    # (what writes over others' results comes after all of them)
         out = []
         if floor >= 0:
             latest = self.groups[floor]
-            if latest.extern is None:
+            if latest.extern is None and not latest.alone:
                 out.append(latest)
+            elif latest.extern is None:
+                self.unfused.append((_name(latest.nests[0]), _name(nest), "its elements are known when all of them have been written"))
             else:
                 step = latest.extern
                 name = getattr(step, "origin", "") or (step.buffer.name if hasattr(step, "buffer") else "")
@@ -160,12 +167,12 @@ class _Grouping:
         seen = set(out)
         for b, _ in loads:
             for g in reversed(self.readers.get(b, ())):
-                if g.number >= floor and g not in seen and g.extern is None:
+                if g.number >= floor and g not in seen and g.extern is None and not g.alone:
                     seen.add(g)
                     out.append(g)
         del out[5:]
         last = self.groups[-1] if self.groups else None
-        if last is not None and last not in seen and last.number >= floor and last.extern is None and self.alike(last, nest):
+        if last is not None and last not in seen and last.number >= floor and last.extern is None and not last.alone and self.alike(last, nest):
             out.append(last)
         return out
 

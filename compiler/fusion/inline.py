@@ -267,6 +267,8 @@ def _without_dead(steps: list[LoweredStep], needed: Sequence[Buffer]) -> list[Lo
             if s.buffer not in live and not _checks(s):
                 continue
             live.update(v.attr[0] for v in walk([s.value]) if v.op == "load")
+            if s.onto:
+                live.add(s.buffer)
         elif hasattr(s, "base"):
             if s.buffer not in live:
                 continue

@@ -113,14 +113,15 @@ class _Stage:
         self.outer_id = torch.arange(n_outer).reshape(outer + [1] * len(inner))
 
     def run(self) -> None:
-        roots = [a.value for a in self.stage.accs] + [s.value for s in self.stage.stores]
+        roots = self.stage.roots()
         strict = self._strict(roots)
         vals: dict[int, torch.Tensor] = {}
         for v in walk(roots):
-            vals[v.id] = self.value(v, vals, v.id in strict)
-        results = {a.name: self.reduce(a, vals[a.value.id]) for a in self.stage.accs}
+            running = next((a for a in self.stage.accs if a.running and a.name == v.attr), None) if v.op == "acc" else None
+            vals[v.id] = self.value(v, vals, v.id in strict) if running is None else self.scan(running, vals[running.value.id])
+        results = {a.name: self.reduce(a, vals[a.value.id]) for a in self.stage.accs if not a.running}
         for s in self.stage.stores:
-            self.store(s, vals[s.value.id])
+            self.store(s, vals[s.value.id], {f"ind{p.id}": vals[p.id] for p in s.positions})
         self.accs.update(results)
 
     def _strict(self, roots: list[Value]) -> set[int]:
@@ -173,9 +174,9 @@ class _Stage:
         at = at.clamp(0, n - 1)
         return flat[self.outer_id, at] if local else flat[at]
 
-    def store(self, s: Any, x: torch.Tensor) -> None:
+    def store(self, s: Any, x: torch.Tensor, positions: dict[str, torch.Tensor]) -> None:
         flat = self.mem[s.buffer]
-        at = torch.as_tensor(evaluate(s.index, self.env), dtype=torch.int64).expand(self.grid)
+        at = torch.as_tensor(evaluate(s.index, {**self.env, **positions}), dtype=torch.int64).expand(self.grid)
         x = x.expand(self.grid)
         if 0 in self.grid:
             return
@@ -185,10 +186,25 @@ class _Stage:
             raise AssertionError(f"store of {x.dtype} to {s.buffer!r}")
         if s.buffer.scope == "local":
             flat[self.outer_id.expand(self.grid), at] = x
-        elif s.mode == "add":
-            flat.index_add_(0, at.reshape(-1), x.reshape(-1))
+        elif s.mode != "set":
+            how = {"add": "sum", "mul": "prod", "max": "amax", "min": "amin"}[s.mode]
+            flat.scatter_reduce_(0, at.reshape(-1), x.reshape(-1), how)
+        elif s.positions:
+            for i, y in zip(at.reshape(-1).tolist(), x.reshape(-1)):     # in order: of equal positions the last one stays
+                flat[i] = y
         else:
             flat[at.reshape(-1)] = x.reshape(-1).clone()
+
+    def scan(self, a: Acc, x: torch.Tensor) -> torch.Tensor:
+        x = x.expand(self.grid)
+        if 0 in self.grid:
+            return torch.zeros(self.grid, dtype=a.dtype)
+        if a.op in ("sum", "prod"):
+            return getattr(torch, f"cum{a.op}")(x, -1, dtype=a.dtype)
+        if a.op == "logaddexp":
+            return torch.logcumsumexp(x, -1)
+        best, at = getattr(torch, f"cum{a.op.removeprefix('arg')}")(x, -1)
+        return at if a.op.startswith("arg") else best
 
     def reduce(self, a: Acc, x: torch.Tensor) -> torch.Tensor:
         n_outer, n = self.outer_id.numel(), 1

@@ -274,7 +274,7 @@ def same_index(kernel: Kernel, i: int, o: int) -> bool:
     if at is None:
         return False
     for k, st in enumerate(kernel.stages):
-        for v in walk([a.value for a in st.accs] + [store.value for store in st.stores]):
+        for v in walk(st.roots()):
             if v.op == "load" and v.attr[0] is x and (v.attr[1] is not at or v.args or k > stored_in):
                 return False
     return True

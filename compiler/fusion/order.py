@@ -17,10 +17,14 @@ __all__ = ["sink"]
 PATIENCE = 4           # library calls that a nest may be held back for
 
 
+def buffers_loaded(n: LoopNest) -> list[Buffer]:
+    """What has to be there before a nest runs: what it loads, and what it writes over."""
+    return [v.attr[0] for v in walk([n.value]) if v.op == "load"] + [n.buffer] * n.onto
+
+
 def sink(steps: Sequence[LoweredStep]) -> list[LoweredStep]:
     """The same steps in another valid order."""
-    reads: list[list[Buffer]] = [[v.attr[0] for v in walk([s.value]) if v.op == "load"] if isinstance(s, LoopNest) else buffers_read(s)
-                                 for s in steps]
+    reads: list[list[Buffer]] = [buffers_loaded(s) if isinstance(s, LoopNest) else buffers_read(s) for s in steps]
     writers: dict[Buffer, list[int]] = {}
     held: deque[tuple[int, int]] = deque()               # (step, library calls so far when it came)
     done = [False] * len(steps)

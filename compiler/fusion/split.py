@@ -26,7 +26,7 @@ _SPLITTABLE = ("sum", "prod", "max", "min", "any", "all", "xor_sum")
 def split_reductions(steps: Sequence[LoweredStep], hints: dict[str, int]) -> list[LoweredStep]:
     out: list[LoweredStep] = []
     for s in steps:
-        parts = _split(s, hints) if isinstance(s, LoopNest) and s.reduce_op in _SPLITTABLE and not s.product else None
+        parts = _split(s, hints) if isinstance(s, LoopNest) and s.reduce_op in _SPLITTABLE and not (s.product or s.scan) else None
         out.extend(parts or (s,))
     return out
 

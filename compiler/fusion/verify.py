@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from ..lowering.ir import REDUCE_OPS, Buffer, Kernel
+from ..lowering.ir import REDUCE_OPS, SCAN_OPS, Buffer, Kernel
 from ..lowering.verify import check_bounds, require, span, unmasked, verify_values
 from ..symbolic.expr import as_expr
 from .domain import size_hint
@@ -27,7 +27,7 @@ def verify_kernel(k: Kernel) -> None:
     for a in (*k.outer, *(x for st in k.stages for x in st.axes)):
         require(as_expr(a.size).symbol_names() <= sizes_known, f"{where}: axis {a} has a size that is no parameter")
     for n, st in enumerate(k.stages):
-        roots = [a.value for a in st.accs] + [s.value for s in st.stores]
+        roots = st.roots()
         values = verify_values(roots, where)
         axes = {**outer, **{a.symbol.name: size_hint(a.size, k.hints) for a in st.axes}}
         require(len(axes) == len(outer) + len(st.axes), f"{where}: an axis of stage {n} has the name of an outer one")
@@ -35,7 +35,8 @@ def verify_kernel(k: Kernel) -> None:
         empty = 0 in axes.values()
         for v in values:
             if v.op == "acc":
-                require(accs.get(v.attr) == v.dtype, f"{where}: stage {n} uses {v.attr}, which no earlier stage makes")
+                running = next((a.dtype for a in st.accs if a.running and a.name == v.attr), None)
+                require((running or accs.get(v.attr)) == v.dtype, f"{where}: stage {n} uses {v.attr}, which no earlier stage makes")
             elif v.op == "param":
                 require((v.attr, v.dtype) in k.params, f"{where}: {v!r} is no parameter")
             elif v.op == "load":
@@ -49,7 +50,7 @@ def verify_kernel(k: Kernel) -> None:
             elif v.op == "check_index":
                 require(v.attr in k.checks, f"{where}: {v.attr!r} is not among its checks")
         for a in st.accs:
-            require(a.op in REDUCE_OPS, f"{where}: no reduction {a.op!r}")
+            require(a.op in (SCAN_OPS if a.running else REDUCE_OPS), f"{where}: no reduction {a.op!r}")
             require(a.name not in accs, f"{where}: {a.name} is made twice")
             require(bool(st.axes), f"{where}: {a.name} reduces over no axis")
             require(a.dtype == (torch.int64 if a.op in ("argmax", "argmin") else a.value.dtype), f"{where}: {a.name} is {a.dtype}")

@@ -10,11 +10,15 @@
               cast    args=(x,)                              conversion to dtype, as eager converts
               <prim>  args=...                               an element-wise primitive, see PRIMS
               check_index  args=(i, size), attr=message      i, int64, or an error: see below
+              put     args=(x, p0, p1, ...)                  in a LoopNest's value alone: x, for an index where symbol at0 is p0, ...
               indirect: a load whose index holds a symbol from `indirect_symbol(value)` reads where `value` says; that value
               is in the load's args (so walking arguments is enough), `indirect_values()` finds it by the symbol's name
     Axis    = symbol, size                                   0 <= symbol < size
     Acc     = name, op, dtype, value                         op in REDUCE_OPS; argmax/argmin give int64 (first on ties; NaN wins)
-    Store   = buffer, index, value, mode                     mode "set" | "add" (atomic when parallel over a shared index)
+              running                                        op in SCAN_OPS: the stage's stores may use `acc`, which then is the result so far,
+                                                             this element included; the one axis runs in order; argmax/argmin: last on ties
+    Store   = buffer, index, value, mode                     mode in STORE_MODES; with another mode than "set", or at computed positions,
+                                                             several iterations may write one element: they do so in order
     Stage   = axes, accs, stores                             one pass over `axes` (may be empty) inside the kernel's outer axes
     Kernel  = name, outer axes, stages, ...                  for outer in parallel: for each stage in order: for axes: ...
 
@@ -50,7 +54,7 @@ from ..symbolic.expr import Expr, integer, symbol
 
 __all__ = ["Buffer", "Value", "Axis", "Acc", "Store", "Stage", "Kernel", "LoopNest", "PRIMS", "REDUCE_OPS",
            "load", "const", "index", "param", "acc", "cast", "round_to", "check_index", "check_error", "prim",
-           "indirect_symbol", "indirect_values", "walk", "clear"]
+           "indirect_symbol", "indirect_values", "put", "put_symbol", "walk", "clear"]
 
 # name -> number of arguments. Semantics are those of the aten operator of the same name, on operands already promoted
 # and cast; comparisons and logical_* give bool; div is true division (floats), div_trunc and div_floor integer or float.
@@ -69,6 +73,8 @@ PRIMS: dict[str, int] = {
     "masked": 3,     # masked(cond, a, b): like where, but `a` (its loads above all) is evaluated only where cond holds
 }
 REDUCE_OPS = ("sum", "prod", "max", "min", "any", "all", "argmax", "argmin", "xor_sum")
+SCAN_OPS = ("sum", "prod", "max", "min", "argmax", "argmin", "logaddexp")
+STORE_MODES = ("set", "add", "mul", "max", "min")        # what is stored is combined so with what is there; NaN wins in max and min
 
 
 @dataclass(eq=False)
@@ -249,6 +255,15 @@ def indirect_values() -> Mapping[str, Value]:
     return _indirect
 
 
+def put(x: Value, positions: Iterable[Value]) -> Value:
+    """What a nest stores at computed positions: its index holds `put_symbol(k)` where the k-th position (int64, checked) stands."""
+    return make("put", x.dtype, (x, *positions))
+
+
+def put_symbol(k: int) -> Expr:
+    return symbol(f"at{k}")
+
+
 def _indirect_in(e: Expr) -> tuple[Value, ...]:
     if not _indirect:
         return ()
@@ -268,6 +283,7 @@ class Acc:
     op: str
     dtype: torch.dtype
     value: Value
+    running: bool = False
 
 
 @dataclass
@@ -277,12 +293,24 @@ class Store:
     value: Value
     mode: str = "set"
 
+    def __post_init__(self) -> None:
+        self.positions = _indirect_in(self.index)        # (held: what stands behind an index lives no longer than what refers to it)
+
+    @property
+    def shared(self) -> bool:
+        """Whether several iterations may write one element."""
+        return self.mode != "set" or bool(self.positions)
+
 
 @dataclass
 class Stage:
     axes: tuple[Axis, ...]
     accs: list[Acc] = field(default_factory=list)
     stores: list[Store] = field(default_factory=list)
+
+    def roots(self) -> list[Value]:
+        """All that the stage has to compute: operands of accumulators, positions and values of stores."""
+        return [*(a.value for a in self.accs), *(p for s in self.stores for p in s.positions), *(s.value for s in self.stores)]
 
 
 @dataclass
@@ -322,6 +350,8 @@ class LoopNest:
 
         for axes: buffer[index] = value                                              pointwise
         for axes: buffer[index] = post(reduce_op(value for reduce_axes))             reduction, in `value`'s dtype
+        for axes: for reduce_axes, in order: buffer[index] = reduce_op(so far)       a scan
+        for axes: for reduce_axes, in order: buffer[index] = value                   where several may write one element (`onto`)
 
     `domain` holds all axes, kept and reduced, in the order in which the data lies in memory. Dimensions of size 1 have no axis.
     """
@@ -336,6 +366,17 @@ class LoopNest:
     origins: tuple[str, ...] = ()
     lines: tuple = ()
     product: bool = False            # a matrix product: nothing is computed inside it, later operators join as its epilogue
+    scan: bool = False               # the result so far is stored for each element along the one reduced axis, converted to the buffer's dtype
+
+    @property
+    def onto(self) -> bool:
+        """Whether it writes over what earlier nests stored in its buffer: at computed positions, or combined with what is there."""
+        return self.mode != "set" or self.value.op == "put"
+
+    @property
+    def alone(self) -> bool:
+        """Whether it shares its kernel with nothing: its iterations have an order."""
+        return self.onto or self.scan
 
 
 def walk(roots: Iterable[Value]) -> list[Value]:

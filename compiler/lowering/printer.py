@@ -20,6 +20,8 @@ __all__ = ["print_kernel", "print_lowered", "print_nest", "value_lines", "dtype_
 _INFIX = {"add": "+", "sub": "-", "mul": "*", "div": "/", "eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">=",
           "logical_and": "and", "logical_or": "or", "bitwise_and": "&", "bitwise_or": "|", "bitwise_xor": "^"}
 
+_STORE = {"set": "=", "add": "+=", "mul": "*=", "max": "max=", "min": "min="}
+
 
 def dtype_name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
@@ -119,13 +121,14 @@ def print_kernel(k: Kernel, name: str = "kernel") -> str:
             inner += "  "
         if st.axes:                                      # values of one pass are not those of the next
             names = _Names(names.count)
-        roots = [a.value for a in st.accs] + [s.value for s in st.stores]
-        lines += value_lines(roots, names, inner)
+        lines += value_lines(st.roots(), names, inner)
         for a in st.accs:
-            lines.append(f"{inner}{a.name} = {a.op}({names.of(a.value)}) as {dtype_name(a.dtype)}")
+            lines.append(f"{inner}{a.name} = {'running ' if a.running else ''}{a.op}({names.of(a.value)}) as {dtype_name(a.dtype)}")
         for s in st.stores:
-            eq = "=" if s.mode == "set" else "+="
-            lines.append(f"{inner}{s.buffer.name}[{s.index.py()}] {eq} {names.of(s.value)}")
+            at = s.index.py()
+            for p in s.positions:
+                at = _put(at, p, names.of(p))
+            lines.append(f"{inner}{s.buffer.name}[{at}] {_STORE[s.mode]} {names.of(s.value)}")
     return "\n".join(lines)
 
 
@@ -140,8 +143,8 @@ def print_nest(n: LoopNest) -> str:
     lines += value_lines([n.value], names, indent)
     value = names.of(n.value)
     if n.reduce_op:
-        value = f"{n.reduce_op}({value})"
-    lines.append(f"{indent}{n.buffer.name}[{n.index.py()}] {'=' if n.mode == 'set' else '+='} {value}")
+        value = f"{'running ' if n.scan else ''}{n.reduce_op}({value})"
+    lines.append(f"{indent}{n.buffer.name}[{n.index.py()}] {_STORE[n.mode]} {value}")
     return "\n".join(lines)
 
 

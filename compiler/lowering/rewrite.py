@@ -124,6 +124,8 @@ class Rewriter:
         if op == "check_index":
             i, size = new_args
             return check_index(i, size, v.attr)
+        if op == "put":
+            return make(op, v.dtype, new_args)
         return prim(op, *new_args)
 
 

@@ -7,7 +7,7 @@ import torch
 
 from ..errors import VerifyError
 from ..symbolic.expr import Expr, as_expr
-from .ir import PRIMS, REDUCE_OPS, Buffer, LoopNest, Value, walk
+from .ir import PRIMS, REDUCE_OPS, SCAN_OPS, STORE_MODES, Buffer, LoopNest, Value, walk
 from .lowered import Extern, LoweredGraph, View
 
 __all__ = ["verify_lowered", "verify_values", "verify_nest", "check_bounds", "span", "unmasked", "index_range", "require"]
@@ -37,6 +37,8 @@ def verify_values(roots: Iterable[Value], where: str) -> list[Value]:
             require(v.dtype == v.attr[0].dtype, f"{where}: {v!r} loads {v.attr[0].dtype}")
         elif v.op == "check_index":
             require(all(a.dtype == torch.int64 for a in v.args), f"{where}: {v!r} checks something that is not int64")
+        elif v.op == "put":
+            require(v.dtype == v.args[0].dtype and all(a.dtype == torch.int64 for a in v.args[1:]), f"{where}: positions of {v!r} are not int64")
         else:
             require(v.op in ("const", "index", "param", "acc", "cast"), f"{where}: unknown operator {v!r}")
     return values
@@ -90,7 +92,7 @@ def _hinted(e: Any, hints: Mapping[str, int]) -> dict[str, int]:
 
 
 def check_bounds(where: str, b: Buffer, e: Expr, sizes: Mapping[str, int], hints: Mapping[str, int], elements: int) -> None:
-    e = e.subs({n: hints.get(n, 64) for n in e.symbol_names() if n not in sizes and not n.startswith("ind")})
+    e = e.subs({n: hints.get(n, 64) for n in e.symbol_names() if n not in sizes and not n.startswith(("ind", "at"))})
     r = index_range(e, sizes)
     require(r is None or (r[0] >= 0 and r[1] < elements), f"{where}: {b.name}[{e}] reaches {r}, the buffer has {elements} elements")
 
@@ -123,16 +125,20 @@ def _buffers(x: Any) -> list[Buffer]:
 def verify_nest(n: LoopNest, known: set[Buffer], hints: Mapping[str, int]) -> None:
     where = f"nest {n.buffer.name} of {', '.join(n.origins)}"
     values = verify_values([n.value], where)
+    require(n.mode in STORE_MODES, f"{where}: no way of storing {n.mode!r}")
+    require(not any(v.op == "put" for v in values if v is not n.value), f"{where}: a store inside a value")
+    require(not n.onto or n.buffer in known, f"{where}: writes parts of {n.buffer!r}, of which nothing is there yet")
     require({a.symbol for a in n.domain} == {a.symbol for a in (*n.axes, *n.reduce_axes)}, f"{where}: domain is not axes + reduced axes")
-    require((n.reduce_op is None) == (not n.reduce_axes), f"{where}: reduction without reduced axes, or the other way round")
+    require((n.reduce_op is None) == (not n.reduce_axes) or n.onto and n.reduce_op is None, f"{where}: reduction without reduced axes, or the other way round")
     if n.reduce_op is not None:
-        require(n.reduce_op in REDUCE_OPS, f"{where}: no reduction {n.reduce_op!r}")
+        require(n.reduce_op in (SCAN_OPS if n.scan else REDUCE_OPS), f"{where}: no reduction {n.reduce_op!r}")
+        require(not n.scan or len(n.reduce_axes) == 1, f"{where}: a scan along {len(n.reduce_axes)} axes")
     want = torch.int64 if n.reduce_op in ("argmax", "argmin") else n.value.dtype
-    require(n.buffer.dtype == want, f"{where}: stores {want} to {n.buffer!r}")
+    require(n.buffer.dtype == want or n.scan, f"{where}: stores {want} to {n.buffer!r}")
     sizes = {a.symbol.name: as_expr(a.size).eval(_hinted(a.size, hints)) for a in n.domain}
     kept = {a.symbol.name for a in n.axes}
     for name in n.index.symbol_names():
-        require(name in kept or not name.startswith("j"), f"{where}: stores at reduced axis {name}")
+        require(name in kept or n.alone or not name.startswith("j"), f"{where}: stores at reduced axis {name}")
     strict = unmasked([n.value])
     empty = 0 in sizes.values()
     for v in values:

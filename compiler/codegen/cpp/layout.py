@@ -15,7 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ...lowering.ir import Acc, Axis, Kernel, Stage, Store, Value, indirect_values, walk
+from ...lowering.ir import Axis, Kernel, Stage, Store, Value, indirect_symbol, indirect_values, walk
 from ...lowering.rewrite import Rewriter
 from ...symbolic.expr import ONE, ZERO, Expr, as_expr, ceildiv, integer, maximum, minimum
 from .dtypes import ctype, storage_size
@@ -82,10 +82,7 @@ def numel(axes: tuple[Axis, ...]) -> Expr:
 
 
 def _values(stage: Stage) -> list[Value]:
-    roots = [a.value for a in stage.accs] + [s.value for s in stage.stores]
-    for s in stage.stores:
-        roots += [indirect_values()[n] for n in s.index.symbol_names() if n in indirect_values()]
-    return walk(roots)
+    return walk(stage.roots())
 
 
 def _indices(stage: Stage) -> list[Expr]:
@@ -113,14 +110,13 @@ def merge_axes(kernel: Kernel) -> Kernel:
         if rewrite is None:
             stages.append(stage)
             continue
-        accs = [Acc(a.name, a.op, a.dtype, rewrite(a.value)) for a in stage.accs]
+        accs = [replace(a, value=rewrite(a.value)) for a in stage.accs]
         stores = [Store(s.buffer, _store_index(s.index, rewrite, {**mapping, **local}), rewrite(s.value), s.mode) for s in stage.stores]
         stages.append(Stage(axes, accs, stores))
     return replace(kernel, outer=outer, stages=stages)
 
 
 def _store_index(e: Expr, rewrite: Rewriter, mapping: dict[str, Expr]) -> Expr:
-    from ...lowering.ir import indirect_symbol
     known = indirect_values()
     changed = {n: indirect_symbol(rewrite(known[n])) for n in e.symbol_names() if n in known}
     return e.subs({**mapping, **changed})
@@ -207,7 +203,8 @@ def plan_layout(kernel: Kernel, target: Target, choices: Choices = Choices()) ->
     has_inner = any(s.axes for s in kernel.stages)
     mode, vector = _choose_mode(kernel, lanes, hints, has_inner, choices)
     layout = Layout(mode, lanes, (), [], vector)
-    layout.serial = choices.serial or any(s.mode == "add" for st in kernel.stages for s in st.stores)
+    layout.serial = choices.serial or any(
+        s.shared and any(s.index.coeff(a.symbol.name) in (ZERO, None) for a in kernel.outer) for st in kernel.stages for s in st.stores)
     ops = [_stage_cost(st, lanes) for st in kernel.stages]
     bytes_ = [_stage_bytes(st) for st in kernel.stages]
     layout.stage_ns = [o / lanes * _NS_PER_OP + b * _NS_PER_BYTE for o, b in zip(ops, bytes_)]
@@ -220,6 +217,8 @@ def plan_layout(kernel: Kernel, target: Target, choices: Choices = Choices()) ->
             unroll = 1
         if mode == "outer":
             layout.stages.append(StageLoops(stage.axes, vector, unroll))
+        elif _runs(stage):
+            layout.stages.append(StageLoops(stage.axes, None))
         elif stage.axes:
             v = _inner_axis(stage, lanes, hints)
             layout.stages.append(StageLoops(tuple(a for a in stage.axes if a is not v), v, unroll))
@@ -229,7 +228,8 @@ def plan_layout(kernel: Kernel, target: Target, choices: Choices = Choices()) ->
         _plan_blocks(kernel, layout, hints, choices, has_inner)
     else:
         layout.items = kernel.outer
-        layout.split = not kernel.outer and has_inner
+        layout.split = not kernel.outer and has_inner and not any(s.shared for st in kernel.stages for s in st.stores) \
+            and not any(map(_runs, kernel.stages))
         layout.item_ns = sum((numel(st.axes) * integer(max(1, round(ns * 1000))) for st, ns in zip(kernel.stages, layout.stage_ns)), ZERO)
     return layout
 
@@ -246,6 +246,9 @@ def _choose_mode(kernel: Kernel, lanes: int, hints: dict, has_inner: bool, choic
         # the last axis wins a tie: items then run through memory in order
         if cost <= outer_best[0]:
             outer_best = (cost, axis)
+    if any(map(_runs, kernel.stages)):                   # along its axis a scan goes one by one; across it, whole vectors
+        steps = sum(n * len(es) for es, n in per_stage)
+        return ("outer", outer_best[1]) if outer_best[0] < 4.0 * steps and choices.mode != "inner" else ("inner", None)
     if not has_inner:
         return ("outer", outer_best[1]) if kernel.outer else ("inner", None)
     for (es, n), stage in zip(per_stage, kernel.stages):
@@ -261,6 +264,10 @@ def _choose_mode(kernel: Kernel, lanes: int, hints: dict, has_inner: bool, choic
     if choices.mode == "outer" or outer_best[0] < total:
         return "outer", outer_best[1]
     return "inner", None
+
+
+def _runs(stage: Stage) -> bool:
+    return any(a.running for a in stage.accs)
 
 
 def _inner_axis(stage: Stage, lanes: int, hints: dict) -> Axis:

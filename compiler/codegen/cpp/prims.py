@@ -37,7 +37,7 @@ _LIBM = ("exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", 
          "tanh", "asinh", "acosh", "atanh", "erf", "erfc", "lgamma", "floor", "ceil", "trunc", "sqrt", "fmod", "atan2",
          "hypot", "copysign", "nextafter")
 _ARITY2 = frozenset(("fmod", "remainder", "pow", "atan2", "hypot", "copysign", "nextafter", "div_floor", "div_trunc", "maximum", "minimum",
-                     "fmax", "fmin", "bitwise_left_shift", "bitwise_right_shift"))
+                     "fmax", "fmin", "bitwise_left_shift", "bitwise_right_shift", "logaddexp"))
 
 # Scalar forms; {T} the type, {f} the suffix of libm's functions, {bits} the width of an integer type.
 _FLOAT = {
@@ -56,6 +56,9 @@ _FLOAT = {
     "pow": "{T} pow({T} a, {T} b) {{ return __builtin_pow{f}(a, b); }}",
     "remainder": "{T} remainder({T} a, {T} b) {{          // the sign of the divisor, as Python's %\n"
                  "    {T} r = __builtin_fmod{f}(a, b);\n    return r != 0 && (b < 0) != (r < 0) ? r + b : r;\n}}",
+    "logaddexp": "{T} logaddexp({T} a, {T} b) {{          // log(exp(a) + exp(b)); NaN wins\n    if (a != a || b != b) return a + b;\n"
+                 "    {T} lo = a < b ? a : b, hi = a < b ? b : a;\n"
+                 "    return lo != hi || __builtin_isfinite(lo) ? __builtin_log1p{f}(__builtin_exp{f}(lo - hi)) + hi : lo;\n}}",
     "div_trunc": "{T} div_trunc({T} a, {T} b) {{ return __builtin_trunc{f}(a / b); }}",
     "div_floor": "{T} div_floor({T} a, {T} b) {{          // as Python's //\n    if (b == 0) return a / b;\n"
                  "    {T} r = __builtin_fmod{f}(a, b), q = (a - r) / b;\n    if (r != 0 && (b < 0) != (r < 0)) q -= 1;\n"
@@ -317,7 +320,8 @@ def conversion(s: Support, x: Operand, to: CType) -> str:
 
 
 # ---- reductions
-_REDUCE_PRIM = {"sum": "add", "prod": "mul", "max": "maximum", "min": "minimum", "any": "logical_or", "all": "logical_and", "xor_sum": "bitwise_xor"}
+_REDUCE_PRIM = {"sum": "add", "prod": "mul", "max": "maximum", "min": "minimum", "any": "logical_or", "all": "logical_and", "xor_sum": "bitwise_xor",
+                "logaddexp": "logaddexp"}
 
 
 def reduce_identity(op: str, ct: CType) -> str:
@@ -325,7 +329,7 @@ def reduce_identity(op: str, ct: CType) -> str:
         return literal(0, ct)
     if op in ("prod", "all"):
         return literal(1, ct)
-    if op in ("max", "argmax"):
+    if op in ("max", "argmax", "logaddexp"):
         return lowest(ct)
     if op in ("min", "argmin"):
         return highest(ct)

@@ -14,12 +14,13 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
-from ...lowering.ir import Acc, Axis, Buffer, Kernel, Stage, indirect_values
+from ...lowering.ir import Acc, Axis, Buffer, Kernel, Stage
 from ...symbolic.expr import ZERO, Expr, as_expr, ceildiv, integer, symbol
 from .dtypes import ctype, storage_size
 from .layout import Choices, Layout, StageLoops, chunk_count, merge_axes, numel, plan_layout
 from .prims import Operand, expression, reduce_identity, reduce_update, splat
 from .product import Product, ProductPrinter, find_product, transpose_text
+from .scan import scan_loop
 from .support import SIGNATURE, Support, Target, used_sizes, vector_type
 from .values import LANE_IDS, LEVEL_ITEM, LEVEL_LOOP, LEVEL_TOP, LEVEL_VECTOR, Location, Scope, StageValues, stored
 
@@ -214,6 +215,8 @@ class _Printer:
 
     def _acc_operand(self, name: str) -> tuple[str, int]:
         acc, kind = self.accs[name]
+        if kind == "running":
+            return f"{name}_now", LEVEL_VECTOR
         if kind == "array":
             v = self.layout.vector.symbol.name
             self.s.need("access")
@@ -241,11 +244,11 @@ class _Printer:
         vector = loops.vector.symbol.name if loops.vector is not None else None
         roots = [a.value for a in stage.accs]
         for st in stage.stores:
-            known = indirect_values()
-            roots += [known[n] for n in sorted(st.index.symbol_names()) if n in known]
-            roots.append(stored(st.value))
+            roots += [*st.positions, stored(st.value)]
         lines: list[str] = []
-        if vector is None:
+        if vector is None and any(a.running for a in stage.accs):
+            lines += scan_loop(self, stage, axis_level)
+        elif vector is None:
             lines += self._scalar_stage(stage, roots, axis_level, loops)
         else:
             lines += self._vector_stage(number, stage, roots, axis_level, loops, bounds, chunked)
@@ -287,13 +290,19 @@ class _Printer:
         if lay.tile is not None:
             axis_level[lay.tile.symbol.name] = LEVEL_LOOP
         main = StageValues(self.scope, axis_level, name, self._locate, self._acc_operand, copies, lay.tiled)
-        main.emit(roots)
-        item_lines = self._take_outer(main)
+        running = any(a.running for a in stage.accs)
+        main.emit(roots[:len(stage.accs)] if running else roots)
         body = list(main.lines.pop(LEVEL_VECTOR, []))
-        between = {lv: main.lines[lv] for lv in sorted(main.lines)}
         accumulators = [_Accumulator(self, a, outer_mode, loops) for a in stage.accs]
         for a in accumulators:
             body += a.update(main)
+            if a.acc.running:
+                self.accs[a.acc.name] = (a.acc, "running")
+        if running:                                  # what is stored is made of the results so far
+            main.emit(roots[len(stage.accs):])
+            body += main.lines.pop(LEVEL_VECTOR, [])
+        item_lines = self._take_outer(main)
+        between = {lv: main.lines[lv] for lv in sorted(main.lines)}
         for st in stage.stores:
             body += [text for _, text in main.store(st.buffer, st.index, st.value, st.mode, True)]
         out = [f"    {line}" for line in item_lines]
@@ -555,6 +564,8 @@ class _Accumulator:
             at = f"{n} + ({v} - {v}_begin)"
             s.need("access")
             old = Operand(f"tc::load<{self.vector}>({at}, tc::All{{}})", self.ct, True)
+            if self.acc.running:
+                return [f"const {self.vector} {n}_now = {reduce_update(s, self.acc.op, old, x)};", f"tc::store({at}, {n}_now, tc::All{{}});"]
             return [f"tc::store({at}, ({self.vector})({reduce_update(s, self.acc.op, old, x)}), tc::All{{}});"]
         s.need("keep")
         old = Operand(f"{n}_sum", self.ct, True)
@@ -572,7 +583,11 @@ class _Accumulator:
             lines += [f"const {self.vector} {n}_old = tc::load<{self.vector}>({n}_best + {at}, tc::All{{}});",
                       f"const vi64 {n}_old_at = tc::load<vi64>({n} + {at}, tc::All{{}});"]
             best = f"{n}_old"
-        if self.ct.kind == "bool":
+        if self.acc.running and self.ct.kind == "bool":
+            better = f"({x.text} | ~{best})" if sign == ">" else f"(~{x.text} | {best})"
+        elif self.acc.running:                       # of equals the last one
+            better = f"tc::mask(({x.text} {sign}= {best}){f' | ({x.text} != {x.text})' if self.ct.is_float else ''})"
+        elif self.ct.kind == "bool":
             better = f"({x.text} & ~{best})" if sign == ">" else f"(~{x.text} & {best})"
         elif self.ct.is_float:
             better = f"tc::mask(({x.text} {sign} {best}) | (({x.text} != {x.text}) & ({best} == {best})))"
@@ -593,7 +608,7 @@ class _Accumulator:
         if self.array:
             return [*lines, f"const vmask {n}_better = {better};",
                     f"tc::store({n}_best + {at}, tc::where({n}_better, {x.text}, {n}_old), tc::All{{}});",
-                    f"tc::store({n} + {at}, tc::where({n}_better, {at_lanes}, {n}_old_at), tc::All{{}});"]
+                    f"const vi64 {n}_now = tc::where({n}_better, {at_lanes}, {n}_old_at);", f"tc::store({n} + {at}, {n}_now, tc::All{{}});"]
         return [f"const vmask {n}_better = tc::keep(lanes, {better}, vmask{{}});",
                 f"{n}_best = tc::where({n}_better, {x.text}, {n}_best);", f"{n}_at = tc::where({n}_better, {at_lanes}, {n}_at);"]
 

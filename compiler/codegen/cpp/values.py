@@ -386,9 +386,12 @@ class StageValues:
             lanes = self.lanes_of(copy)
             x = self._as_stored(self.operand(value, (), copy), ct)
             step = self.step_of(where.index)
-            if step is ONE and mode == "set":
+            if step is ONE:
                 self.s.need("access")
                 address = f"{where.pointer} + ({self.scope.index_text(self.index_at(where.index, copy, False))})"
+                if mode != "set":
+                    old = self._widen(f"tc::load{'' if self.copies == 1 else '_some'}<{self.storage_vector(ct)}>({address}, {lanes})", ct, True)
+                    x = Operand(f"({self._combined(mode, Operand(old, ct, True), x, ct)})", ct, True)
                 text = f"tc::store{'' if self.copies == 1 else '_some'}({address}, {self.narrow(x, True)}, {lanes});"
             else:
                 self.s.need("each")
@@ -407,7 +410,11 @@ class StageValues:
             value = f"{x.text} != 0" if ct.kind == "bool" and x.text.endswith("[k]") else self.narrow(x, False)
             return f"{target} = {value};"
         old = Operand(self._widen(target, ct, False), ct, False)
-        if ct.kind == "bool":
-            return f"{target} |= {x.text} != 0;"
-        total = Operand(f"({expression(self.s, 'add', ct, [old, x])})", ct, False)
+        if x.ct.kind == "bool" and x.text.endswith("[k]"):
+            x = Operand(f"({x.text} != 0)", ct, False)
+        total = Operand(f"({self._combined(mode, Operand(f'({old.text})', ct, False), x, ct)})", ct, False)
         return f"{target} = {self.narrow(total, False)};"
+
+    def _combined(self, mode: str, old: Operand, x: Operand, ct: CType) -> str:
+        """What is there and what is stored, as one value."""
+        return expression(self.s, {"add": "add", "mul": "mul", "max": "maximum", "min": "minimum"}[mode], ct, [old, x])

@@ -1,4 +1,4 @@
 """The rules, by family: each says what one aten operator computes, as values over index symbols. Importing registers them."""
-from . import creation, indexing, joins, norms, pointwise, products, reductions, views
+from . import creation, indexing, joins, norms, pointwise, products, reductions, scans, scatters, views
 
-__all__ = ["creation", "indexing", "joins", "norms", "pointwise", "products", "reductions", "views"]
+__all__ = ["creation", "indexing", "joins", "norms", "pointwise", "products", "reductions", "scans", "scatters", "views"]

@@ -1,0 +1,108 @@
+"""Running sums, products, maxima: one pass along a dimension, each element stored with what came before it.
+
+As eager's kernels do it: float32 adds up in double, float16 and bfloat16 in float32; of equal maxima the last one's position is given."""
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from ..ir import Axis, LoopNest, Value, cast, const, indirect_symbol, prim
+from ..lower import DTYPES, Lowering, NoRule, memory_order, rule, strides_of
+from ..promote import operand
+from ..ref import Ref, dim_symbol, flat_index, is_one, numel, ref_of_buffer, remap, reshape
+from .scatters import checked, on_cpu
+
+__all__ = ["scan", "running_dtype"]
+
+
+def running_dtype(dtype: torch.dtype) -> torch.dtype:
+    """What eager's kernels on the CPU add up in."""
+    if dtype in (torch.float16, torch.bfloat16):
+        return torch.float32
+    return torch.float64 if dtype == torch.float32 else dtype
+
+
+def scan(lo: Lowering, op: str, value: Value, shape: tuple, dim: int, dtype: torch.dtype, stride: Any = None, suffix: str = "") -> Ref:
+    """The running `op` of `value` (over j symbols of `shape`) along `dim`, as a buffer of `dtype`."""
+    on_cpu(lo, "scan")
+    if value.dtype not in DTYPES or dtype not in DTYPES:
+        raise NoRule("complex numbers")
+    if is_one(shape[dim]):
+        return lo.store(const(0, dtype) if op.startswith("arg") else cast(value, dtype), shape, dtype, stride, suffix)
+    b = lo._buffer(lo._node_name() + suffix, shape, dtype, stride)
+    along = Axis(dim_symbol(len(shape), dim), shape[dim])
+    axes = tuple(a for a in memory_order(shape, b.stride) if a.symbol is not along.symbol)
+    lo.steps.append(LoopNest(b, axes, flat_index(shape, b.stride), value, (along,), op, (*axes, along), origins=lo.origins(),
+                             lines=lo.lines(), scan=True))
+    return ref_of_buffer(b)
+
+
+def _running(lo: Lowering, op: str, x: Ref, dim: int) -> Ref:
+    m = lo.meta()
+    if m.dtype.is_complex or x.dtype.is_complex:
+        raise NoRule("complex numbers")
+    v = cast(operand(x, m.dtype), running_dtype(m.dtype))
+    if not x.ndim:
+        return lo.pointwise(operand(x, m.dtype))
+    return scan(lo, op, v, lo.out_shape(), dim % x.ndim, m.dtype, strides_of(m))
+
+
+@rule("aten.cumsum.default")
+def cumsum(lo: Lowering, node: Any, x: Ref, dim: int, *, dtype: Any = None) -> Ref:
+    return _running(lo, "sum", x, dim)
+
+
+@rule("aten.cumprod.default")
+def cumprod(lo: Lowering, node: Any, x: Ref, dim: int, *, dtype: Any = None) -> Ref:
+    return _running(lo, "prod", x, dim)
+
+
+@rule("aten.logcumsumexp.default")
+def logcumsumexp(lo: Lowering, node: Any, x: Ref, dim: int) -> Ref:
+    if not x.dtype.is_floating_point:
+        raise NoRule("logarithms of integers")
+    return _running(lo, "logaddexp", x, dim)
+
+
+def _extremum(op: str) -> Any:
+    def f(lo: Lowering, node: Any, x: Ref, dim: int) -> tuple[Ref, Ref]:
+        on_cpu(lo, "scan")
+        values, at = lo.meta(k=0), lo.meta(k=1)
+        if x.dtype.is_complex:
+            raise NoRule("complex numbers")
+        if not x.ndim:
+            return lo.pointwise(x.value, 0), lo.pointwise(const(0, torch.int64), 1)
+        v = x.value if x.dtype not in (torch.float16, torch.bfloat16) else cast(x.value, torch.float32)
+        shape = lo.out_shape(k=0)
+        return (scan(lo, op, v, shape, dim % x.ndim, x.dtype, strides_of(values), "_0"),
+                scan(lo, "arg" + op, v, shape, dim % x.ndim, torch.int64, strides_of(at), "_1"))
+    return f
+
+
+rule("aten.cummax.default")(_extremum("max"))
+rule("aten.cummin.default")(_extremum("min"))
+
+
+@rule("aten.masked_scatter.default")
+def masked_scatter(lo: Lowering, node: Any, x: Ref, mask: Ref, source: Ref) -> Ref:
+    """The k-th element for which the mask holds, in row-major order, is the k-th of the source."""
+    on_cpu(lo, "scan")
+    shape = lo.out_shape()
+    if x.dtype.is_complex or source.dtype != x.dtype:
+        raise NoRule("complex numbers" if x.dtype.is_complex else "a source of another dtype")
+    total, given = numel(shape), numel(source.shape)
+    if any(type(s) is int and s == 0 for s in shape) or (type(given) is int and given == 0):
+        raise NoRule("an empty source")
+    wide = Ref(shape, torch.bool, mask.value)            # (positions count from the right: broadcasting changes nothing)
+    flat = reshape(wide, (total,))
+    count = scan(lo, "sum", cast(flat.value, torch.int64), (total,), 0, torch.int64, suffix="_count")
+    at = reshape(count, shape)
+    message = "RuntimeError: masked_scatter: the mask holds for more elements than the source has"
+    k = checked(prim("sub", at.value, const(1, torch.int64)), given, message)
+    line = reshape(source, (given,))
+    read = remap(line, shape, {0: indirect_symbol(k)}).value if not is_one(given) else line.value
+    if is_one(given):
+        read = prim("where", prim("eq", k, const(0, torch.int64)), read, const(0, read.dtype))
+    return lo.pointwise(prim("masked", wide.value, read, operand(x, lo.meta().dtype)))
+

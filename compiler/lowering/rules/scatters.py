@@ -1,0 +1,317 @@
+"""Writing at computed positions: a copy of the tensor, then a nest that stores over it. Positions are checked as eager checks them; of
+several values for one position the last one stays, in row-major order of the positions, as in eager's loops.
+
+The axes that are positions themselves (the columns, where whole rows are written) are independent of each other: they are the nest's
+kept axes, which threads may share. The others run in order, and are given as `reduce_axes` without a `reduce_op`.
+"""
+from __future__ import annotations
+
+from typing import Any, Sequence
+
+import torch
+
+from ...symbolic.expr import Expr, as_expr
+from ..ir import Axis, Buffer, LoopNest, Value, cast, check_index, const, index, prim, put, put_symbol
+from ..lower import Lowering, NoRule, rule, strides_of
+from ..promote import compute_dtype, operand, rounded
+from ..ref import Ref, contiguous_strides, dim_symbol, is_one, ref_of_buffer, remap, same
+
+__all__ = ["on_cpu", "start", "store_at", "checked"]
+
+MODES = {"sum": "add", "add": "add", "prod": "mul", "multiply": "mul", "amax": "max", "amin": "min"}
+IDENTITY = {"add": 0, "mul": 1, "max": float("-inf"), "min": float("inf")}
+
+
+def on_cpu(lo: Lowering, what: str = "scattered writes") -> None:
+    """Kernels of other devices have no order among their iterations."""
+    if torch.device(lo._device()).type != "cpu":
+        raise NoRule(what)
+
+
+def start(lo: Lowering, x: Ref | Value, k: int | None = None) -> Buffer:
+    """A copy of x (or a value in every element), laid out as the node's result, for later nests to write over."""
+    m = lo.meta(k=k)
+    shape, stride = lo.out_shape(k=k), strides_of(m)
+    if any(type(st) is int and st == 0 and not is_one(n) for n, st in zip(shape, stride)):
+        stride = None
+    return lo.store(cast(x.value if isinstance(x, Ref) else x, m.dtype), shape, m.dtype, stride).value.attr[0]
+
+
+def _empty(shape: Sequence[Any]) -> bool:
+    return any(type(s) is int and s == 0 for s in shape)
+
+
+def store_at(lo: Lowering, b: Buffer, shape: Sequence[Any], value: Value, at: Sequence[Expr | Value], mode: str = "set",
+             strides: Sequence[Any] | None = None) -> Ref:
+    """Over `shape`, store `value` at position `at` of each of b's dimensions (or of `strides`): an axis, or a checked position."""
+    if _empty(shape) or (_empty(b.shape) and not any(isinstance(p, Value) for p in at)):
+        return ref_of_buffer(b)
+    n = len(shape)
+    e = as_expr(0)
+    positions: list[Value] = []
+    for p, st in zip(at, b.stride or (1,) if strides is None else strides):
+        if isinstance(p, Value):
+            positions.append(p)
+            p = put_symbol(len(positions) - 1)
+        e = e + p * st
+    axes = tuple(Axis(dim_symbol(n, d), s) for d, s in enumerate(shape) if not is_one(s))
+    own = {p.name for p in at if isinstance(p, Expr) and p.op == "sym"}
+    kept = tuple(a for a in axes if a.symbol.name in own)
+    order = tuple(a for a in axes if a.symbol.name not in own)
+    lo.steps.append(LoopNest(b, kept, e, put(cast(value, b.dtype), positions), order, None, axes, mode, lo.origins(), lo.lines()))
+    return ref_of_buffer(b)
+
+
+def axis(shape: Sequence[Any], d: int) -> Expr:
+    return as_expr(0) if is_one(shape[d]) else dim_symbol(len(shape), d)
+
+
+def checked(i: Value, size: Any, message: str, wrap: bool = False) -> Value:
+    """A position as a value: wrapped where negative ones count from the end, and checked."""
+    i = cast(i, torch.int64)
+    n = const(size, torch.int64) if type(size) is int else index(as_expr(size))
+    if wrap:
+        i = prim("where", prim("lt", i, const(0, torch.int64)), prim("add", i, n), i)
+    return check_index(i, n, message)
+
+
+def _lifted(x: Any) -> Any:
+    """A tensor without dimensions as one of one element."""
+    return Ref((1,), x.dtype, x.value) if isinstance(x, Ref) and x.ndim == 0 else x
+
+
+# ---- along one dimension: every element has a position of its own
+def _along(lo: Lowering, b: Buffer, dim: int, ids: Ref, value: Any, mode: str) -> None:
+    """b[..., ids[...], ...] = value[...] along `dim`."""
+    ids, value = _lifted(ids), _lifted(value)
+    n = ids.ndim
+    dim %= n
+    size = b.shape[dim] if b.shape else 1
+    p = checked(ids.value, size, f"RuntimeError: index out of bounds for dimension {dim} with size {size}")
+    if isinstance(value, Ref):
+        v = remap(value, ids.shape, {d: axis(ids.shape, d) for d in range(n)}).value
+    else:
+        v = operand(value, b.dtype)
+    store_at(lo, b, ids.shape, v, [p if d == dim else axis(ids.shape, d) for d in range(n)], mode)
+
+
+@rule("aten.scatter.src", "aten.scatter.value")
+def scatter(lo: Lowering, node: Any, x: Ref, dim: int, ids: Ref, src: Any) -> Ref:
+    on_cpu(lo)
+    b = start(lo, x)
+    _along(lo, b, dim, ids, src, "set")
+    return ref_of_buffer(b)
+
+
+@rule("aten.scatter.reduce", "aten.scatter.value_reduce")
+def scatter_reduced(lo: Lowering, node: Any, x: Ref, dim: int, ids: Ref, src: Any, *, reduce: str) -> Ref:
+    on_cpu(lo)
+    b = start(lo, x)
+    _along(lo, b, dim, ids, src, MODES[reduce])
+    return ref_of_buffer(b)
+
+
+@rule("aten.scatter_add.default")
+def scatter_add(lo: Lowering, node: Any, x: Ref, dim: int, ids: Ref, src: Ref) -> Ref:
+    on_cpu(lo)
+    b = start(lo, x)
+    _along(lo, b, dim, ids, src, "add")
+    return ref_of_buffer(b)
+
+
+@rule("aten.scatter_reduce.two")
+def scatter_reduce(lo: Lowering, node: Any, x: Ref, dim: int, ids: Ref, src: Ref, reduce: str, *, include_self: bool = True) -> Ref:
+    on_cpu(lo)
+    mode = MODES.get(reduce)
+    if mode is None:
+        raise NoRule(f"scatter_reduce of {reduce}")
+    b = start(lo, x)
+    if not include_self:
+        _along(lo, b, dim, ids, identity(mode, b.dtype), "set")
+    _along(lo, b, dim, ids, src, mode)
+    return ref_of_buffer(b)
+
+
+def identity(mode: str, dtype: torch.dtype) -> bool | int | float:
+    """What combining with leaves a value as it is."""
+    if dtype == torch.bool:
+        return mode in ("mul", "min")
+    if mode in ("max", "min") and not dtype.is_floating_point:
+        info = torch.iinfo(dtype)
+        return info.min if mode == "max" else info.max
+    return IDENTITY[mode]
+
+
+# ---- rows and blocks
+@rule("aten.index_put.default", "aten._unsafe_index_put.default")
+def index_put(lo: Lowering, node: Any, x: Ref, ids: Sequence[Ref | None], values: Ref, accumulate: bool = False) -> Ref:
+    on_cpu(lo)
+    used = [(d, i) for d, i in enumerate(ids) if i is not None]
+    if not used or any(i.dtype in (torch.bool, torch.uint8) for _, i in used):
+        raise NoRule("writing where a mask holds: the number of elements depends on values")
+    width = max(i.ndim for _, i in used)
+    dims = [d for d, _ in used]
+    adjacent = dims == list(range(dims[0], dims[0] + len(dims)))
+    first = dims[0] if adjacent else 0                    # where the dimensions of the index tensors go
+    kept = [d for d in range(x.ndim) if d not in dims]
+    common = _broadcast([i.shape for _, i in used], width)
+    shape = (*(x.shape[d] for d in kept[:first]), *common, *(x.shape[d] for d in kept[first:]))
+    n = len(shape)
+    tail = n - first - width                              # dimensions to the right of the index's
+    b = start(lo, x)
+    at: list[Any] = [None] * x.ndim
+    for k, d in enumerate(kept):
+        at[d] = axis(shape, k if k < first else k + width)
+    for d, i in used:
+        v = remap(i, i.shape + (1,) * tail, {k: dim_symbol(i.ndim + tail, k) for k in range(i.ndim)}).value
+        at[d] = checked(v, x.shape[d], f"IndexError: index is out of bounds for dimension {d} with size {x.shape[d]}", True)
+    if values.ndim > n or any(not is_one(a) and not same(a, s) for a, s in zip(reversed(values.shape), reversed(shape))):
+        raise NoRule("values of another shape than what they are written to")
+    return store_at(lo, b, shape, values.value, at, "add" if accumulate else "set")
+
+
+def _broadcast(shapes: Sequence[Sequence[Any]], width: int) -> tuple:
+    out: list[Any] = [1] * width
+    for s in shapes:
+        for k, x in enumerate(reversed(s), 1):
+            if not is_one(x):
+                if not is_one(out[-k]) and not same(out[-k], x):
+                    raise NoRule("index tensors whose sizes are not known to be equal")
+                out[-k] = x
+    return tuple(out)
+
+
+@rule("aten.put.default")
+def put_flat(lo: Lowering, node: Any, x: Ref, ids: Ref, source: Ref, accumulate: bool = False) -> Ref:
+    on_cpu(lo)
+    b = start(lo, x)
+    if not all(map(same, b.stride, contiguous_strides(b.shape))) or not _alike(ids.shape, source.shape):
+        raise NoRule("flat positions in a tensor that is not contiguous")
+    total: Any = 1
+    for s in b.shape:
+        total = s * total
+    p = checked(ids.value, total, f"IndexError: out of range: tried to access an index on a tensor of {total} elements.", True)
+    return store_at(lo, b, ids.shape, source.value, [p], "add" if accumulate else "set", (1,))
+
+
+def _alike(a: Sequence[Any], b: Sequence[Any]) -> bool:
+    return len(a) == len(b) and all(map(same, a, b))
+
+
+@rule("aten.diagonal_scatter.default")
+def diagonal_scatter(lo: Lowering, node: Any, x: Ref, src: Ref, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Ref:
+    dim1, dim2 = dim1 % x.ndim, dim2 % x.ndim
+    b = start(lo, x)
+    shape = src.shape
+    rest = [d for d in range(x.ndim) if d not in (dim1, dim2)]
+    at: list[Any] = [None] * x.ndim
+    for k, d in enumerate(rest):
+        at[d] = axis(shape, k)
+    along = axis(shape, len(shape) - 1)
+    at[dim1], at[dim2] = along + max(0, -offset), along + max(0, offset)
+    if _empty(shape):
+        return ref_of_buffer(b)
+    return _store_strided(lo, b, shape, src.value, at, b.stride)
+
+
+def _store_strided(lo: Lowering, b: Buffer, shape: Sequence[Any], value: Value, at: Sequence[Expr], strides: Sequence[Any]) -> Ref:
+    """A store at positions that are no data: every element at its own."""
+    e = as_expr(0)
+    for p, st in zip(at, strides):
+        e = e + p * st
+    axes = tuple(Axis(dim_symbol(len(shape), d), s) for d, s in enumerate(shape) if not is_one(s))
+    lo.steps.append(LoopNest(b, axes, e, put(cast(value, b.dtype), ()), (), None, axes, "set", lo.origins(), lo.lines()))
+    return ref_of_buffer(b)
+
+
+@rule("aten.max_unpool2d.default", "aten.max_unpool3d.default")
+def max_unpool(lo: Lowering, node: Any, x: Ref, ids: Ref, size: Sequence[Any], *args: Any) -> Ref:
+    on_cpu(lo)
+    k = len(size)
+    b = start(lo, const(0, x.dtype))
+    if not all(map(same, b.stride, contiguous_strides(b.shape))):
+        raise NoRule("flat positions in a tensor that is not contiguous")
+    volume: Any = 1
+    for s in size:
+        volume = s * volume
+    p = checked(ids.value, volume, "RuntimeError: Found an invalid max index")
+    planes = x.ndim - k
+    at = [*(axis(x.shape, d) for d in range(planes)), p]
+    return store_at(lo, b, x.shape, x.value, at, "set", (*b.stride[:planes], 1))
+
+
+@rule("aten.embedding_dense_backward.default")
+def embedding_dense_backward(lo: Lowering, node: Any, grad: Ref, ids: Ref, rows: Any, padding: Any, by_frequency: bool) -> Ref:
+    on_cpu(lo)
+    if by_frequency or not isinstance(padding, int):
+        raise NoRule("gradients scaled by how often a row is used")
+    b = start(lo, const(0, grad.dtype))
+    n = grad.ndim
+    at = remap(ids, ids.shape + (1,), {d: dim_symbol(n, d) for d in range(ids.ndim)}).value
+    p = checked(at, rows, "IndexError: index out of range in self")
+    v = grad.value
+    if padding >= 0:
+        v = prim("where", prim("eq", cast(at, torch.int64), const(padding, torch.int64)), const(0, v.dtype), v)
+    return store_at(lo, b, grad.shape, v, [p, axis(grad.shape, n - 1)], "add")
+
+
+
+
+# ---- whole slices at positions of one dimension
+def _slices(lo: Lowering, b: Buffer, dim: int, ids: Ref, value: Any, mode: str) -> None:
+    """b[..., ids[k], ...] = value[..., k, ...]; `value` is a tensor of that shape, a number, or a tensor without dimensions."""
+    ids, value = _lifted(ids), _lifted(value) if b.shape else value
+    shape = list(b.shape) or [1]
+    dim %= len(shape)
+    size = shape[dim]
+    shape[dim] = ids.shape[0]
+    i = remap(ids, (ids.shape[0], *(1,) * (len(shape) - 1 - dim)), {0: dim_symbol(len(shape), dim)}).value
+    p = checked(i, size, "IndexError: index out of range in self")
+    v = value.value if isinstance(value, Ref) else operand(value, b.dtype)
+    store_at(lo, b, shape, v, [p if d == dim else axis(shape, d) for d in range(len(shape))], mode)
+
+
+@rule("aten.index_add.default")
+def index_add(lo: Lowering, node: Any, x: Ref, dim: int, ids: Ref, source: Ref, *, alpha: Any = 1) -> Ref:
+    on_cpu(lo)
+    b = start(lo, x)
+    if alpha != 1 or isinstance(alpha, Expr):
+        up = compute_dtype(x.dtype)
+        source = Ref(source.shape, x.dtype, rounded(prim("mul", operand(source, up), operand(alpha, up)), x.dtype))
+    _slices(lo, b, dim, ids, source, "add")
+    return ref_of_buffer(b)
+
+
+@rule("aten.index_copy.default")
+def index_copy(lo: Lowering, node: Any, x: Ref, dim: int, ids: Ref, source: Ref) -> Ref:
+    on_cpu(lo)
+    b = start(lo, x)
+    _slices(lo, b, dim, ids, source, "set")
+    return ref_of_buffer(b)
+
+
+@rule("aten.index_fill.int_Scalar", "aten.index_fill.int_Tensor")
+def index_fill(lo: Lowering, node: Any, x: Ref, dim: int, ids: Ref, value: Any) -> Ref:
+    on_cpu(lo)
+    b = start(lo, x)
+    ids, shape = _lifted(ids), list(b.shape) or [1]
+    i = _lifted(ids).value
+    size = shape[dim % len(shape)]
+    n = const(size, torch.int64) if type(size) is int else index(as_expr(size))
+    i = cast(i, torch.int64)
+    wrapped = prim("where", prim("lt", i, const(0, torch.int64)), prim("add", i, n), i)        # (negative ones count from the end)
+    _slices(lo, b, dim, Ref(ids.shape, torch.int64, wrapped), value, "set")
+    return ref_of_buffer(b)
+
+
+@rule("aten.index_reduce.default")
+def index_reduce(lo: Lowering, node: Any, x: Ref, dim: int, ids: Ref, source: Ref, reduce: str, *, include_self: bool = True) -> Ref:
+    on_cpu(lo)
+    mode = MODES.get(reduce)
+    if mode is None:
+        raise NoRule(f"index_reduce of {reduce}")
+    b = start(lo, x)
+    if not include_self:
+        _slices(lo, b, dim, ids, identity(mode, b.dtype), "set")
+    _slices(lo, b, dim, ids, source, mode)
+    return ref_of_buffer(b)
