@@ -52,14 +52,15 @@ def generate_triton(schedule: Schedule, opts: Any, index: int | None, target: Gp
     want it). Raises InternalError where a kernel holds what Triton has no form for."""
     from ..generate import generate_kernels
     chosen = target if target is not None else target_of(index or 0)
-    return generate_kernels(schedule, "triton", chosen, lambda kernel, key, name: _print(kernel, key, name, chosen), index)
+    exact = bool(opts.get("emulate_precision", False))
+    return generate_kernels(schedule, "triton", chosen, lambda kernel, key, name: _print(kernel, key, name, chosen, exact), index)
 
 
-def _print(kernel: Kernel, key: str, name: str, target: GpuTarget) -> TritonSource:
-    k = (key, repr(kernel.lines), repr(kernel.origins), tuple(sorted(kernel.hints.items())), name, target)
+def _print(kernel: Kernel, key: str, name: str, target: GpuTarget, exact: bool) -> TritonSource:
+    k = (key, repr(kernel.lines), repr(kernel.origins), tuple(sorted(kernel.hints.items())), name, target, exact)
     source = _printed.get(k)
     if source is None:
         if len(_printed) >= _PRINTED_LIMIT:
             _printed.clear()
-        source = _printed[k] = print_kernel(kernel, target, name=re.sub(r"\W", "_", name))
+        source = _printed[k] = print_kernel(kernel, target, name=re.sub(r"\W", "_", name), exact=exact)
     return source

@@ -14,7 +14,7 @@ import torch
 from ...lowering.ir import Acc, Axis, Buffer, Kernel, Stage, Store, Value, indirect_values, walk
 from ...lowering.rewrite import Rewriter
 from ...symbolic.expr import Expr, as_expr, ceildiv, integer
-from . import indices, prims
+from . import cheap, indices, prims
 from .dtypes import ttype
 from .layout import Choices, GpuTarget, Layout, numel, plan_layout, spans
 from .prims import Operand, reduce_identity, reduce_tile, reduce_update
@@ -22,7 +22,7 @@ from .values import NONE, Names, Values, stored
 
 __all__ = ["TritonSource", "Function", "Scratch", "print_kernel", "without_locals"]
 
-HELPERS = {**prims.HELPERS, **indices.HELPERS}
+HELPERS = {**prims.HELPERS, **indices.HELPERS, **cheap.HELPERS}
 
 
 @dataclass(frozen=True)
@@ -85,16 +85,17 @@ def without_locals(kernel: Kernel) -> Kernel:
 
 
 def print_kernel(kernel: Kernel, target: GpuTarget, choices: Choices = Choices(), name: str | None = None,
-                 wide: bool | None = None) -> TritonSource:
+                 wide: bool | None = None, exact: bool = False) -> TritonSource:
     """Print one kernel. Raises InternalError for what the loop IR allows but Triton has no form for (complex numbers).
-    wide: 64-bit indices; None: where the sizes at the hints need them."""
+    wide: 64-bit indices; None: where the sizes at the hints need them. exact: no short forms of functions (cheap.py)."""
     k = without_locals(kernel)
-    return _Printer(k, target, plan_layout(k, target, choices, wide), name or kernel.name).run()
+    return _Printer(k, target, plan_layout(k, target, choices, wide), name or kernel.name, exact).run()
 
 
 class _Printer:
-    def __init__(self, kernel: Kernel, target: GpuTarget, layout: Layout, name: str):
+    def __init__(self, kernel: Kernel, target: GpuTarget, layout: Layout, name: str, exact: bool = False):
         self.k, self.target, self.lay, self.name = kernel, target, layout, name
+        self.exact = None if exact else cheap.needs_precision(kernel)
         self.itype = "tl.int64" if layout.wide else "tl.int32"
         self.helpers: dict[str, None] = {}
         self.reduces = layout.kind in ("persistent", "looped", "split")
@@ -217,7 +218,7 @@ class _Printer:
 
     def _values(self, stage: Stage, names: Names, masks: dict[str, str], number: int = -1) -> Values:
         return Values(names, self._axis_dims(stage), masks, self._shape, self._acc, self.need, self.itype,
-                      (lambda b, d: self._policy(number, b, d)) if number >= 0 else (lambda b, d: ""))
+                      (lambda b, d: self._policy(number, b, d)) if number >= 0 else (lambda b, d: ""), self.exact, self.target.backend)
 
     def _acc(self, name: str) -> Operand:
         return self.accs[name]

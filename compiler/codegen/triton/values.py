@@ -13,6 +13,7 @@ import torch
 
 from ...lowering.ir import Buffer, Value, indirect_values, walk
 from ...symbolic.expr import Expr, symbol
+from .cheap import cheap_expression, plus_one, plus_one_text
 from .dtypes import literal, ttype
 from .indices import index_text
 from .prims import Operand, conversion, expression
@@ -52,12 +53,14 @@ class Values:
     """Prints the values that roots need.
 
     axis_dims: axis symbol -> tile dimension; masks: dimension -> name of its mask (dimensions without one are always full);
-    shape: dims -> text of a tile's shape; acc: accumulator name -> Operand; policy: buffer -> eviction policy of its loads or "".
+    shape: dims -> text of a tile's shape; acc: accumulator name -> Operand; policy: buffer -> eviction policy of its loads or "";
+    exact: ids of values that take no short forms (None: all), `backend`: Triton's.
     """
 
     def __init__(self, names: Names, axis_dims: dict[str, str], masks: dict[str, str], shape: Callable[[frozenset], str],
                  acc: Callable[[str], Operand], need: Callable[[str], None], index_type: str,
-                 policy: Callable[[Buffer, frozenset], str] = lambda b, d: ""):
+                 policy: Callable[[Buffer, frozenset], str] = lambda b, d: "", exact: set[int] | None = None, backend: str = "cuda"):
+        self.exact, self.backend = exact, backend
         self.names, self.axis_dims, self.masks, self.shape, self.acc = names, axis_dims, masks, shape, acc
         self.need, self.index_type, self.policy = need, index_type, policy
         self.outside: list[str] = []             # statements that stand outside of the loop over "r"
@@ -102,10 +105,22 @@ class Values:
         if v.op == "masked":
             cond, a, b = v.args
             return [(cond, guard), (a, (*guard, cond)), (b, guard)]
+        short = self._plus_one(v)
+        if short is not None:
+            return [(short[1], guard)]
         needs = [(a, guard) for a in v.args]
         if guard and v.op in _CARE:
             needs += [(g, guard[:k]) for k, g in enumerate(guard)]
         return needs
+
+    def _rough(self, v: Value) -> bool:
+        return self.exact is not None and v.id not in self.exact
+
+    def _plus_one(self, v: Value) -> tuple[str, Value] | None:
+        """cheap.plus_one where a short form may stand."""
+        if self.backend != "cuda" or not self._rough(v) or ttype(v.dtype).held != "tl.float32":
+            return None
+        return plus_one(v)
 
     def guard_of(self, v: Value, guard: Guard) -> Guard:
         """Guards matter only to what reads memory or checks an index."""
@@ -138,7 +153,9 @@ class Values:
             return self._let("as_" + t.stored.removeprefix("tl."), conversion(args[0], t), v, dims)
         if v.op == "check_index":
             return self._check(v, args, guard, dims)
-        text = expression(v.op, t, args, self.need)
+        short = self._plus_one(v)
+        text = plus_one_text(short[0], args[0], self.need) if short is not None else \
+            (cheap_expression(v, t, args, self.need, self.backend) if self._rough(v) else None) or expression(v.op, t, args, self.need)
         if t.low_precision and v.op not in ("where", "masked", "maximum", "minimum", "relu", "neg", "abs"):
             text = f"({text}).to({t.stored}).to(tl.float32)"      # an operator of a low precision type rounds its result
         return self._let(v.op, text, v, dims)

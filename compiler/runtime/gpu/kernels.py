@@ -97,6 +97,6 @@ def _unaligned(k: GeneratedKernel, source: TritonSource, target: GpuTarget, inde
 
 def _wide(k: GeneratedKernel, target: GpuTarget, index: int, opts: Any) -> Callable:
     """The kernel with 64-bit indices."""
-    source = print_kernel(k.kernel, target, Choices(), name=k.source.name, wide=True)
+    source = print_kernel(k.kernel, target, Choices(), name=k.source.name, wide=True, exact=bool(opts.get("emulate_precision", False)))
     binary = compile_all([Job(source, target, contract=not opts.get("emulate_precision", False))], opts)[0]
     return make_kernel(k, binary, target, index, opts, source)

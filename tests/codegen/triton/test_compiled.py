@@ -39,6 +39,7 @@ PROGRAMS = {
     "softmax": lambda: (lambda a: F.softmax(a, -1), meta(64, 4096)),
     "softmax of long rows": lambda: (lambda a: F.softmax(a, -1), meta(200, 50304)),
     "layer norm + gelu": lambda: (lambda a, w, b: F.gelu(F.layer_norm(a, (4096,), w, b)), meta(64, 4096), meta(4096), meta(4096)),
+    "gelu of a product's sum, bf16": lambda: (lambda a, b: F.gelu(a + b), meta(64, 4096, dtype=torch.bfloat16), meta(4096, dtype=torch.bfloat16)),
     "rms norm bf16": lambda: (lambda a, w: F.rms_norm(a, (4096,), w), meta(64, 4096, dtype=torch.bfloat16), meta(4096, dtype=torch.bfloat16)),
     "cross entropy": lambda: (lambda a, t: F.cross_entropy(a, t), meta(256, 5000), torch.zeros(256, dtype=torch.int64)),
     "column sums": lambda: (lambda a: a.sum(0), meta(4096, 512)),

@@ -186,3 +186,26 @@ def test_batch_norm_statistics():
     x = torch.randn(6, 5, 7, 7)
     check(lambda a: torch.var_mean(a, (0, 2, 3)), x)
     check(lambda a: torch.var_mean(a, (0, 2, 3)), x.to(memory_format=torch.channels_last))
+
+
+def test_short_forms_where_results_are_rounded():
+    """Values that are rounded to 16 bits anyway take short forms of functions: as close to float64 as eager is. (Not in bfloat16: the
+    interpreter cuts that off where a GPU rounds.)"""
+    x = torch.cat([torch.linspace(-12, 11, 1500), torch.linspace(-0.1, 0.1, 500), torch.tensor([0.0, -0.0, torch.nan])]).to(f16)
+    for f in (F.gelu, lambda a: F.gelu(a, approximate="tanh"), torch.tanh, torch.sigmoid, F.silu, torch.exp, lambda a: 1 + torch.tanh(a),
+              lambda a: a / (a * a + 2)):
+        g = generate(compile_fn(f, x))
+        assert any(w in str(g) for w in ("_exp2(", "_reciprocal(", " / ")), str(g)
+        ours, eager, exact = run(g, [x])[0].double(), f(x).double(), f(x.double())
+        finite = exact.isfinite() & eager.isfinite()
+        rms = [float((y - exact)[finite].square().mean().sqrt()) for y in (ours, eager)]
+        assert rms[0] <= 1.05 * rms[1]
+    far = torch.tensor([torch.inf, -torch.inf, 90, -90]).to(f16)
+    check(lambda a: (torch.tanh(a), torch.sigmoid(a), torch.exp(a), 1 + torch.tanh(a), 1 + torch.erf(a)), far, rtol=2e-3, atol=1e-6)
+
+
+def test_exact_forms_where_bits_are_seen():
+    x = torch.randn(300).to(bf16)
+    for f in (lambda a: torch.tanh(a.float()), lambda a: (torch.sigmoid(a) > 0.5, torch.sigmoid(a)), lambda a: (torch.exp(a) * 100).to(torch.int32)):
+        assert "_exp2(" not in str(check(f, x))
+    assert "_exp2(" not in str(generate(compile_fn(F.gelu, x), emulate_precision=True))
