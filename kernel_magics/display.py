@@ -7,7 +7,9 @@ import shutil
 import sys
 from typing import Any
 
-__all__ = ["Place"]
+__all__ = ["Place", "PROGRESS_MIME"]
+
+PROGRESS_MIME = "application/vnd.tcompile.progress.v1+json"
 
 
 class Place:
@@ -17,6 +19,7 @@ class Place:
         self.notebook = hasattr(shell, "kernel")
         self.quiet = quiet
         self.handle: Any = None
+        self._untimed: dict[str, Any] = {}  # the report as it is before its timings: saved with the line of progress
         self._line = 0  # width of the progress line on a terminal
 
     def say(self, text: str) -> None:
@@ -24,31 +27,38 @@ class Place:
         if self.quiet:
             return
         if self.notebook:
-            self._put(
-                {
-                    "text/plain": f"… {text}",
-                    "text/html": f'<div style="opacity:.75;font-variant-numeric:tabular-nums">… {html.escape(text)}</div>',
-                }
-            )
+            facts = {"text": text, "phase": "timing" if self._untimed else "running", "line": self._untimed.get("text/plain", "").split("\n")[0]}
+            line = f'<div style="opacity:.75;font-variant-numeric:tabular-nums">… {html.escape(text)}</div>'
+            plain = {"text/plain": f"… {text}", "text/html": line + self._untimed.get("text/html", "")}
+            self._put({PROGRESS_MIME: facts, **self._untimed, **plain})
         elif sys.stderr.isatty():
             text = f"… {text}"[: shutil.get_terminal_size().columns - 1]
             sys.stderr.write("\r" + text.ljust(self._line))
             sys.stderr.flush()
             self._line = len(text)
 
-    def show(self, report: Any, final: bool = True) -> None:
-        """Show the report; `final=False` where its timings are still to come (a terminal waits for them)."""
+    def show(self, report: Any) -> None:
+        """Show the finished report."""
+        self._untimed = {}
         if self.quiet:
             return
         from .render import bundle
 
         if self.notebook:
             self._put(bundle(report))
-        elif final:
+        else:
             self.clear()
             from IPython.display import display
 
             display({"text/plain": bundle(report, ("text/plain",))["text/plain"]}, raw=True)
+
+    def show_untimed(self, report: Any) -> None:
+        """Show what is known before the timings, beside the progress of these; a terminal waits for them."""
+        if self.notebook and not self.quiet:
+            from .render import bundle
+
+            self._untimed = bundle(report)
+            self.say("timing")
 
     def clear(self) -> None:
         """Take the progress line away from a terminal."""

@@ -296,7 +296,7 @@ class Session:
             # Entries of an earlier run served the cell. Its calls are at hand: what it was not compared with is measured now.
             report.live = builder.origin.live
             if not set(spec.compare) <= set(report.speedups.engines):
-                place.show(report, final=False)
+                place.show_untimed(report)
                 self._later(lambda: self._time_origin(builder.origin, report, spec, builder.served, place))
                 return
         times = ok and (spec.repeat or builder.calls and spec.time is not None)
@@ -308,7 +308,7 @@ class Session:
             finish(report, builder.served)
             place.show(report)
             return
-        place.show(report, final=False)
+        place.show_untimed(report)
 
         def timing() -> None:
             try:

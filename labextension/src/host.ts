@@ -10,8 +10,10 @@ import { Fix } from './schema';
 export interface Host {
   /** The kernel's answer; rejects with one sentence. `say` gets words of progress. */
   ask: (question: string, facts: { [name: string]: any }, say?: (text: string) => void) => Promise<any>;
-  /** Interrupts what the kernel does. */
-  stop: () => void;
+  /** Interrupts what the kernel does; absent where the frontend's own button has to. */
+  stop?: () => void;
+  /** Whether the kernel works on something at this moment. */
+  busy?: () => boolean;
   /** Changes lines of a cell where they still read as expected; false where they do not. */
   apply?: (fix: Fix, cell: number | null) => boolean;
 }

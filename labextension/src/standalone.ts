@@ -54,8 +54,7 @@ function kernelOf(model: WidgetModel): Host {
       const id = ++serial;
       waiting.set(id, { done, failed, say });
       model.send({ ...facts, id, ask: question });
-    }),
-    stop: () => undefined // a widget cannot interrupt its kernel; the frontend's own button can
+    }) // no `stop`: a widget cannot interrupt its kernel; the frontend's own button can
   };
 }
 

@@ -53,7 +53,7 @@ def test_interrupt_in_the_cell(kernel):
     manager, client = kernel
     out = []
     code = "%%tcompile\nkept = 5\nprint('started', flush=True)\ntime.sleep(30)\nnever = 1"
-    reply = run(client, code, (manager, 0.3), out)
+    reply = run(client, code, (manager, 1.0), out)
     assert reply["status"] == "error" and reply["ename"] == "KeyboardInterrupt"
     text = "".join(next(m for m in out if m["msg_type"] == "error")["content"]["traceback"])
     assert "session.py" not in text and "time.sleep" in text

@@ -26,6 +26,7 @@ export function hostReports(panel: NotebookPanel, link: KernelLink): void {
     request.host = {
       ask: (question, facts, say) => link.ask(question, facts, say),
       stop: () => link.stop(),
+      busy: () => link.busy,
       apply: (fix, cell) => applyFix(panel, output, fix, cell)
     };
     event.stopPropagation();

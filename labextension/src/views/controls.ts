@@ -74,7 +74,7 @@ function question(host: Host, label: string, ask: (say: (text: string) => void) 
   const go = button(label, {}, async () => {
     go.disabled = true;
     const status = h('span.tc-muted', null, t(' asking the kernel …'));
-    const stop = button(t('stop'), { class: 'tc-link' }, () => host.stop());
+    const stop = host.stop ? button(t('stop'), { class: 'tc-link' }, () => host.stop?.()) : '';
     out.replaceChildren(status, ' ', stop);
     try {
       const answer = await ask(text => (status.textContent = ` ${text} …`));
