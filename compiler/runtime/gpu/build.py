@@ -22,6 +22,9 @@ def build_gpu(generated: Generated, opts: Any, eager: Callable[..., tuple] | Non
     """
     index = generated.cuda or 0
     try:
+        if generated.kernels and opts.get("max_autotune"):
+            from .tune import tune
+            generated = tune(generated, opts, index)
         kernels = load_kernels(generated.kernels, generated.target, index, opts) if generated.kernels else []
     except ToolchainError as e:
         if eager is None or "is not installed" not in str(e):

@@ -1,0 +1,243 @@
+"""mode="max-autotune" on a GPU: kernels are printed with other tiles, and the fastest by measurement is kept.
+
+The search predicts first. A kernel that moves its bytes at the rate of a plain copy, measured once per device, has nothing to gain and is
+left alone; so is one that the launch itself takes longer than. The others are taken in the order of what they could win, their variants are
+compiled all at once in worker processes, and run in turn; a variant replaces the rules' choice only where its median is clearly lower.
+It ends with the budget in seconds (option `autotune_seconds`, per kernel and MOST_S for a graph), and says how far it is in `progress` events. Results lie in the
+disk cache under the kernel's content, the device and triton's version. Where memory runs out the rules' choice stands, and an event says so.
+"""
+from __future__ import annotations
+
+import functools
+import json
+import statistics
+import time
+from dataclasses import asdict, replace
+from typing import Any, Callable, Sequence
+
+import torch
+
+from ... import events
+from ...codegen.generated import Generated, GeneratedKernel
+from ...codegen.triton.layout import Choices
+from ...codegen.triton.printer import print_kernel
+from ...errors import ToolchainError
+from ...lowering.ir import Buffer, Kernel
+from ...symbolic.expr import as_expr
+from ..cache import content_key, open_cache
+from .compile import Job, compile_all, triton_version
+from .kernels import make_kernel
+
+__all__ = ["tune", "candidates", "arguments", "time_in_turn", "copy_bandwidth"]
+
+CLEARLY = 0.97                 # of the rules' median: less gain than this is noise
+GOOD = 1.10                    # times the time of a copy of equal bytes: nothing to gain
+LEAST_US = 6.0                 # kernels that take less are the launch
+MOST_S = 4.0                   # of search for one graph
+MOST_SHARE = 0.4               # of free memory, for one kernel's buffers
+ROUNDS, LAUNCHES = 9, 5
+
+
+def tune(generated: Generated, opts: Any, index: int) -> Generated:
+    """The same graph with each kernel printed in the way that measured fastest. Raises ToolchainError as building does."""
+    cache = open_cache(opts)
+    until = time.perf_counter() + min(MOST_S, float(opts.get("autotune_seconds")) * max(1, len(generated.kernels)))
+    chosen: dict[str, GeneratedKernel] = {}
+    wanted: list[tuple[str, GeneratedKernel]] = []
+    for k in generated.kernels:
+        key = "tune-" + content_key(k.kernel.key() + repr(sorted(k.kernel.hints.items())) + repr(generated.target),
+                                    (torch.cuda.get_device_name(index),), f"triton {triton_version()}")
+        note = cache.get_note(key)
+        if note is None:
+            wanted.append((key, k))
+            continue
+        kept = json.loads(note)
+        events.emit("cache", key=key, hit=True, reason="", what=f"tuning of {k.name}")
+        events.emit("autotune", kernel=k.name, trials=kept["trials"])
+        chosen[k.name] = _printed(k, Choices(**kept["choices"]), generated, opts)
+    if wanted:
+        with torch.cuda.device(index), torch.random.fork_rng([index]):
+            if not torch.cuda.is_current_stream_capturing():
+                _search(wanted, generated, opts, index, cache, until, chosen)
+    return replace(generated, kernels=[chosen.get(k.name, k) for k in generated.kernels])
+
+
+def _search(wanted: list[tuple[str, GeneratedKernel]], g: Generated, opts: Any, index: int, cache: Any, until: float,
+            chosen: dict[str, GeneratedKernel]) -> None:
+    jobs = [Job(k.source, g.target, contract=not opts.get("emulate_precision", False)) for _, k in wanted]
+    rows = []
+    for (key, k), binary in zip(wanted, compile_all(jobs, opts)):
+        try:
+            given = arguments(k.kernel, index)
+            if given is None or k.source.asserts:          # (made-up numbers may fail a check of indices)
+                continue
+            call = make_kernel(k, binary, g.target, index, opts)
+            us = time_in_turn([functools.partial(call, *given)], 3)[0]
+        except torch.OutOfMemoryError as e:
+            _give_up(k, e)
+            continue
+        floor = max(k.bytes / copy_bandwidth(index) * 1e6, 2.0)
+        if us > LEAST_US and us > GOOD * floor:
+            rows.append((us - floor, us, floor, key, k))
+        else:
+            _note(k, key, [_trial(Choices(), us, True)], Choices(), cache)
+    rows.sort(key=lambda r: -r[0])
+    for n, (_, us, floor, key, k) in enumerate(rows):
+        left = until - time.perf_counter()
+        if left <= 0:
+            events.emit("progress", text=f"tuning ends with its budget; kernels not searched: {len(rows) - n}, kernel", done=n, total=len(rows))
+            break
+        events.emit("progress", text=f"tuning {k.name} ({us:.0f} us, a copy of its bytes {floor:.0f} us), at most {left:.1f} s left, kernel",
+                    done=n + 1, total=len(rows))
+        try:
+            trials, best = _race(k, g, opts, index, us)
+        except torch.OutOfMemoryError as e:
+            _give_up(k, e)
+            continue
+        _note(k, key, trials, best, cache)
+        chosen[k.name] = _printed(k, best, g, opts)
+
+
+def _race(k: GeneratedKernel, g: Generated, opts: Any, index: int, us: float) -> tuple[list[dict[str, Any]], Choices]:
+    """Trials of one kernel, and the choices to keep."""
+    variants: list[tuple[Choices, GeneratedKernel]] = []
+    seen: set[tuple] = set()
+    for c in candidates(k.kernel, k.source.choices):
+        v = _printed(k, c, g, opts)
+        same = (v.source.text, *((f.warps, f.stages, tuple(f.constants.items())) for f in v.source.functions))
+        if same not in seen:
+            seen.add(same)
+            variants.append((c, v))
+    calls: list[tuple[Choices, Callable]] = []
+    jobs = [Job(v.source, g.target, contract=not opts.get("emulate_precision", False)) for _, v in variants]
+    given = arguments(k.kernel, index)
+    assert given is not None
+    for (c, v), binary in zip(variants, _those_that_compile(jobs, opts)):
+        if binary is not None and not any(p.shared > 200 * 1024 for p in binary.parts):
+            calls.append((c, make_kernel(v, binary, g.target, index, opts)))
+    run = [functools.partial(call, *given) for _, call in calls]
+    quick = time_in_turn(run, 2)
+    keep = [i for i, t in enumerate(quick) if i == 0 or t < 1.25 * min(quick)]
+    final = dict(zip(keep, time_in_turn([run[i] for i in keep], ROUNDS)))
+    best = min(final, key=lambda i: final[i])
+    if final[best] >= CLEARLY * final[0]:
+        best = 0
+    return [_trial(c, final.get(i, quick[i]), i == best) for i, (c, _) in enumerate(calls)], calls[best][0]
+
+
+def _those_that_compile(jobs: Sequence[Job], opts: Any) -> list[Any]:
+    """Binaries, None for a variant that the compiler rejects (too much shared memory, too many registers)."""
+    try:
+        return list(compile_all(jobs, opts))
+    except ToolchainError:
+        out: list[Any] = []
+        for j in jobs:
+            try:
+                out += compile_all([j], opts)
+            except ToolchainError:
+                out.append(None)
+        return out
+
+
+def _trial(c: Choices, us: float, kept: bool) -> dict[str, Any]:
+    return {"choices": c.plain() or {"default": True}, "us": round(us, 3), "kept": kept}
+
+
+def _note(k: GeneratedKernel, key: str, trials: list[dict[str, Any]], best: Choices, cache: Any) -> None:
+    cache.put_note(key, json.dumps({"choices": asdict(best), "trials": trials}))
+    events.emit("autotune", kernel=k.name, trials=trials)
+
+
+def _give_up(k: GeneratedKernel, e: Exception) -> None:
+    torch.cuda.empty_cache()
+    events.emit("fallback", what="autotune", reason=f"{k.name} keeps the tiles of the rules: {str(e).splitlines()[0][:200]}", count=1)
+
+
+def _printed(k: GeneratedKernel, c: Choices, g: Generated, opts: Any) -> GeneratedKernel:
+    if c == Choices():
+        return k
+    return replace(k, source=print_kernel(k.kernel, g.target, c, k.source.name, exact=bool(opts.get("emulate_precision", False))))
+
+
+def candidates(kernel: Kernel, default: dict[str, Any]) -> list[Choices]:
+    """Ways to print `kernel`, the rules' first. `default`: what the rules chose (TritonSource.choices)."""
+    kind, out = default["shape"], [Choices()]
+    if kind == "pointwise":
+        out += [Choices(xblock=x, warps=w) for x, w in ((256, 2), (256, 4), (512, 4), (1024, 4), (1024, 8), (2048, 8))]
+    elif kind == "tiled":
+        out += [Choices(xblock=x, yblock=y, warps=w) for x, y, w in ((32, 32, 4), (64, 32, 4), (32, 64, 4), (64, 64, 4), (128, 32, 8), (32, 128, 8))]
+        out += [Choices(kind="pointwise")]
+    elif kind == "persistent":
+        rows = default["rblock"]
+        out += [Choices(xblock=x, warps=w) for x in (1, 2, 4) if x * rows <= 16384 for w in (1, 2, 4, 8, 16) if 32 * w <= x * rows <= 32 * w * 64]
+        if rows >= 1024:
+            out += [Choices("looped", xblock=1, rblock=r, warps=w) for r, w in ((1024, 4), (2048, 8))]
+    elif kind == "looped":
+        if default["xblock"] > 4:
+            out += [Choices(xblock=x, rblock=r, warps=w) for x in (16, 32, 64) for r, w in ((16, 4), (32, 4), (64, 8))]
+        else:
+            out += [Choices(xblock=1, rblock=r, warps=w) for r, w in ((1024, 4), (2048, 4), (2048, 8), (4096, 8), (4096, 16), (8192, 16))]
+    elif kind == "split":
+        splits = sorted({max(1, default["split"] // 2), default["split"], min(512, default["split"] * 2), min(512, default["split"] * 4)})
+        shapes = ((32, 16, 4), (32, 32, 4), (64, 16, 4), (64, 32, 8), (128, 8, 4), (128, 16, 8)) if default["xblock"] > 4 else \
+            ((1, 1024, 4), (1, 2048, 8), (1, 4096, 16))
+        out += [Choices(xblock=x, rblock=r, warps=w, split=n) for x, r, w in shapes for n in splits]
+    return out
+
+
+@functools.cache
+def copy_bandwidth(index: int) -> float:
+    """Bytes a second of a large copy on this device, reads and writes together."""
+    with torch.cuda.device(index):
+        n = min(1 << 28, torch.cuda.mem_get_info(index)[0] // 8)
+        a = torch.empty(n, dtype=torch.uint8, device="cuda")
+        b = torch.empty_like(a)
+        us = time_in_turn([lambda: b.copy_(a)], 5)[0]
+    return 2 * n / us * 1e6
+
+
+def time_in_turn(calls: Sequence[Callable[[], Any]], rounds: int) -> list[float]:
+    """Median microseconds of each on the device, measured in turn after a first run each."""
+    for f in calls:
+        f()
+    times: list[list[float]] = [[] for _ in calls]
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    for _ in range(rounds):
+        for f, row in zip(calls, times):
+            f()
+            begin.record()
+            for _ in range(LAUNCHES):
+                f()
+            end.record()
+            end.synchronize()
+            row.append(begin.elapsed_time(end) * 1e3 / LAUNCHES)
+    return [statistics.median(row) for row in times]
+
+
+def arguments(kernel: Kernel, index: int) -> list | None:
+    """Tensors, sizes and scalars to measure with; None where the sizes have no hints, or memory for the buffers is not there."""
+    try:
+        sizes = [int(as_expr(e).eval(kernel.hints)) for e in kernel.sizes]
+        values = {str(e): n for e, n in zip(kernel.sizes, sizes)} | dict(kernel.hints)
+        shapes = [tuple(tuple(int(as_expr(s).eval(values)) for s in dims) for dims in (b.shape, b.stride)) for b in (*kernel.inputs, *kernel.outputs)]
+    except KeyError:
+        return None
+    buffers = [*kernel.inputs, *kernel.outputs]
+    need = sum(_span(shape, stride) * b.dtype.itemsize for b, (shape, stride) in zip(buffers, shapes))
+    if need > MOST_SHARE * torch.cuda.mem_get_info(index)[0]:
+        return None
+    tensors = [_tensor(b, shape, stride, index) for b, (shape, stride) in zip(buffers, shapes)]
+    return [*tensors, *sizes, *(1.0 if d.is_floating_point else 1 for _, d in kernel.params)]
+
+
+def _span(shape: tuple, stride: tuple) -> int:
+    return 1 + sum((n - 1) * st for n, st in zip(shape, stride)) if all(shape) else 0
+
+
+def _tensor(b: Buffer, shape: tuple, stride: tuple, index: int) -> torch.Tensor:
+    t = torch.empty(max(1, _span(shape, stride)), dtype=b.dtype, device=torch.device("cuda", index))
+    if b.dtype in (torch.float32, torch.float16, torch.bfloat16, torch.float64) and b.kind != "output":
+        t.uniform_()
+    else:
+        t.zero_()                                        # integers may be indices: 0 is always inside
+    return t.as_strided(shape, stride)
