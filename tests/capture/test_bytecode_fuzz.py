@@ -148,9 +148,7 @@ def observe(run) -> str:
         result = ("returned", run(world.names()))
     except Exception as e:
         result = ("raised", type(e), str(e), e.__context__, traceback.extract_tb(e.__traceback__)[-1].lineno)
-    text = re.sub(r"0x[0-9a-f]+", "", repr((result, world.log)))
-    # a cell variable is a free variable in made functions: reading it empty raises the base class of what it raised before (resume.py)
-    return text.replace("UnboundLocalError", "NameError").replace("free variable", "local variable").replace(" in enclosing scope", "")
+    return re.sub(r"0x[0-9a-f]+", "", repr((result, world.log)))
 
 
 class Breaker:

@@ -7,6 +7,7 @@ import io
 import itertools
 import linecache
 import math
+import sys
 import traceback
 from typing import Any, Callable
 
@@ -27,9 +28,7 @@ def load(source: str) -> dict[str, Any]:
 
 
 def observe(f: Callable, args: tuple, ns: dict[str, Any]) -> dict[str, Any]:
-    """What a call does: value or exception, printed text, arguments and globals afterwards. An unbound variable is told by its name: behind a
-    break, a variable that a nested function shares is a free variable, and CPython's NameError for those is no UnboundLocalError (known,
-    compiler/capture/bytecode/resume.py)."""
+    """What a call does: value or exception, printed text, arguments and globals afterwards."""
     out: dict[str, Any] = {}
     text = io.StringIO()
     with contextlib.redirect_stdout(text):
@@ -37,8 +36,6 @@ def observe(f: Callable, args: tuple, ns: dict[str, Any]) -> dict[str, Any]:
             out["value"] = f(*args)
         except Exception as e:
             kind, words = type(e).__name__, str(e).splitlines()[0][:60] if str(e) else ""
-            if isinstance(e, NameError) and words.startswith("cannot access "):
-                kind, words = "unbound", words.split("'")[1]
             out["error"] = (kind, words, type(e.__cause__).__name__, _line(e))
     out["printed"], out["args"], out["state"] = text.getvalue(), args, [ns.get(name) for name in ("STATE", "COUNT", "COUNTS")]
     return out
@@ -47,7 +44,7 @@ def observe(f: Callable, args: tuple, ns: dict[str, Any]) -> dict[str, Any]:
 def _line(e: BaseException) -> int | None:
     """The innermost line of the program in the traceback: where the user reads that it failed. CPython 3.11 itself is not sure about it
     for unbound locals (tests/capture/test_bytecode_fuzz.py)."""
-    if isinstance(e, NameError) and str(e).startswith("cannot access "):
+    if sys.version_info < (3, 12) and isinstance(e, NameError) and str(e).startswith("cannot access "):
         return None
     lines = [at for frame, at in traceback.walk_tb(e.__traceback__) if frame.f_code.co_filename.startswith("<fuzz")]
     return lines[-1] if lines else None

@@ -182,3 +182,29 @@ def test_writes_to_one_of_several_views_are_refused_with_gradients(parts):
             call(torch.ones(4, 3, requires_grad=True) * 1)
     with torch.no_grad():
         same(f(torch.ones(4, 3, requires_grad=True)), c(torch.ones(4, 3, requires_grad=True)))
+
+
+@pytest.mark.parametrize("backend", ["eager", "tcompile"])
+def test_variable_of_a_closure_that_is_unbound_behind_a_break(backend):
+    """Behind a break a cell variable was a free variable, and an empty one of those raises NameError only."""
+    def f(x, n):
+        for v in x.unbind()[:n]:
+            print(end="")
+            last = v + 1
+        get = lambda: last
+        print(end="")
+        y = x * 2
+        if n == 2:
+            del last
+            get()
+        return y + last
+
+    c = tcompile.compile(f, backend=backend)
+    for n in (1, 0, 2, 1):
+        results = []
+        for g in (f, c):
+            try:
+                results.append(g(torch.ones(2), n))
+            except NameError as e:
+                results.append((type(e), str(e)))
+        same(*results)

@@ -8,11 +8,9 @@ A graph break at instruction `index` needs two kinds of function:
 
 Calling convention. Both are plain functions. `spec.params` lists the positional parameters (splice.Param): first the locals that are
 bound and live, by slot, then the stack, bottom first, without NULLs. `spec.closure` lists the original's slots whose *cells* form
-the closure, in the order of co_freevars: cells keep their identity, and what the original owns as a cell variable is a free variable here.
+the closure, in the order of co_freevars: cells keep their identity.
 The break function calls `dispatch(resume_function, *arguments)`, outside of any handler; `dispatch` is a constant of its code, given by the
 integrator, who may look up a compiled entry by `resume_function.__code__`. With `dispatch=None` it calls the resume function itself.
-
-One difference remains: an empty cell variable, read, raises NameError ("free variable") instead of its subclass UnboundLocalError.
 
 State. The caller says which stack slots hold NULL and which slots are bound; what else the stack holds is read off the code. Handled
 exceptions are re-established: see Param. What cannot be carried over raises CannotResume with the reason.

@@ -73,11 +73,19 @@ def check_first_cell(bytecode: Bytecode) -> None:
                 raise CannotResume(f"{bytecode.name} uses super() while a closure captures its first parameter")
 
 
+def made_at_start(bytecode: Bytecode) -> set[int]:
+    """The slots of the cells that a frame makes before it starts and keeps: inlined comprehensions put their own into a slot for a while."""
+    start = next(i for i, ins in enumerate(bytecode.instructions) if ins.op == "RESUME")
+    found = {ins.slot for ins in bytecode.instructions[:start] if ins.op == "MAKE_CELL"}
+    return found - {ins.slot for ins in bytecode.instructions[start:] if ins.op in ("MAKE_CELL", "LOAD_FAST_AND_CLEAR")}
+
+
 def cells_used(bytecode: Bytecode, indices: Iterable[int]) -> tuple[int, ...]:
     """Cell and free slots that a function made of these instructions needs: those they mention, and every closure cell of the original
     (zero-argument super() finds `__class__` in the frame, not in an instruction), and all if it may look at its frame."""
     everything = looks_at_frame(bytecode)
-    used = {i for i, slot in enumerate(bytecode.slots) if slot.free or (slot.cell and everything)}
+    own = {bytecode.slots[i].name for i in made_at_start(bytecode)}              # a free slot of that name only handed the cell in, see Splice
+    used = {i for i, slot in enumerate(bytecode.slots) if slot.free and slot.name not in own or (slot.cell and everything)}
     for index in indices:
         number = bytecode.instructions[index].slot
         if number >= 0 and (bytecode.slots[number].cell or bytecode.slots[number].free):
@@ -126,7 +134,11 @@ def in_flight(exc: BaseException) -> BaseException:
 
 class Splice:
     """A function under construction. `params` become its positional parameters in order, `closure` (slots of the original that hold
-    cells) its free variables."""
+    cells) its free variables.
+
+    What the original owns as a cell variable stays one: the cell comes in as a free variable of the same name and is put into a cell slot,
+    as an empty one raises UnboundLocalError where an empty free variable raises NameError. (Cells of inlined comprehensions, which come and
+    go, are free variables.)"""
 
     def __init__(self, original: Bytecode, params: Sequence[Param], closure: Sequence[int], position: Position) -> None:
         self.original, self.params, self.closure = original, tuple(params), tuple(closure)
@@ -136,12 +148,18 @@ class Splice:
         self._taken.update(param.name for param in params)
         self._locals: list[str] = [param.name for param in params]
         self._local_of: dict[int, int] = {param.number: i for i, param in enumerate(params) if param.kind == "local"}
-        self._cell_of = {slot: i for i, slot in enumerate(closure)}
+        self._own = [number for number in closure if number in made_at_start(original)]
+        self._cell_of = {number: i for i, number in enumerate([*self._own, *closure])} | {number: i for i, number in enumerate(self._own)}
+        for i in range(len(self._own)):
+            self.emit("MAKE_CELL", slot=-2 - i)                                    # for locals(), which look for it
         if closure:
             self.emit("COPY_FREE_VARS", len(closure))
         self.emit("RESUME", 0)
+        for i, number in enumerate(self._own):
+            self.emit("LOAD_CLOSURE", slot=-2 - len(self._own) - closure.index(number))
+            self.emit("STORE_FAST", slot=-2 - i)
 
-    # --- slots: negative numbers stand for free variables until the number of locals is known
+    # --- slots: negative numbers stand for cells of its own, then free variables, until the number of locals is known
     def slot(self, number: int) -> int:
         """This function's slot for a slot of the original."""
         if number in self._cell_of:
@@ -242,6 +260,7 @@ class Splice:
             if ins.slot < -1:
                 ins.slot = n_locals - 2 - ins.slot
         slots = [Slot(local, True, False, False, i < len(self.params)) for i, local in enumerate(self._locals)]
+        slots += [Slot(original.slots[number].name, False, True, False, False) for number in self._own]
         slots += [Slot(original.slots[number].name, False, False, True, False) for number in self.closure]
         flags = original.flags & ~(inspect.CO_VARARGS | inspect.CO_VARKEYWORDS)
         bytecode = Bytecode(self.code, slots, len(self.params), 0, 0, flags, name or original.name, qualname or original.qualname,
