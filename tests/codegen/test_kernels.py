@@ -368,3 +368,25 @@ def test_text_for_clang_names_no_instruction_of_gcc(width):
     from tcompile.compiler.codegen.cpp.support import Target
     text = print_kernel(softmax_kernel(5, 33, False), Target(width, frozenset())).text
     assert "__builtin_ia32" not in text
+
+
+@pytest.mark.parametrize("simd", SIMD)
+def test_values_that_are_the_same_in_all_lanes_do_not_halve_the_vectors(simd):
+    """A row's class beside float32 elements: one int64 a row, and positions that are compared as int32."""
+    from tcompile.compiler.lowering.ir import index
+    m, n = 7, 100
+    x, t, o = buffer("in0", f32, (m, n)), buffer("in1", i64, (m,)), buffer("out0", f32, (m, n), kind="output")
+    hit = prim("eq", cast(load(t, i0), torch.int32), cast(index(i1), torch.int32))
+    v = prim("where", hit, const(1.0, f32), load(x, i0 * n + i1))
+    k = Kernel("hits", (Axis(i0, m), Axis(i1, n)), [Stage((), [], [Store(o, i0 * n + i1, v)])], [x, t], [o])
+    data, classes, got = torch.randn(m, n), torch.tensor([0, 99, 5, 16, 31, 63, -1]), torch.empty(m, n)
+    run = compile_kernel(k, simd)
+    run(data, classes, got)
+    want = data.clone()
+    for row, c in enumerate(classes.tolist()):
+        if c >= 0:
+            want[row, c] = 1.0
+    assert torch.equal(got, want)
+    from tcompile.compiler.codegen.target import host_target
+    from tcompile.compiler.config import Options
+    assert run.source.choices["lanes"] == host_target(Options.make(options={"simd": simd})).width // 4

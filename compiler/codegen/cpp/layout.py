@@ -15,6 +15,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import torch
+
 from ...lowering.ir import Axis, Kernel, Stage, Store, Value, indirect_symbol, indirect_values, walk
 from ...lowering.rewrite import Rewriter
 from ...symbolic.expr import ONE, ZERO, Expr, as_expr, ceildiv, integer, maximum, minimum
@@ -176,14 +178,29 @@ def _memory_indices(stage: Stage) -> list[Expr]:
     return [s.index for s in stage.stores] + [v.attr[1] for v in _values(stage) if v.op == "load"]
 
 
-def _register_bytes(kernel: Kernel) -> int:
-    """Bytes of the widest value that may fill a vector: it decides the number of lanes."""
+def _register_bytes(kernel: Kernel, vectors: list[Axis | None] | None = None, mode: str = "outer") -> int:
+    """Bytes of the widest value that fills a vector: it decides the number of lanes. `vectors`: the axis that each stage's vectors run along,
+    once that is known; a value that is the same in all lanes (a row's class, its statistics) is a scalar then."""
     widest = 1
-    for stage in kernel.stages:
-        for v in _values(stage):
-            if v.op in ("const", "param", "acc") or v.dtype.is_complex:
-                continue
-            if v.op == "index" and not _varies(v, kernel, stage):
+    for k, stage in enumerate(kernel.stages):
+        values = _values(stage)
+        if vectors is None or any(v.op == "masked" for v in values):      # (what is read under a condition may be a vector for that alone)
+            names = {a.symbol.name for a in (*kernel.outer, *stage.axes)}
+        else:
+            axis = vectors[k]
+            names = {axis.symbol.name} if axis is not None else set()
+        along: set[int] = set()
+        for v in values:
+            if v.op in ("load", "index"):
+                e = v.attr[1] if v.op == "load" else v.attr
+                varies = bool(e.symbol_names() & names) or v.op == "load" and (vectors is None or mode == "outer" and v.attr[0].scope == "local")
+            else:
+                varies = v.op == "acc" and mode == "outer"
+            if varies or any(a.id in along for a in v.args) or vectors is None and v.args:
+                along.add(v.id)
+        short = {v.args[0].id for v in values if _short_index(v)} - {a.id for v in values if not _short_index(v) for a in v.args}
+        for v in values:
+            if v.id not in along or v.id in short or v.op in ("const", "param", "acc") or v.dtype.is_complex:
                 continue
             widest = max(widest, ctype(v.dtype).size if ctype(v.dtype).kind != "bool" else 1)
         for a in stage.accs:
@@ -191,9 +208,9 @@ def _register_bytes(kernel: Kernel) -> int:
     return widest
 
 
-def _varies(v: Value, kernel: Kernel, stage: Stage) -> bool:
-    names = {a.symbol.name for a in (*kernel.outer, *stage.axes)}
-    return bool(v.attr.symbol_names() & names) or bool(v.args)
+def _short_index(v: Value) -> bool:
+    """A position as int32: its lanes are counted in int32 from the start."""
+    return v.op == "cast" and v.dtype is torch.int32 and v.args[0].op == "index"
 
 
 def plan_layout(kernel: Kernel, target: Target, choices: Choices = Choices()) -> Layout:
@@ -202,6 +219,9 @@ def plan_layout(kernel: Kernel, target: Target, choices: Choices = Choices()) ->
     hints = kernel.hints
     has_inner = any(s.axes for s in kernel.stages)
     mode, vector = _choose_mode(kernel, lanes, hints, has_inner, choices)
+    if choices.lanes is None:
+        vectors = [vector if mode == "outer" else _inner_axis(st, lanes, hints) if st.axes else None for st in kernel.stages]
+        lanes = max(1, target.width // _register_bytes(kernel, vectors, mode))
     layout = Layout(mode, lanes, (), [], vector)
     layout.serial = choices.serial or any(
         s.shared and any(s.index.coeff(a.symbol.name) in (ZERO, None) for a in kernel.outer) for st in kernel.stages for s in st.stores)

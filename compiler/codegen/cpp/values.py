@@ -24,6 +24,7 @@ __all__ = ["LEVEL_TOP", "LEVEL_ITEM", "LEVEL_LOOP", "LEVEL_VECTOR", "Scope", "St
 
 LEVEL_TOP, LEVEL_ITEM, LEVEL_LOOP, LEVEL_VECTOR = 0, 1, 2, 1000
 LANE_IDS = "INLINE vi64 lane_ids() { vi64 v; UNROLL for (int k = 0; k < L; k++) v[k] = k; return v; }"
+SHORT_LANE_IDS = "INLINE vi32 short_lane_ids() { vi32 v; UNROLL for (int k = 0; k < L; k++) v[k] = k; return v; }"
 Guard = tuple            # of Values, outermost condition first
 _CARE = frozenset(("load", "check_index", "div_trunc", "div_floor", "remainder", "fmod"))
 
@@ -225,6 +226,8 @@ class StageValues:
             return self._index(v, ct, vector, copy)
         if op == "acc":
             return self.acc_operand(v.attr)[0]
+        if op == "cast" and vector and ct.tag == "i32" and v.args[0].op == "index" and (text := self._short_index(v.args[0].attr, copy)):
+            return text
         args = [self.operand(a, g, copy) for a, g in self._operands(v, guard)[:len(v.args)]]
         if op == "cast":
             return conversion(self.s, args[0], ct)
@@ -351,6 +354,16 @@ class StageValues:
             self.s.need("each")
             text = f"tc::gather<vi64>(tc::All{{}}, [&](int k) {{ return (i64)({self.scope.index_text(self.index_at(e, copy, True))}); }})"
         return text if ct.tag == "i64" else f"__builtin_convertvector({text}, {vector_type(self.s, ct)})"
+
+    def _short_index(self, e: Expr, copy: int) -> str | None:
+        """An index expression as int32, counted in that type; None where its lanes follow no rule."""
+        step = self.step_of(e)
+        if step is None or not step.is_const or not -(1 << 20) < step.value < 1 << 20:
+            return None
+        self.s.vector("i32")
+        self.s.need("short_lane_ids", SHORT_LANE_IDS)
+        base = self.scope.index_text(self.index_at(e, copy, False))
+        return f"(i32)({base}) + tc::short_lane_ids()" + (f" * {step.value}" if step is not ONE else "")
 
     def _check(self, v: Value, args: list[Operand], guard: Guard, vector: bool, copy: int) -> str:
         code = self.scope.checks.index(v.attr) + 1
