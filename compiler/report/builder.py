@@ -369,7 +369,8 @@ class ReportBuilder:
                     _int(m.get("without_reuse_bytes")),
                     _int(m.get("eager_peak_bytes")),
                     m.get("steps") or 0,
-                    buffers,
+                    list(m.get("live") or ()),
+                    buffers=buffers,
                 )
             )
 
@@ -646,8 +647,21 @@ class ReportBuilder:
                 elif low is not None and not g.ops:
                     g.ops = sum(n.op not in ("input", "parameter", "output") for n in g.lowered.nodes())
                 g.symbols = g.symbols or _symbols(getattr(cap, "env", None))
+                if cap is not None:
+                    self._eager_memory(i, cap)
             except Exception as error:
                 self.r.errors.append(f"report: graph {g.name} could not be read: {type(error).__name__}: {error}")
+
+
+    def _eager_memory(self, graph: int, captured: Any) -> None:
+        """What eager would hold while it runs the graph. With gradients it keeps more, and `partitions` says what."""
+        from .memory import eager_live, thinned
+
+        row = next((m for m in self.r.memory if m.graph == graph), None)
+        if row is None or row.eager_live or any(p.graph == graph for p in self.r.partitions):
+            return
+        live = eager_live(captured.graph_module, getattr(captured.env, "hints", None) or {})
+        row.eager_live, row.eager_peak_bytes = thinned(live), max(live, default=None)
 
 
 def subject(r: s.Recompile) -> str:

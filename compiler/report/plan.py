@@ -6,6 +6,7 @@ from typing import Any
 
 from .graphs import own_line
 from .labels import label
+from .memory import plan_live, thinned
 from .schema import MemoryBuffer, Partition, PartitionValue
 
 __all__ = ["partition_facts", "plan_facts"]
@@ -79,6 +80,7 @@ def plan_facts(schedule: Any) -> dict[str, Any]:
             "peak_bytes": _value(schedule.peak_bytes, hints),
             "without_reuse_bytes": sum(r.bytes for r in rows),
             "steps": last,
+            "live": thinned(plan_live(rows, last)),
             "buffers": rows,
         },
     }

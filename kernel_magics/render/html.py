@@ -109,6 +109,7 @@ def render_html(r: Any) -> str:
         fold("Kernels", _kernels(r), str(len(r.kernels))),
         fold("Library calls", _externs(r), str(sum(e.count for e in r.externs))),
         fold("Memory", _memory(r)),
+        fold("Kept for backward", _partitions(r), plural(len(r.partitions), "graph")),
         fold("Numerics", _numerics(r)),
         fold("Timeline", _timeline(r), str(len(r.timeline))),
         fold("Cache", _cache(r), _cache_note(r)),
@@ -144,6 +145,7 @@ def more_html(r: Any) -> str:
         fold("Functions", _frames(r), open_=True)
         + fold("Library calls", _externs(r))
         + fold("Memory", _memory(r), open_=True)
+        + fold("Kept for backward", _partitions(r), open_=True)
         + fold("Timeline", _timeline(r))
         + fold("Cache", _cache(r), _cache_note(r))
         + fold("Ran eager", _fallbacks(r), open_=True)
@@ -502,9 +504,13 @@ def _memory(r: Any) -> str:
         facts = (
             [f"peak {size(m.peak_bytes)}"]
             + ([f"{size(m.without_reuse_bytes)} without reuse"] if m.without_reuse_bytes else [])
-            + ([f"eager {size(m.eager_peak_bytes)}"] if m.eager_peak_bytes else [])
+            + ([f"eager {size(m.eager_peak_bytes)} at best"] if m.eager_peak_bytes else [])
         )
         out.append(f"<div>{code(name)} {esc(' · '.join(facts))}</div>")
+        if len(m.live) > 1 and len(m.eager_live) > 1:
+            legend = [colour(f"■ {n}", svg.ENGINE_COLOURS[n]) for n in ("eager", "tcompile")]
+            picture = svg.curves([("eager", m.eager_live), ("tcompile", m.live)])
+            out.append(f"<div>{picture} {dim('bytes alive over the call:')} {' '.join(legend)}</div>")
         if m.buffers:
             lane: dict[str, int] = {}
             rows = []
@@ -512,6 +518,26 @@ def _memory(r: Any) -> str:
                 lane[b.name] = lane[b.reuse] if b.reuse in lane else len(set(lane.values()))
                 rows.append((b.name, lane[b.name], b.start, b.end, b.kind == "output"))
             out.append(svg.lifetimes(rows, m.steps or max(b.end for b in m.buffers)))
+    return "".join(out)
+
+
+def _partitions(r: Any) -> str:
+    """What each forward graph keeps for backward, and what backward computes again."""
+    out = []
+    for p in r.partitions:
+        name = r.graphs[p.graph].name if p.graph is not None and p.graph < len(r.graphs) else "graph"
+        facts = [f"{size(p.saved_bytes)} kept in {plural(len(p.saved), 'value')}", f"{plural(len(p.recomputed), 'value')} computed again"]
+        facts.append(f"{size(p.read_bytes)} if nothing were computed again")
+        facts += [f"eager keeps {size(p.eager_bytes)}"] if p.eager_bytes is not None else []
+        facts += [f"memory budget {p.budget:g}"] if p.budget < 1 else []
+        out.append(f"<div>{code(name)} {esc(' · '.join(facts))}</div>")
+        longest = max(p.saved_bytes, p.read_bytes, p.eager_bytes or 0, 1)
+        bars = [("kept", p.saved_bytes, "tcompile"), ("without computing again", p.read_bytes, "eager"), ("eager", p.eager_bytes, "eager")]
+        out.append(table([[words, Raw(svg.share_bar(b / longest, svg.ENGINE_COLOURS[e], 240)), size(b)] for words, b, e in bars if b is not None], right=(2,)))
+        for words, values in (("kept", p.saved), ("computed again", p.recomputed)):
+            rows = [[code(v.name), code(v.op), size(v.bytes), f"{v.dtype}{v.shape}", v.kind, v.module, _where(v.file, v.line)] for v in values]
+            body = table(rows, ["value", "operation", "bytes", "type", "kind", "module", "line"], (2,), limit=12) if rows else ""
+            out.append(fold(words, body, plural(len(values), "value")))
     return "".join(out)
 
 

@@ -19,6 +19,7 @@ __all__ = [
     "share_bar",
     "lifetimes",
     "dots",
+    "curves",
 ]
 
 ENGINE_COLOURS = {"eager": "#8b9099", "tcompile": "#2f7de1", "torch": "#d08a2e"}
@@ -104,3 +105,15 @@ def dots(values: Sequence[tuple[float, bool]], width: float = 240) -> str:
             f'<circle cx="{x:.1f}" cy="7" r="{4 if chosen else 3}" fill="{"#2f7de1" if chosen else "none"}" stroke="{"#2f7de1" if chosen else "#8b9099"}"/>'
         )
     return image(width, 14, shapes, f"{len(values)} candidates, from 0 to {longest:.3g} s; the filled one was chosen")
+
+
+def curves(lines: Sequence[tuple[str, Sequence[float]]], width: float = 260, height: float = 56) -> str:
+    """Lines of engines over the same stretch, from 0 to the largest value."""
+    top = max((max(v) for _, v in lines), default=1.0) or 1.0
+    shapes = [_line(0, height - 1, width, height - 1, "#8b9099", 0.7)]
+    for engine, values in lines:
+        step = width / max(1, len(values) - 1)
+        points = " ".join(f"{i * step:.1f},{height - 2 - (height - 6) * v / top:.1f}" for i, v in enumerate(values))
+        shapes.append(f'<polyline points="{points}" fill="none" stroke="{ENGINE_COLOURS.get(engine, "#8a63c9")}" stroke-width="1.5"/>')
+    words = ", ".join(f"{engine} at most {max(v, default=0):,.0f}" for engine, v in lines)
+    return image(width, height, shapes, f"curves from 0 to {top:,.0f}: {words}")

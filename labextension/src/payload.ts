@@ -57,7 +57,7 @@ async function unpack(value: any): Promise<any> {
 }
 
 const LISTS = [
-  'frames', 'entries', 'graphs', 'graph_breaks', 'guards', 'recompiles', 'kernels', 'externs', 'autotune', 'memory',
+  'frames', 'entries', 'graphs', 'partitions', 'graph_breaks', 'guards', 'recompiles', 'kernels', 'externs', 'autotune', 'memory',
   'stages', 'cache', 'fallbacks', 'numerics', 'timeline', 'marks', 'findings', 'errors', 'omitted'
 ];
 

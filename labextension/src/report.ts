@@ -49,7 +49,7 @@ const TAB_WORDS: { [tab in Tab]: string } = words({
   overview: 'overview', code: 'code', graph: 'graph', guards: 'guards', speed: 'speed', more: 'more'
 });
 const TAB_OF: { [kind: string]: Tab } = {
-  breaks: 'more', frames: 'more', fallbacks: 'more', numerics: 'more', guards: 'guards', recompiles: 'guards', graphs: 'graph', kernels: 'code', speed: 'speed'
+  breaks: 'more', frames: 'more', fallbacks: 'more', numerics: 'more', guards: 'guards', recompiles: 'guards', graphs: 'graph', kernels: 'code', partitions: 'speed', speed: 'speed'
 };
 
 let serial = 0;

@@ -76,6 +76,8 @@ export interface GraphNode {
   line: number | null;
   module: string;
   kernel: number | null;
+  /** Where it is at home, in a graph that was put together of several (graph/joint.ts). */
+  home?: { graph: number; index: number };
 }
 
 export interface SizeSymbol {
@@ -114,6 +116,32 @@ export interface Graph {
   unfused: [string, string, string][];
   kernels: number[];
   passes?: GraphPass[];
+}
+
+/** A value of a forward graph that backward needs: kept, or computed again. */
+export interface PartitionValue {
+  name: string;
+  op: string;
+  kind: 'activation' | 'result' | 'random' | 'copy' | string;
+  shape: Shape | null;
+  dtype: string;
+  bytes: number;
+  module: string;
+  file: string;
+  line: number | null;
+}
+
+/** What a forward graph keeps for its backward graphs; bytes without the graph's inputs. */
+export interface Partition {
+  graph: number | null;
+  backward: number[];
+  saved_bytes: number;
+  read_bytes: number;
+  eager_bytes: number | null;
+  budget: number;
+  saved: PartitionValue[];
+  recomputed: PartitionValue[];
+  inputs: string[];
 }
 
 export interface FrameRef {
@@ -232,6 +260,9 @@ export interface Memory {
   without_reuse_bytes: number | null;
   eager_peak_bytes: number | null;
   steps: number;
+  /** Bytes alive over the plan's steps, and over eager's operators. */
+  live?: number[];
+  eager_live?: number[];
   buffers: MemoryBuffer[];
 }
 
@@ -381,6 +412,7 @@ export interface Report {
   frames: Frame[];
   entries: Entry[];
   graphs: Graph[];
+  partitions: Partition[];
   graph_breaks: Break[];
   guards: GuardRow[];
   recompiles: Recompile[];

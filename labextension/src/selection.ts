@@ -1,5 +1,6 @@
 /** The one selection that all views share: a line of code, and what belongs to it in graph, kernels and guards. */
 
+import { joinGraphs, partitionOf, partsOf } from './graph/joint';
 import { expandGraph } from './payload';
 import { GraphNode, Report } from './schema';
 
@@ -11,7 +12,8 @@ export interface Place {
   kernel?: number | null;
 }
 
-export type Level = 'captured' | 'lowered';
+/** `joint`: forward and backward together. */
+export type Level = 'captured' | 'lowered' | 'joint';
 type Listener = (place: Place, origin: unknown) => void;
 
 /** The graph that a reader wants to see first: the one with the most operations of those kept. */
@@ -37,20 +39,33 @@ export class Model {
     this.report = report;
   }
 
-  /** The level that was kept: lowered where it is there, else captured. */
+  /** The levels that were kept. */
   levels(graph: number): Level[] {
     const g = this.report.graphs[graph];
-    return (['captured', 'lowered'] as Level[]).filter(level => g?.[level]?.count);
+    const own = (['captured', 'lowered'] as const).filter(level => g?.[level]?.count);
+    const partition = partitionOf(this.report, graph);
+    const whole = partition && partsOf(partition, graph).every(i => this.report.graphs[i]?.lowered?.count);
+    return whole ? [...own, 'joint'] : own;
   }
 
   graphNodes(graph: number, level: Level): GraphNode[] {
     const key = `${graph}/${level}`;
     let nodes = this.nodes.get(key);
     if (!nodes) {
-      nodes = expandGraph(this.report.graphs[graph]?.[level]);
+      if (level === 'joint') {
+        const parts = partsOf(partitionOf(this.report, graph)!, graph);
+        nodes = joinGraphs(this.graphNodes(parts[0], 'lowered'), this.graphNodes(parts[1], 'lowered'), parts);
+      } else {
+        nodes = expandGraph(this.report.graphs[graph]?.[level]);
+      }
       this.nodes.set(key, nodes);
     }
     return nodes;
+  }
+
+  /** A node of the lowered graph, by its name. */
+  nodeNamed(graph: number, name: string): GraphNode | undefined {
+    return this.levels(graph).includes('lowered') ? this.graphNodes(graph, 'lowered').find(n => n.name === name) : undefined;
   }
 
   isHere(file: string | undefined): boolean {
@@ -65,7 +80,8 @@ export class Model {
   }
 
   selectNode(graph: number, node: GraphNode, origin?: unknown): void {
-    this.select({ file: node.file, line: node.line, graph, node: node.index, kernel: node.kernel }, origin);
+    const home = node.home ?? { graph, index: node.index };
+    this.select({ file: node.file, line: node.line, graph: home.graph, node: home.index, kernel: node.kernel }, origin);
   }
 
   selectKernel(index: number, origin?: unknown): void {

@@ -214,3 +214,33 @@ def test_trials_of_autotuning_keep_their_times() -> None:
     assert trial({"config": {"BLOCK": 64}, "seconds": 1e-5, "chosen": False, "error": ""}).config == {"BLOCK": 64}
     assert trial({"choices": {"default": True}, "threads": 0, "us": 3.0, "kept": False}).config == {"default": True}
     assert trial({"choices": {}, "us": None, "error": "out of registers"}).seconds is None
+
+
+def test_memory_over_the_call_against_eager() -> None:
+    import tcompile
+    import torch
+
+    def f(x):
+        y = torch.nn.functional.gelu(x * 2)
+        return y.view(-1).sum() + (x + 1).relu().mean()
+
+    with torch.no_grad():
+        r = tcompile.explain(f)(torch.randn(64, 64))
+    m = r.memory[0]
+    one = 64 * 64 * 4
+    assert m.eager_peak_bytes == max(m.eager_live) and 2 * one <= m.eager_peak_bytes < 3 * one, "the product is freed after gelu has read it"
+    assert m.peak_bytes is not None and max(m.live, default=0) < one, "nothing between the operators is stored"
+    x = torch.randn(8, 8, requires_grad=True)
+    trained = tcompile.explain(f)(x)
+    assert not trained.memory[0].eager_live and trained.partitions, "with gradients eager keeps what `partitions` says"
+
+
+def test_curves_are_thinned_and_keep_their_peaks() -> None:
+    from tcompile.compiler.report.memory import plan_live, thinned
+    from tcompile.compiler.report.schema import MemoryBuffer
+
+    curve = [0] * 1000
+    curve[777] = 5
+    assert len(thinned(curve)) == 160 and max(thinned(curve)) == 5 and thinned([1, 2]) == [1, 2]
+    rows = [MemoryBuffer("a", 8, 0, 2), MemoryBuffer("b", 4, 1, 3), MemoryBuffer("c", 2, 2, 2)]
+    assert plan_live(rows, 3) == [8, 12, 6]

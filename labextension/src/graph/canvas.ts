@@ -51,6 +51,11 @@ function clip(text: string, width: number, perChar: number): string {
   return text.length <= room ? text : text.slice(0, Math.max(1, room - 1)) + '…';
 }
 
+/** An edge from forward to backward: a value that is kept meanwhile. */
+function isKept(edge: Edge): boolean {
+  return edge.source.home !== undefined && edge.source.home.graph !== edge.target.home?.graph;
+}
+
 export class GraphCanvas {
   readonly element: HTMLCanvasElement;
   private context: CanvasRenderingContext2D;
@@ -330,7 +335,7 @@ export class GraphCanvas {
     } else {
       const edge = this.edgeAt(x, y);
       this.events.hover(edge ? `${edge.source.name} → ${edge.target.name}\n${tensorType(edge.source)}` +
-        (edge.count > 1 ? `\n${t('and {0} more', edge.count - 1)}` : '') : '', x, y);
+        (isKept(edge) ? `\n${t('kept for backward')}` : '') + (edge.count > 1 ? `\n${t('and {0} more', edge.count - 1)}` : '') : '', x, y);
     }
   }
 
@@ -532,14 +537,18 @@ export class GraphCanvas {
     c.lineWidth = Math.min(1.2, 0.8 / this.scale);
     c.strokeStyle = theme.muted;
     c.globalAlpha = this.selected.length ? 0.25 : 0.5;
-    c.beginPath();
-    for (const edge of layout.edges) {
-      const [, y0, , y1] = ends(edge);
-      if (Math.max(y0, y1) >= view.y && Math.min(y0, y1) <= view.y + view.h && !this.touched.has(edge)) {
-        trace(c, edge);
+    for (const kept of layout.edges[0]?.source.home ? [false, true] : [false]) {
+      c.setLineDash(kept ? [4 / Math.min(1, this.scale), 3 / Math.min(1, this.scale)] : []);
+      c.beginPath();
+      for (const edge of layout.edges) {
+        const [, y0, , y1] = ends(edge);
+        if (Math.max(y0, y1) >= view.y && Math.min(y0, y1) <= view.y + view.h && !this.touched.has(edge) && isKept(edge) === kept) {
+          trace(c, edge);
+        }
       }
+      c.stroke();
     }
-    c.stroke();
+    c.setLineDash([]);
     c.globalAlpha = 1;
     if (this.touched.size) {
       c.strokeStyle = theme.accent;

@@ -26,7 +26,7 @@ export function graphState(model: Model): GraphState {
   return { graph, level: model.levels(graph).includes('lowered') ? 'lowered' : 'captured', opened: {}, table: false };
 }
 
-const LEVEL_WORDS: { [level in Level]: string } = words({ captured: 'as captured', lowered: 'core aten' });
+const LEVEL_WORDS: { [level in Level]: string } = words({ captured: 'as captured', lowered: 'core aten', joint: 'with backward' });
 
 export class GraphView {
   readonly element: HTMLElement;
@@ -233,20 +233,30 @@ export class GraphView {
     this.model.selectNode(this.state.graph, node, this);
   }
 
+  /** Whether the graph that is shown is that one, or put together of it. */
+  private holds(graph: number): boolean {
+    return this.state.level === 'joint' ? this.nodes.some(n => n.home!.graph === graph) : graph === this.state.graph;
+  }
+
+  private nodeAt(p: Place): GraphNode | undefined {
+    return this.state.level === 'joint' ? this.nodes.find(n => n.home!.graph === p.graph && n.home!.index === p.node) : this.nodes[p.node!];
+  }
+
   /** Another view selected something: show it here too, if it is in this graph. */
   private follow(p: Place, origin: unknown): void {
     if (origin === this && p.node !== undefined && p.node !== null) {
       this.list.mark(this.chosen.map(n => n.index), true);
-      if (!this.chosen.some(n => n.index === p.node)) {
-        this.chosen = [this.nodes[p.node]];
-        this.openTo(this.chosen[0]);
+      const node = this.nodeAt(p);
+      if (node && !this.chosen.includes(node)) {
+        this.chosen = [node];
+        this.openTo(node);
         this.canvas.select(this.boxesOf(this.chosen), true);
-        this.list.mark([p.node], false);
+        this.list.mark([node.index], false);
         this.showDetails();
       }
       return;
     }
-    if (p.graph !== undefined && p.graph !== null && p.graph !== this.state.graph && this.model.levels(p.graph).length) {
+    if (p.graph !== undefined && p.graph !== null && !this.holds(p.graph) && this.model.levels(p.graph).length) {
       this.state.graph = p.graph;
       const levels = this.model.levels(p.graph);
       this.state.level = levels.includes(this.state.level) ? this.state.level : levels[0];
@@ -254,7 +264,8 @@ export class GraphView {
     }
     let found: GraphNode[] = [];
     if (p.node !== undefined && p.node !== null) {
-      found = this.nodes[p.node] ? [this.nodes[p.node]] : [];
+      const node = this.nodeAt(p);
+      found = node ? [node] : [];
     } else if (p.kernel !== undefined && p.kernel !== null) {
       found = this.nodes.filter(n => n.kernel === p.kernel);
     } else if (p.line) {

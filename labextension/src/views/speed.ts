@@ -4,10 +4,11 @@ import { append, Child, clear, empty, h, section, table } from '../dom';
 import { engineBars, meter } from '../figures';
 import { bytes, count, engineName, oneSample, place, plural, rate, seconds, speedup, tick } from '../format';
 import { plot, Series } from '../plot';
-import { CallTiming, Extern, Memory, Report, Trial } from '../schema';
+import { CallTiming, Extern, Report, Trial } from '../schema';
 import { kernelColour } from '../theme';
 import { controls } from './controls';
 import { flash } from './guards';
+import { memoryView } from './memory';
 import { mainCall } from './overview';
 import { View, ViewContext } from './view';
 import { t, words } from '../texts';
@@ -28,6 +29,7 @@ export function speedView(context: ViewContext): View {
     disposers.push(p.dispose);
     return p.element;
   };
+  const memory = memoryView(context);
   const kernels = kernelTable(report, index => model.selectKernel(index, 'speed'));
   const element = h('div', null,
     engines(report, own),
@@ -37,7 +39,7 @@ export function speedView(context: ViewContext): View {
       { title: t('operator'), cell: e => h('code', null, e.op) }, { title: t('calls'), number: true, cell: e => count(e.count) },
       { title: t('why'), cell: e => e.reason }, { title: t('lines'), cell: e => e.lines.map(([f, l]) => place(f, l, report.source.file)).join(', ') }
     ], joined(report.externs), { label: t('Calls of torch kernels') })) : null,
-    section(t('Memory over one call'), memory(report.memory.filter(m => m.buffers.length || m.peak_bytes), report)),
+    memory.element,
     report.autotune.length ? section(t('What autotuning tried'), report.autotune.map(a => autotune(a.kernel, a.trials))) : null);
   return {
     element,
@@ -45,8 +47,15 @@ export function speedView(context: ViewContext): View {
     dispose: () => {
       disposers.forEach(f => f());
       asking.dispose();
+      memory.dispose();
     },
-    reveal: (kind, index) => kind === 'kernels' && flash(kernels.querySelector<HTMLElement>(`[data-kernel="${index}"]`))
+    reveal: (kind, index) => {
+      if (kind === 'kernels') {
+        flash(kernels.querySelector<HTMLElement>(`[data-kernel="${index}"]`));
+      } else if (kind === 'partitions') {
+        flash(memory.partition(index));
+      }
+    }
   };
 }
 
@@ -205,32 +214,6 @@ function roofline(report: Report, own: (p: { element: HTMLElement; dispose: () =
       { name: t('kernels'), colour: '--tc-engine-tcompile', points: true, x: intensity, y: shown.map(k => k.flops! / k.seconds!), text: shown.map(k =>
         t('{0}: {1}, {2}, {3} % of the roof', k.name, flops(k.flops! / k.seconds!), rate(k.bytes! / k.seconds!, 'B'), Math.round((100 * (k.flops! / k.seconds!)) / Math.min(peak, (k.flops! / k.bytes!) * bandwidth)))) }
     ], { label: t('Roofline'), xTitle: t('operations per byte'), yTitle: '', xFormat: v => String(Number(v.toPrecision(2))), yFormat: flops, logX: true, logY: true })));
-}
-
-/** Each buffer as a bar over the steps of the plan in which it is alive. */
-function memory(plans: Memory[], report: Report): Child {
-  if (!plans.length) {
-    return empty(t('No plan with buffers: everything was written straight into outputs, or nothing was compiled.'));
-  }
-  const name = (m: Memory) => h('code', null, m.graph !== null ? report.graphs[m.graph]?.name ?? t('graph {0}', m.graph) : '');
-  const figures = table([
-    { title: t('graph'), cell: m => name(m) }, { title: t('peak'), number: true, cell: m => bytes(m.peak_bytes) },
-    { title: t('without reuse'), number: true, cell: m => bytes(m.without_reuse_bytes) }, { title: t('eager’s peak'), number: true, cell: m => bytes(m.eager_peak_bytes) }
-  ], plans, { label: t('Memory of each graph'), limit: 20 });
-  figures.classList.add('tc-narrow-table');
-  return [figures, plans.filter(m => m.buffers.length).slice(0, 12).map(m => {
-    const steps = Math.max(m.steps, ...m.buffers.map(b => b.end), 1);
-    const largest = Math.max(...m.buffers.map(b => b.bytes), 1);
-    return h('div.tc-memory', null,
-      h('p', null, name(m), h('span.tc-muted', null, t(' buffers over the steps of the plan'))),
-      h('div.tc-timeline', { role: 'list', 'aria-label': t('Buffers over the steps of the plan') }, m.buffers.slice(0, 80).map(b =>
-        h('div.tc-lane', { role: 'listitem' }, h('span.tc-lane-name', { title: b.name }, b.name),
-          h('span.tc-lane-track', null, h(`span.tc-buffer.tc-buffer-${b.kind === 'output' ? 'output' : b.reuse ? 'reused' : 'temp'}`, {
-            title: t('{0}: {1}, steps {2} to {3}{4}', b.name, bytes(b.bytes), b.start, b.end, b.reuse ? t(', in the memory of {0}', b.reuse) : ''),
-            style: { left: `${(b.start / steps) * 100}%`, width: `${(Math.max(0.3, b.end - b.start) / steps) * 100}%`, opacity: 0.45 + 0.55 * (b.bytes / largest) }
-          }, `${bytes(b.bytes)}${b.reuse ? t(' in {0}', b.reuse) : ''}`))))),
-      m.buffers.length > 80 ? h('p.tc-muted', null, t('and {0} more buffers', m.buffers.length - 80)) : null);
-  })];
 }
 
 function autotune(name: string, trials: Trial[]): HTMLElement {
