@@ -89,6 +89,7 @@ class StageValues:
         self.source_texts: dict[str, str] = {}                               # how to load their elements one by one
         self.lines: dict[int, list[str]] = {}
         self._careful: dict[int, bool] = {}
+        self._under: Guard = ()                                              # of the statement that is printed
 
     # ---- order and levels
     def emit(self, roots: Iterable[Value]) -> None:
@@ -99,7 +100,9 @@ class StageValues:
                 continue
             level = self._level(v, guard)
             self.scope.levels[key] = level
+            self._under = guard
             self.scope.names[key] = self._statement(v, guard, level)
+            self._under = ()
 
     def key(self, v: Value, guard: Guard) -> tuple:
         return (v.id, tuple(g.id for g in guard))
@@ -181,10 +184,8 @@ class StageValues:
         return e.subs(m) if m else e
 
     def _indirect_operand(self, v: Value, copy: int) -> Operand:
-        for key, texts in self.scope.names.items():
-            if key[0] == v.id:
-                return Operand(texts[copy % len(texts)], ctype(v.dtype), self.scope.levels[key] == LEVEL_VECTOR)
-        raise KeyError(v)
+        """What stands behind an index, under the same guard as what is read there: lanes that a check leaves out have no position."""
+        return self.operand(v, self._under, copy)
 
     def step_of(self, e: Expr) -> Expr | None:
         """Elements between neighbouring lanes; None where they follow no rule."""
@@ -285,7 +286,7 @@ class StageValues:
                 text = f"tc::gather<{raw}>({lanes}, [&](int k) {{ return {element}; }})"
             elif mask.is_vector:
                 s.need("masked")
-                text = f"tc::gather_if<{raw}>({mask.text}, lanes, [&](int k) {{ return {element}; }})"
+                text = f"tc::gather_if<{raw}>({mask.text}, {lanes}, [&](int k) {{ return {element}; }})"
             else:
                 s.need("each")
                 text = f"{mask.text} ? tc::gather<{raw}>({lanes}, [&](int k) {{ return {element}; }}) : {raw}{{}}"
@@ -353,7 +354,10 @@ class StageValues:
         else:
             self.s.need("each")
             text = f"tc::gather<vi64>(tc::All{{}}, [&](int k) {{ return (i64)({self.scope.index_text(self.index_at(e, copy, True))}); }})"
-        return text if ct.tag == "i64" else f"__builtin_convertvector({text}, {vector_type(self.s, ct)})"
+        if ct.tag == "i64":
+            return text
+        self.s.need("convert")
+        return f"tc::convert<{vector_type(self.s, ct)}>({text})"
 
     def _short_index(self, e: Expr, copy: int) -> str | None:
         """An index expression as int32, counted in that type; None where its lanes follow no rule."""

@@ -66,13 +66,16 @@ class Values:
         self.outside: list[str] = []             # statements that stand outside of the loop over "r"
         self.inside: list[str] = []
         self._careful: dict[int, bool] = {}
+        self._under: Guard = ()                  # of the statement that is printed
 
     # ---- order
     def emit(self, roots: Iterable[Value]) -> None:
         for v, guard in self._order(list(roots)):
             key = self.key(v, guard)
             if key not in self.names.known:
+                self._under = guard
                 self.names.known[key] = self._statement(v, guard)
+                self._under = ()
 
     def operand(self, v: Value, guard: Guard = ()) -> Operand:
         return self.names.known[self.key(v, self.guard_of(v, guard))]
@@ -171,10 +174,8 @@ class Values:
         return frozenset(out)
 
     def _indirect(self, v: Value) -> Operand:
-        for key, x in self.names.known.items():
-            if key[0] == v.id:
-                return x
-        raise KeyError(v)
+        """What stands behind an index, under the same guard as what is read there: elements that a check leaves out have no position."""
+        return self.operand(v, self._under)
 
     def index(self, e: Expr) -> str:
         known = indirect_values()

@@ -1,0 +1,43 @@
+"""A position that is read from memory is printed once per guard: where parts of a concatenation are gathered from, each part has its own."""
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import tcompile
+
+from .triton import interpreter
+
+
+def picked_of_log_softmax(a, b, c, y):
+    return F.log_softmax(torch.cat([a, b, c], 1), -1).view(-1, 10).gather(1, y[:, None])
+
+
+def rows_of_differences(a, b, c, y):
+    z = torch.cat([a, b, c], 1)
+    return (z - z.amax(-1, keepdim=True)).view(-1, 10)[torch.arange(9), y]
+
+
+def embedded_parts(a, b, c, y):
+    return F.embedding(y, torch.cat([a, b, c], 0).flatten(0, 1).cos()) * 2
+
+
+FUNCTIONS = [picked_of_log_softmax, rows_of_differences, embedded_parts]
+
+
+def inputs():
+    torch.manual_seed(3)
+    return [torch.randn(3, 1, 10) for _ in range(3)] + [torch.randint(0, 9, (9,))]
+
+
+@pytest.mark.parametrize("simd", ["auto", "avx2", "none"])
+@pytest.mark.parametrize("function", FUNCTIONS, ids=lambda f: f.__name__)
+def test_on_the_cpu(function, simd):
+    args = inputs()
+    torch.testing.assert_close(tcompile.compile(function, options={"simd": simd})(*args), function(*args))
+
+
+@pytest.mark.parametrize("function", FUNCTIONS, ids=lambda f: f.__name__)
+def test_for_the_gpu(function):
+    interpreter.check(function, *inputs())
