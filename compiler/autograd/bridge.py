@@ -15,6 +15,7 @@ from typing import Any, Callable, Sequence
 import torch
 
 from .. import events, stages
+from ..capture.failing import undone
 from ..capture.result import CapturedGraph
 from ..config import Options
 from ..errors import InternalError, TCompileError
@@ -72,7 +73,7 @@ def compile_with_grad(captured: CapturedGraph, opts: Options, compile_aten: Comp
             return _with_views(compile_aten(aten, opts), only.plan)
     except (CannotTrace, DataDependentError, NotImplementedError) as why:
         events.emit("fallback", what=f"gradients of {captured.name}", reason=f"{why}; the graph runs by eager kernels and eager autograd", count=1)
-        return captured.graph_module.forward
+        return undone(captured)
     return GradGraph(captured, joint, opts, compile_aten)
 
 

@@ -8,6 +8,7 @@ from typing import Any, Callable
 import torch
 
 from .. import events
+from ..capture.failing import undone
 from ..capture.result import CapturedGraph
 from ..config import Options
 from ..errors import BackendError, OptionError
@@ -79,7 +80,7 @@ def _own(captured: CapturedGraph, opts: Options) -> Callable[..., tuple]:
         return stages.compile_captured(captured, opts)
     except (NotImplementedError, DataDependentError) as why:
         events.emit("fallback", what=captured.name, reason=f"{why}; the graph runs by torch's own kernels", count=1)
-        return captured.graph_module.forward
+        return undone(captured)
 
 
 def _check_devices(captured: CapturedGraph, opts: Options) -> None:

@@ -275,6 +275,7 @@ _AUTOCAST_FLAGS = ("torch.is_autocast_cache_enabled", "torch.get_autocast_gpu_dt
 _STATE_CHANGES = [getattr(home, name) for home, name in (
     (torch._C, "_set_grad_enabled"), (torch, "set_autocast_enabled"), (torch, "set_autocast_dtype"), (torch, "set_autocast_cache_enabled"),
     (torch, "autocast_increment_nesting"), (torch, "autocast_decrement_nesting"), (torch, "clear_autocast_cache"),
+_UNDEPRECATED = {"torch.get_autocast_gpu_dtype": "torch.get_autocast_dtype:cuda", "torch.get_autocast_cpu_dtype": "torch.get_autocast_dtype:cpu"}   # no warnings
     (torch, "set_autocast_cpu_enabled"), (torch, "set_autocast_cpu_dtype"), (torch, "set_autocast_gpu_dtype")) if hasattr(home, name)]
 
 
@@ -283,7 +284,7 @@ def _state_change(m: Machine, fn: Callable, *args: Any, **kwargs: Any) -> Any:
     if kwargs:
         raise Break("unsupported", f"{fn.__name__} with keywords")
     if not m.state_changed:
-        m.flags_before = {n: read_field(n) for n in _AUTOCAST_FLAGS}
+        m.flags_before = {n: read_field(_UNDEPRECATED.get(n, n)) for n in _AUTOCAST_FLAGS}
     m.state_changed = True
     result = m.native(fn, *args)
     if fn is torch._C._set_grad_enabled:

@@ -17,6 +17,7 @@ from ..guards.guard import Guard
 from ..guards.source import Source
 from ..guards.state import DEFAULT_FIELDS, read_state
 from ..guards.tensors import memory_range
+from ..torch_modes import TorchModes, autocast_nesting
 from . import builtin_functions, handlers_control, handlers_data, library_functions, native_library, torch_marks  # noqa: F401
 from . import autograd_functions, context_managers, functional_transforms, higher_order, numpy_numbers  # noqa: F401  (they fill the tables)
 from .breaks import make_graph_break
@@ -26,7 +27,7 @@ from .bytecode.regions import CannotOutline
 from .bytecode.resume import ResumeSpec, make_break
 from .bytecode.splice import CannotResume, in_flight
 from .entry_source import EntryWriter
-from .failing import changes_grad_mode, give_back, inputs_to_keep, keep, run_natively
+from .failing import changes_modes, give_back, inputs_to_keep, keep, run_natively
 from .frame import Frame
 from .generators import InlineGenerator, PythonIterator
 from .lookups import class_guards, recording
@@ -102,7 +103,7 @@ def capture_frame(code: types.CodeType, func: Any, args: tuple, *, globals: dict
     for _attempt in range(opts.max_breaks):
         attempt = _Attempt(code, func, args, namespace, opts, stops, loops)
         try:
-            with _torch_state() as attempt.state_before, recording(attempt.machine.world.class_lookups):
+            with TorchModes() as attempt.state_before, recording(attempt.machine.world.class_lookups):
                 result = attempt.run()
         except Break as signal:
             _learn(stops, attempt, signal)
@@ -137,36 +138,6 @@ def _learn(stops: dict[int, GraphBreak], attempt: "_Attempt", signal: Break) -> 
     if index in stops:
         raise SkipFrame(brk.reason, breaks=[brk])
     stops[index] = brk
-
-
-class _torch_state:
-    """Grad mode and autocast as they are now, put back on leaving: capture changes them while it interprets."""
-
-    def __enter__(self) -> "_torch_state":
-        self.grad = torch.is_grad_enabled()
-        self.cache = torch.is_autocast_cache_enabled()
-        self.autocast = [(d, torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in ("cpu", "cuda")]
-        self.nesting = _nesting()
-        self.switches = context_managers.switches()
-        return self
-
-    def __exit__(self, *exc: Any) -> None:
-        torch._C._set_grad_enabled(self.grad)
-        context_managers.set_switches(self.switches)
-        for device, enabled, dtype in self.autocast:
-            torch.set_autocast_enabled(device, enabled)
-            torch.set_autocast_dtype(device, dtype)
-        torch.set_autocast_cache_enabled(self.cache)
-        while _nesting() > self.nesting:
-            torch.autocast_decrement_nesting()
-        while _nesting() < self.nesting:
-            torch.autocast_increment_nesting()
-
-
-def _nesting() -> int:
-    n = torch.autocast_increment_nesting() - 1
-    torch.autocast_decrement_nesting()
-    return n
 
 
 class _Attempt:
@@ -277,11 +248,11 @@ class _Attempt:
                 writer.line(f"{name}.set_autocast_dtype({device!r}, {writer.value(torch.get_autocast_dtype(device))})")
         if torch.is_autocast_cache_enabled() != before.cache:
             writer.line(f"{name}.set_autocast_cache_enabled({torch.is_autocast_cache_enabled()})")
-        now = _nesting()
+        now = autocast_nesting()
         for _ in range(now - before.nesting):
-            writer.line(f"{name}.autocast_increment_nesting()")
+            writer.line(f"{name}.autocast_incrementautocast_nesting()")
         for _ in range(before.nesting - now):
-            writer.line(f"{name}.autocast_decrement_nesting()")
+            writer.line(f"{name}.autocast_decrementautocast_nesting()")
         if now == 0 and before.nesting > 0:
             writer.line(f"{name}.clear_autocast_cache()")          # as leaving the outermost region does
 
@@ -353,13 +324,13 @@ class _Attempt:
         graph: CapturedGraph | None = machine.graph.finish(writer.outputs, self.opts.graph_name)
         sources = [i.source for i in graph.inputs] if graph is not None else []
         handlers = any(c.co_exceptiontable for c in (self.code, *machine.inlined))
-        writer.namespace.update(__keep=keep, __give_back=give_back, __grad_enabled=torch.is_grad_enabled, __set_grad_enabled=torch._C._set_grad_enabled,
+        writer.namespace.update(__keep=keep, __give_back=give_back, __grad_enabled=torch.is_grad_enabled, __set_grad_enabled=torch._C._set_grad_enabled, __TorchModes=TorchModes,
                                 __failed=functools.partial(self.opts.failed, handlers=handlers))
         keeping = inputs_to_keep(graph) if graph is not None else ([], False)
         if graph is not None and keeping and any(graph.example_inputs[i].requires_grad for i in keeping[0]):
             raise SkipFrame("a tensor that requires grad is changed in place, and a later operator may fail: its history could not be undone")
         text = writer.text(sources, graph is not None, keeping if self.opts.in_order else ([], False),
-                           modes=graph is not None and changes_grad_mode(graph))
+                           modes=changes_modes(graph) if graph is not None and self.opts.in_order else None)
         return CaptureResult(
             code=self.code, guards=self._guards(graph), source=text, namespace=writer.namespace, graph=graph, breaks=breaks,
             inlined=list(machine.inlined), effects=[e.words() for e in machine.effects], needs_hook=needs_hook)

@@ -471,9 +471,9 @@ class EntryWriter:
 
     # --- the whole
     def text(self, graph_inputs: Sequence[Source | None], has_graph: bool, keeping: tuple[list[int], bool] | None = ([], False),
-             modes: bool = False, name: str = "graph_0") -> str:
+             modes: str | None = None, name: str = "graph_0") -> str:
         """The entry's source. `graph_inputs` are the sources of the graph's placeholders, in order; `keeping` what failing.inputs_to_keep gave,
-        `modes` whether the graph itself turns gradients on or off."""
+        `modes` what failing.changes_modes gave."""
         arguments = [self.load(s) for s in graph_inputs if s is not None] if has_graph else []
         lines = [f"def entry(__fn{''.join(', ' + p for p in self.params)}):"]
         lines += [f"    {text}" for text in self.loads]
@@ -485,13 +485,14 @@ class EntryWriter:
         if kept or random:
             lines.append(f"    __kept = __keep(({''.join(arguments[i] + ', ' for i in kept)}), {random})")
         if modes:
-            lines.append("    __grad = __grad_enabled()")
+            lines.append("    __modes = " + ("__grad_enabled()" if modes == "grad" else "__TorchModes()"))
         lines += ["    try:", f"        {assign}{name}({', '.join(arguments)})", "    except Exception as __e:", "        __error = [__e]",
-                  *(["        __set_grad_enabled(__grad)"] if modes else []), "    else:"]
+                  *([back, "    except BaseException:", back, "        raise"] if modes else []), "    else:"]
         lines += [f"        {text}" for text in self.body]
         if keeping is None:
             lines.append("    raise __error.pop()")
             return "\n".join(lines) + "\n"
+        back = f"        {'__set_grad_enabled(__modes)' if modes == 'grad' else '__modes.restore()'}"
         if kept or random:
             lines.append("    __give_back(__kept)")
         lines.append(f"    return __failed(__error.pop(), __fn, ({''.join(p + ', ' for p in self.params)}))")

@@ -13,9 +13,10 @@ import torch
 import torch.fx
 
 from ..raising import KEEP_BYTES, may_raise
+from ..torch_modes import TorchModes
 from .result import CapturedGraph
 
-__all__ = ["inputs_to_keep", "keep", "give_back", "changes_grad_mode", "run_natively"]
+__all__ = ["inputs_to_keep", "keep", "give_back", "changes_modes", "undone", "run_natively"]
 
 _RANDOM = ("rand", "dropout", "bernoulli", "normal", "multinomial", "uniform", "exponential", "poisson", "rrelu", "cauchy", "geometric_", "log_normal", "random")
 _IN_PLACE = frozenset(f for f in vars(operator).values() if callable(f) and getattr(f, "__name__", "").startswith("i") and
@@ -92,14 +93,38 @@ def give_back(kept: tuple) -> None:
         torch.set_rng_state(random)
 
 
-def changes_grad_mode(graph: CapturedGraph) -> bool:
-    """Whether the graph's own calls turn gradients on or off: one that fails in between leaves a mode that is not the caller's."""
-    return any(n.target is torch._C._set_grad_enabled for n in graph.graph_module.graph.nodes)
+def changes_modes(graph: CapturedGraph) -> str | None:
+    """Modes that the graph's own calls switch, and that one that fails in between leaves as they are not the caller's: "grad", "all" (autocast,
+    kernels of attention), or None."""
+    setters = {n.target for n in graph.graph_module.graph.nodes if n.op == "call_function" and n.meta.get("state")}
+    return None if not setters else "grad" if setters == {torch._C._set_grad_enabled} else "all"
+
+
+def undone(graph: CapturedGraph) -> Callable[..., tuple]:
+    """The graph's calls in their order, for a backend whose entries rely on that a graph that fails has changed nothing: what was written and
+    which modes were switched is undone. Where the inputs are too large to be kept, the error is final."""
+    run, keeping, modes = graph.graph_module.forward, inputs_to_keep(graph), changes_modes(graph)
+    if keeping == ([], False) and modes is None:
+        return run
+
+    def call(*inputs: Any) -> tuple:
+        before = TorchModes()
+        kept = keep([inputs[i] for i in keeping[0]], keeping[1]) if keeping is not None else None
+        try:
+            return run(*inputs)
+        except Exception as e:
+            before.restore()
+            if kept is None:
+                e._tcompile_final = True  # type: ignore[attr-defined]
+            else:
+                give_back(kept)
+            raise
+    return call
 
 
 def run_natively(error: Exception, func: Callable, args: tuple, *, handlers: bool) -> Any:
     """The default for CaptureOptions.failed: call `func` with the parameters of its frame (co_varnames order)."""
-    if getattr(error, "_tcompile_final", False):           # raised by the user's own hook, while the graph's results were handed over
+    if getattr(error, "_tcompile_final", False):           # raised by the user's own hook while the graph's results were handed over, or by `undone`
         raise error
     code = func.__code__
     n, k = code.co_argcount, code.co_kwonlyargcount

@@ -199,7 +199,7 @@ class GraphBuilder:
     def record_state(self, target: Callable, args: tuple) -> None:
         """A change of torch's state (grad mode, autocast) that holds for the nodes after it."""
         node = self.graph.call_function(target, args)
-        node.meta.update(val=None, stack=self.machine.stack_positions(), module=self.machine.module_path)
+        node.meta.update(val=None, state=True, stack=self.machine.stack_positions(), module=self.machine.module_path)
 
     def _attach(self, node: torch.fx.Node, result: Any, stack: list, module: str) -> None:
         if isinstance(result, TraceTensor):

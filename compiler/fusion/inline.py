@@ -125,7 +125,7 @@ def _checks(s: LoopNest) -> bool:
 def _reads_all(p: LoopNest, reader: LoopNest, e: Expr) -> bool:
     """Whether a nest that reads p's buffer at e comes past every element of it: what p checks is checked there as well."""
     total, reached = _extent(p.index, p.axes), _extent(e, reader.domain)
-    return total is not None and total is reached
+    return total is not None and total is reached and all(type(a.size) is not int or a.size > 0 for a in reader.domain)
 
 
 def _extent(index: Expr, axes: Sequence[Axis]) -> Expr | None:

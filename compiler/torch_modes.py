@@ -1,0 +1,50 @@
+"""The modes of torch that programs switch on and off around operators: gradients, autocast, kernels of attention."""
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from .attention_switches import set_switches, switches
+
+__all__ = ["TorchModes"]
+
+
+class TorchModes:
+    """The modes as they are when this is made; `restore`, or leaving a `with` of it, puts them back."""
+
+    def __init__(self) -> None:
+        self.grad = torch.is_grad_enabled()
+        self.cache = torch.is_autocast_cache_enabled()
+        self.autocast = [(d, torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in ("cpu", "cuda")]
+        self.nesting = autocast_nesting()
+        self.switches = switches()
+
+    def restore(self) -> None:
+        """Switch everything back."""
+        torch._C._set_grad_enabled(self.grad)
+        set_switches(self.switches)
+        for device, enabled, dtype in self.autocast:
+            torch.set_autocast_enabled(device, enabled)
+            torch.set_autocast_dtype(device, dtype)
+        torch.set_autocast_cache_enabled(self.cache)
+        inside = autocast_nesting()
+        for _ in range(inside - self.nesting):
+            torch.autocast_decrement_nesting()
+        for _ in range(self.nesting - inside):
+            torch.autocast_increment_nesting()
+        if self.nesting == 0 and inside:
+            torch.clear_autocast_cache()                # as leaving the outermost region does
+
+    def __enter__(self) -> TorchModes:
+        return self
+
+    def __exit__(self, *exc: Any) -> None:
+        self.restore()
+
+
+def autocast_nesting() -> int:
+    """How many autocast regions are entered."""
+    n = torch.autocast_increment_nesting() - 1
+    torch.autocast_decrement_nesting()
+    return n
