@@ -369,8 +369,8 @@ class ReportBuilder:
                     _int(m.get("without_reuse_bytes")),
                     _int(m.get("eager_peak_bytes")),
                     m.get("steps") or 0,
+                    buffers,
                     list(m.get("live") or ()),
-                    buffers=buffers,
                 )
             )
 

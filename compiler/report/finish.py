@@ -21,7 +21,8 @@ def finish(r: Any, served: int = 0) -> None:
     r.marks = _marks(r)
     r.findings = _findings(r)
     m = r.summary = s.Summary()
-    m.graphs = len(r.graphs)
+    backward = {b for p in r.partitions for b in p.backward}  # part of what was captured, not captured themselves
+    m.graphs = sum(i not in backward for i in range(len(r.graphs)))
     m.breaks = len(r.graph_breaks)
     m.kernels = len(r.kernels)
     m.externs = sum(e.count for e in r.externs)

@@ -89,6 +89,23 @@ def graph_nodes(layers: int, kernel: int) -> list[s.Node]:
     return nodes
 
 
+def backward_nodes() -> list[s.Node]:
+    """Gradients of the last layer: what forward kept comes in as `saved_...`, the gradient of its result as `tangent_0`."""
+    size = ["s0", 64]
+    return [
+        s.Node(0, "saved_tanh_1", "input", [], "", size, "float32"),
+        s.Node(1, "saved_tanh_2", "input", [], "", size, "float32"),
+        s.Node(2, "layers_2_weight", "parameter", [], "", [64, 64], "float32"),
+        s.Node(3, "tangent_0", "input", [], "", size, "float32"),
+        s.Node(4, "square", "aten.mul.Tensor", [1], "%0, %0", size, "float32", "In[4]", 5, "layers.2"),
+        s.Node(5, "rsub", "aten.rsub.Scalar", [4], "%0, 1", size, "float32", "In[4]", 5, "layers.2"),
+        s.Node(6, "grad_tanh", "aten.mul.Tensor", [3, 5], "%0, %1", size, "float32", "In[4]", 5, "layers.2"),
+        s.Node(7, "grad_h", "aten.mm.default", [6, 2], "%0, %1", size, "float32", "In[4]", 5, "layers.2"),
+        s.Node(8, "grad_w", "aten.mm.default", [0, 6], "%0, %1", [64, 64], "float32", "In[4]", 5, "layers.2"),
+        s.Node(9, "output", "output", [7, 8], "%0, %1"),
+    ]
+
+
 def tail_nodes(kernel: int) -> list[s.Node]:
     rows = [
         ("h", "input", [], "", 8),
@@ -277,11 +294,12 @@ def sample() -> CompileReport:
             [0, 1],
         ),
         s.Graph("graph_1", 1, 2, ["h"], 1, 6, encode(torch_tail), encode(tail), [symbol], [], [2]),
+        s.Graph("graph_0_backward", 0, 1, [], 2, 5, lowered=encode(backward_nodes())),
     ]
     r.partitions = [
         s.Partition(
             0,
-            [],
+            [2],
             8_192,
             24_576,
             20_480,
@@ -406,6 +424,8 @@ def sample() -> CompileReport:
                 s.MemoryBuffer("tanh_2", 4096, 6, 9, "mm", "output"),
                 s.MemoryBuffer("sum_1", 4, 8, 9, "", "output"),
             ],
+            [4096, 8192, 8192, 8192, 12_288, 8192, 8192, 8192, 8196],
+            [4096, 8192, 12_288, 8192, 12_288, 16_384, 20_480, 24_576, 36_864, 24_580, 16_388],
         ),
         s.Memory(1, 4096, 12_288, 16_384, 2, [s.MemoryBuffer("div", 4096, 0, 2, "", "output")]),
     ]
