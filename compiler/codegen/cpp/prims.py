@@ -295,10 +295,11 @@ def conversion(s: Support, x: Operand, to: CType) -> str:
         if to.is_float:
             s.need("masks")
             return f"tc::where({text}, {splat(s, Operand(literal(1, to), to, False))}, {v}{{}})"
-        return f"__builtin_convertvector({text} & 1, {v})"
+        s.need("convert")
+        return f"tc::convert<{v}>({text} & 1)"
     if x.ct.is_float and to.is_float:
         if x.ct.tag != to.tag:
-            text = f"__builtin_convertvector({text}, {vector_type(s, to)})" if x.is_vector else f"({to.scalar}){text}"
+            text = _converted(s, text, to) if x.is_vector else f"({to.scalar}){text}"
         if to.storage in ("bf16", "f16") and x.ct.storage != to.storage:
             s.need(f"{to.storage}.vector" if x.is_vector else to.storage)
             text = f"tc::round_{to.storage}({text})"
@@ -307,10 +308,10 @@ def conversion(s: Support, x: Operand, to: CType) -> str:
         if not x.is_vector:
             return f"({to.scalar})(i64){text}"
         wide = "i32" if x.ct.tag == "f32" else "i64"
-        s.vector(wide)
-        return f"__builtin_convertvector(__builtin_convertvector({text}, v{wide}), {vector_type(s, to)})"
+        s.vector(wide), s.need("convert")
+        return _converted(s, f"tc::convert<v{wide}>({text})", to)
     if x.is_vector:
-        text = f"__builtin_convertvector({text}, {vector_type(s, to)})"
+        text = _converted(s, text, to)
     else:
         text = f"({to.scalar}){text}"
     if to.storage in ("bf16", "f16"):
@@ -322,6 +323,11 @@ def conversion(s: Support, x: Operand, to: CType) -> str:
 # ---- reductions
 _REDUCE_PRIM = {"sum": "add", "prod": "mul", "max": "maximum", "min": "minimum", "any": "logical_or", "all": "logical_and", "xor_sum": "bitwise_xor",
                 "logaddexp": "logaddexp"}
+
+def _converted(s: Support, text: str, to: CType) -> str:
+    s.need("convert")
+    return f"tc::convert<{vector_type(s, to)}>({text})"
+
 
 
 def reduce_identity(op: str, ct: CType) -> str:

@@ -9,6 +9,7 @@ import re
 from dataclasses import dataclass, field
 
 from ...symbolic.expr import C_HELPERS, Expr
+from .convert import conversions
 from .dtypes import CType
 
 __all__ = ["Target", "Support", "SIGNATURE", "used_sizes"]
@@ -105,10 +106,10 @@ template <class V, class T, class M> INLINE V load_if(const T *p, M m, First lan
 """
 _MASKS = """\
 // Masks: from a comparison of any type, and choosing by one.
-template <class M> INLINE vmask mask(M m) { return __builtin_convertvector(m, vmask); }
+template <class M> INLINE vmask mask(M m) { return convert<vmask>(m); }
 template <class V> INLINE V where(vmask m, V a, V b) {
     typedef __typeof__(a < a) M;
-    return __builtin_convertvector(m, M) ? a : b;
+    return convert<M>(m) ? a : b;
 }
 """
 _BF16 = """\
@@ -121,14 +122,14 @@ INLINE float round_bf16(float f) { return widen_bf16(narrow_bf16(f)); }
 INLINE u16 cut_bf16(float f) { u32 b; __builtin_memcpy(&b, &f, 4); return b >> 16; }     // of a value that fits
 """
 _BF16_VECTOR = """\
-INLINE vf32 widen_bf16(vu16 h) { return (vf32)(__builtin_convertvector(h, vu32) << 16); }
+INLINE vf32 widen_bf16(vu16 h) { return (vf32)(convert<vu32>(h) << 16); }
 INLINE vu32 bf16_rounded(vf32 f) {         // to nearest even, in the upper halves
     vu32 b = (vu32)f, r = b + 0x7fff + ((b >> 16) & 1);
     return f == f ? r : vu32{} + 0x7fc00000u;
 }
-INLINE vu16 narrow_bf16(vf32 f) { return __builtin_convertvector(bf16_rounded(f) >> 16, vu16); }
+INLINE vu16 narrow_bf16(vf32 f) { return convert<vu16>(bf16_rounded(f) >> 16); }
 INLINE vf32 round_bf16(vf32 f) { return (vf32)(bf16_rounded(f) & 0xffff0000u); }
-INLINE vu16 cut_bf16(vf32 f) { return __builtin_convertvector((vu32)f >> 16, vu16); }
+INLINE vu16 cut_bf16(vf32 f) { return convert<vu16>((vu32)f >> 16); }
 """
 _F16 = """\
 INLINE float widen_f16(u16 h) { _Float16 x; __builtin_memcpy(&x, &h, 2); return (float)x; }
@@ -153,12 +154,12 @@ INLINE vu16 narrow_f16(vf32 f) { return (vu16)__builtin_ia32_vcvtps2ph256(f, 0);
 }
 _F16_ROUND = "INLINE vf32 round_f16(vf32 f) { return widen_f16(narrow_f16(f)); }\n"
 _BOOL_VECTOR = """\
-INLINE vmask widen_bool(vu8 b) { return __builtin_convertvector(b, vmask) != 0; }
-INLINE vu8 narrow_bool(vmask m) { return __builtin_convertvector(m & 1, vu8); }
+INLINE vmask widen_bool(vu8 b) { return convert<vmask>(b) != 0; }
+INLINE vu8 narrow_bool(vmask m) { return convert<vu8>(m & 1); }
 """
 _ANY = """\
-template <class M> INLINE bool any(M m) { return fold(__builtin_convertvector(m, vmask), [](auto a, auto b) { return a | b; }) != 0; }
-template <class M> INLINE bool all(M m) { return fold(__builtin_convertvector(m, vmask), [](auto a, auto b) { return a & b; }) != 0; }
+template <class M> INLINE bool any(M m) { return fold(convert<vmask>(m), [](auto a, auto b) { return a | b; }) != 0; }
+template <class M> INLINE bool all(M m) { return fold(convert<vmask>(m), [](auto a, auto b) { return a & b; }) != 0; }
 """
 _ANY_X86 = {
     (64, 4): "INLINE bool any(vmask m) { return __builtin_ia32_cvtd2mask512(m) != 0; }\n"
@@ -235,10 +236,13 @@ class Support:
         if key == "masked":
             self.need("lanes"), self.need("any")
             return _MASKED
+        if key == "convert":
+            return ""                        # see text(): it depends on all types of the kernel
         if key == "masks":
+            self.need("convert")
             return _MASKS
         if key == "bf16.vector":
-            self.need("bf16")
+            self.need("bf16"), self.need("convert")
             self.vector("f32", "u16", "u32")
             return _BF16_VECTOR
         if key == "f16.vector":
@@ -249,9 +253,10 @@ class Support:
             return (_F16_X86[n] if native else _F16_LANES) + _F16_ROUND
         if key == "bool.vector":
             self.vector("u8")
+            self.need("convert")
             return _BOOL_VECTOR
         if key == "any":
-            self.need("fold")
+            self.need("fold"), self.need("convert")
             self.vector("f32")
             special = _ANY_X86.get((self.mask_bytes * self.lanes, self.mask_bytes))
             native = special and ("avx512dq" if self.mask_bytes * self.lanes == 64 else "avx2") in self.target.features
@@ -263,6 +268,10 @@ class Support:
     def text(self) -> str:
         """The prelude."""
         mask = {1: "i8", 2: "i16", 4: "i32", 8: "i64"}[self.mask_bytes]
+        if "convert" in self._order:
+            signed = {t.replace("u", "i").replace("f32", "i32").replace("f64", "i64") for t in self._vectors}     # results of comparisons
+            self._order["convert"], tags = conversions({mask, *signed, *self._vectors}, _BYTES, self.lanes, self.target.features)
+            self.vector(*tags)
         lines = [f"typedef {_SCALARS[t]} {t};" for t in ("i64", "i32", "i16", "i8", "u64", "u32", "u16", "u8")]
         lines += ["union Scalar { double f; i64 i; };", "#define INLINE static inline __attribute__((always_inline))",
                   "#define UNROLL _Pragma(\"GCC unroll 64\")", "", f"enum {{ L = {self.lanes} }};                  // lanes of every vector below"]
