@@ -6,6 +6,7 @@ Fusion then decides which buffers exist at all.
 """
 from __future__ import annotations
 
+import math
 from collections import Counter
 from typing import Any, Callable, Sequence
 
@@ -90,6 +91,10 @@ OUT_VARIANTS = frozenset(("mm", "bmm", "addmm", "baddbmm"))
 # Operators that allocate for themselves and whose results are known to share no memory with anything.
 FRESH = frozenset(("_scaled_dot_product_cudnn_attention", "_scaled_dot_product_flash_attention", "_scaled_dot_product_efficient_attention", "convolution",
                    "native_dropout"))
+
+# Where operators take a mask that is added to scores.
+_MASKS = {"_scaled_dot_product_cudnn_attention": 3, "_scaled_dot_product_efficient_attention": 3, "_scaled_dot_product_cudnn_attention_backward": 8,
+          "_scaled_dot_product_efficient_attention_backward": 4}
 
 
 class Lowering:
@@ -235,7 +240,13 @@ class Lowering:
         shape, stride = shape_of(m.shape), strides_of(m)
         if any(type(st) is int and st == 0 and not is_one(n) for n, st in zip(shape, stride)):
             stride = None                                # a copy of something expanded: its elements do not coincide
-        return self.store(value, shape, m.dtype, stride, f"_{k}" if k is not None else "")
+        suffix = f"_{k}" if k is not None else ""
+        if self._device().type == "cuda":
+            narrow = _narrowed(value, shape)
+            if narrow != shape:                          # (masks above all: the same for every query)
+                r = self.store(value, narrow, m.dtype, None, suffix)
+                return Ref(shape, r.dtype, r.value)
+        return self.store(value, shape, m.dtype, stride, suffix)
 
     def reduce(self, op: str, value: Value, src_shape: Sequence[Any], dims: Sequence[int], keepdim: bool,
                stride: Sequence[Any] | None = None, suffix: str = "", logical_order: bool = False) -> Ref:
@@ -351,10 +362,15 @@ class Lowering:
         packet = op._schema.name.split("::")[-1]
         rows = packet in OUT_VARIANTS and self._device().type == "cuda"
 
+        at = _MASKS.get(packet)
+        mask = args[at] if at is not None and len(args) > at else None
+
         def conv(a: Any, m: Any) -> Any:
             if isinstance(a, Scalar):
                 return Param(a.name)
             if isinstance(a, Ref):
+                if mask is not None and a is mask:
+                    return self.realise(a)               # (kernels of attention take expanded masks as they are)
                 return (rows and self.aligned(a, m)) or self.realise(a, strides_of(m) if _is_tensor(m) else None)
             if isinstance(a, (list, tuple)):
                 ms = m if isinstance(m, (list, tuple)) and len(m) == len(a) else [None] * len(a)
@@ -447,6 +463,20 @@ class Lowering:
                         if isinstance(s, Expr) and s.op == "sym":
                             out.setdefault(s.name, (i, what, d))
         return out
+
+
+def _narrowed(value: Value, shape: tuple) -> tuple:
+    """The shape with 1 for each dimension that `value` does not vary over: what repeats itself is kept once."""
+    if len(shape) < 2 or not all(type(s) is int for s in shape) or math.prod(shape) < 2:
+        return shape
+    names: set[str] = set()
+    for v in walk([value]):
+        if v.op == "load":
+            names |= v.attr[1].symbol_names()
+        elif v.op == "index":
+            names |= v.attr.symbol_names()
+    n = len(shape)
+    return tuple(s if dim_symbol(n, d).name in names else 1 for d, s in enumerate(shape))
 
 
 def aligned_rows(dtype: torch.dtype, shape: Sequence[Any], stride: Sequence[Any]) -> tuple | None:

@@ -13,6 +13,7 @@ from ..aten import AtenGraph
 from . import clean, fold
 from .attention import attention
 from .layout import channels_last
+from .masks import known_masks
 from .products import pad_products
 from .scatters import slices_of_scatters
 
@@ -31,6 +32,7 @@ PASSES: list[tuple[str, str, Pass]] = [
     ("view_chains", "decomposed", clean.view_chains),
     ("cse", "decomposed", clean.common_subexpressions),
     ("dce", "decomposed", clean.dead_code),
+    ("known_masks", "decomposed", known_masks),
     ("channels_last", "decomposed", channels_last),
     ("pad_products", "decomposed", pad_products),
 ]

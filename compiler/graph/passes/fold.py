@@ -21,8 +21,29 @@ LIMIT = 4096                                             # elements; larger resu
 
 def constant_folding(a: AtenGraph) -> None:
     """Numbers: what stays a scalar fill becomes another fill. Tensors: operators on kept constants run once, now."""
+    _numbers(a)
     _fold_fills(a)
     _fold_constants(a)
+
+
+def _numbers(a: AtenGraph) -> None:
+    """Kept tensors of one number on the CPU (torch's composite operators make them) as numbers, where element-wise operators read them: equal
+    ones then are one."""
+    results = set(a.results)
+    for n in list(a.graph.nodes):
+        if n.op != "get_attr" or n.target not in a.constants or n.target.startswith("kept") or n in results:
+            continue
+        t = a.constants[n.target]
+        if t.ndim or t.device.type != "cpu" or t.is_complex() or t.requires_grad or not all(
+                isinstance(u.target, torch._ops.OpOverload) and torch.Tag.pointwise in u.target.tags for u in n.users):
+            continue
+        with a.graph.inserting_before(n):
+            m = a.graph.create_node("call_function", aten.full.default, ([], t.item()), {"dtype": t.dtype, "device": t.device}, name=n.name)
+        m.meta.update(n.meta)
+        n.replace_all_uses_with(m)
+        a.graph.erase_node(n)
+        if not any(u.op == "get_attr" and u.target == n.target for u in a.graph.nodes):
+            a.constants.pop(n.target, None)
 
 
 def _fill_value(x: Any) -> Any:
