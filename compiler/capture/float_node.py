@@ -57,6 +57,10 @@ class FloatNode(SymNode):
         if c is None or not math.isfinite(c) or op == "truediv" and (self.expr if reflected else c) == 0:
             a, b = (o, self) if reflected else (self, o)
             return self.wrap_float(f(float(a._number()), float(b._number())))
+        if op == "truediv" and reflected:                # the entry computes it ahead of all else, where it must not raise
+            if self.source.kind == "calc":
+                return self.wrap_float(f(c, self._number()))
+            self.env.float_fact(self.source, ("ne", 0.0, True))
         value = f(c, self.expr) if reflected else f(self.expr, c)
         return FloatNode(value, S.calc(self.source, op, c, reflected), self.env)
 

@@ -81,7 +81,7 @@ def _input(m: Machine, node: FloatNode, dtype: torch.dtype, device: torch.device
     known = m.world.scalars.get(source)
     if known is None:
         with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
-            real = torch.full((), node.expr, dtype=dtype, device=device)
+            real = S.scalar_tensor(node.expr, dtype, device)
         known = m.world.scalars[source] = trace_tensor_like(real)
         spec = TensorSpec(torch.Tensor, dtype, device, False, (), ())
         m.graph.add_input(real, known, source, spec, False)

@@ -13,8 +13,8 @@ from typing import Any, Callable, Hashable
 import torch
 
 __all__ = ["Source", "local", "closure", "glob", "builtin", "function", "attr", "item", "dict_value", "type_of",
-           "cell", "const", "default", "kwdefault", "size", "stride", "storage_offset", "calc", "scalar",
-           "tensor_grad", "calc_text", "scalar_text"]
+           "cell", "const", "default", "kwdefault", "size", "stride", "storage_offset", "calc", "scalar", "array", "array_text",
+           "tensor_grad", "calc_text", "scalar_text", "scalar_tensor", "optimizer_state", "optimizer_state_text"]
 
 _table: dict[tuple, "Source"] = {}
 # Paths that start at an object itself live as long as somebody uses them: they must not keep the object for ever.
@@ -146,7 +146,25 @@ def calc_text(base: str, key: tuple[str, str, bool]) -> str:
 def scalar_text(base: str, key: tuple[Any, Any], name: Callable[[Any], str]) -> str:
     """The Python text of a `scalar` step; `name` gives the name of an object that the text needs."""
     dtype, device = key
-    return f"{name(torch.full)}((), {base}, dtype={name(dtype)}, device={name(device)})"
+    return f"{name(scalar_tensor)}({base}, {name(dtype)}, {name(device)})"
+
+
+def scalar_tensor(value: float, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """A 0-dim tensor of a number as operators take it: what is too large for the dtype is infinite, where torch.full raises."""
+    try:
+        return torch.full((), value, dtype=dtype, device=device)
+    except RuntimeError:
+        return torch.full((), value, dtype=torch.float64, device=device).to(dtype)
+
+
+def optimizer_state_text(base: str, key: tuple[int, int]) -> str:
+    """The Python text of an `optimized` step."""
+    return f"{base}['state'][{base}['param_groups'][{key[0]}]['params'][{key[1]}]]"
+
+
+def array_text(base: str, name: Callable[[Any], str]) -> str:
+    """The Python text of an `array` step; `name` gives the name of an object that the text needs."""
+    return f"{name(torch.from_numpy)}({base})"
 
 
 def _const_name(obj: Any, consts: dict[str, Any] | None) -> str:

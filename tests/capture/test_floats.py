@@ -128,3 +128,42 @@ def test_number_of_compilations():
             for value in values:
                 same(c(x, value), products(x, value))
             assert len(counted) == expected
+
+
+EDGES = (1.5, 2.5, -0.0, 0.0, -3.5, float("inf"), float("-inf"), float("nan"), 1e300, -1e-320, 3.0)
+USES = {
+    "floor_division": lambda x, s: s // 2, "negative_divisor": lambda x, s: s // -2, "remainder": lambda x, s: s % -3.0, "divmod": lambda x, s: divmod(s, 2),
+    "power": lambda x, s: s ** -1, "base": lambda x, s: 2 ** s, "round": lambda x, s: (round(s, 1), round(s)), "int": lambda x, s: int(s),
+    "math": lambda x, s: (math.copysign(1.0, s), math.floor(s)), "text": lambda x, s: f"{s} {s:.2f} {s!r}", "plus_zero": lambda x, s: (s + 0, 0 - s, -s, abs(s)),
+    "truth": lambda x, s: (bool(s), s < 0, s == 0, s != s, min(s, 0.0), max(0.0, s)), "scale": lambda x, s: (x * s, s / x, x / s, torch.tensor([1, 2]) * s),
+    "reciprocal": lambda x, s: x * (1 / s), "reciprocal_of": lambda x, s: x * (1 / (s - 1.5)), "floor_tensor": lambda x, s: (torch.tensor([5.0, -5.0]) // s, x % s),
+    "fill": lambda x, s: (torch.full((2,), s, dtype=torch.float64), torch.where(x > 0, s, 0.0)),
+}
+
+
+def spelled(v):
+    """A value as text that tells -0.0 from 0.0."""
+    if isinstance(v, torch.Tensor):
+        return str(v.dtype), spelled(v.reshape(-1).tolist())
+    return [spelled(i) for i in v] if isinstance(v, (tuple, list)) else repr(v)
+
+
+@pytest.mark.parametrize("name", USES)
+def test_edges_of_a_float_that_varies(name):
+    """Signs of zero, infinities, numbers that are too large for the tensor's type, and errors within the program's reach."""
+    use = USES[name]
+
+    def f(x, s):
+        try:
+            return use(x, s)
+        except ArithmeticError as e:
+            return type(e).__name__, str(e)
+    c = tcompile.compile(f, backend="eager", options={"recompile_limit": 64})
+    for s in EDGES:
+        results = []
+        for g in (f, c):
+            try:
+                results.append(spelled(g(torch.ones(2), s)))
+            except Exception as e:
+                results.append((type(e), str(e)))
+        assert results[0] == results[1], s
