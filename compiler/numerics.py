@@ -17,6 +17,7 @@ from .graph.aten import AtenGraph, GraphOutput
 from .graph.interpret import node_values
 from .graph.meta.core import TensorMeta
 from .report.finish import numerics_findings
+from .report.graphs import op_name
 from .report.schema import NumericError
 
 __all__ = ["check_calls", "check_graph"]
@@ -102,7 +103,7 @@ def _with_all_results(aten: AtenGraph, nodes: list[torch.fx.Node]) -> tuple[Aten
 
 
 def _row(n: torch.fx.Node, ours: torch.Tensor, eager: torch.Tensor, exact: torch.Tensor, random: bool, number: int | None) -> NumericError:
-    op = str(n.target)
+    op = op_name(n.target)
     file, line = _where(n)
     row = NumericError(n.name, node=n.name, graph=number, op=op, dtype=str(ours.dtype).removeprefix("torch."), file=file, line=line)
     if random:

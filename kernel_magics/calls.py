@@ -49,6 +49,8 @@ def _merged(parts: list[EntryCall], report: Any) -> EntryCall:
     effects += [f"line {b.line}: {b.kind.replace('_', ' ')}" for b in impure]
     args, kwargs = as_called(latest.fn, latest.args) if not latest.kwargs else (latest.args, latest.kwargs)
     seconds = [c.compile_seconds for c in parts if c.compile_seconds is not None]
+    if seconds and code is not None and code.co_name == "<module>":  # whatever the cell compiled, its first run has waited for
+        seconds = [max(sum(seconds), report.summary.compile_seconds)]
     why = "it has effects (" + ", ".join(dict.fromkeys(effects)) + ")" if effects else ""
     return replace(
         latest, name=frame_words(first.name), args=args, kwargs=kwargs, safe=not effects, why_not=why,

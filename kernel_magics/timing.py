@@ -363,7 +363,7 @@ def _result(job: _Job, engines: Sequence[str]) -> s.CallTiming:
                 hi,
                 len(samples),
                 c.inner,
-                c.cold,
+                c.cold if c.cold is None or c.cold is not job.call.compile_seconds else c.cold + median,
                 c.warm,
                 samples[::step][:_KEPT_SAMPLES],
                 c.detail,

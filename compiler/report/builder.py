@@ -193,6 +193,8 @@ class ReportBuilder:
         name = str(e.facts.get("name") or "")
         _, part = self._partitions.get(id(e.facts.get("backward_of")), (None, None))
         if part is not None:
+            forward = self.r.partitions[part].graph
+            name = f"{self.r.graphs[forward].name}_backward" if forward is not None and forward < len(self.r.graphs) else name
             self.r.partitions[part].backward.append(len(self.r.graphs))
         if not self.r.graphs or self._lowered[-1] is not None:  # a backward graph, or one that somebody else captured
             frame, entry = (
@@ -218,7 +220,7 @@ class ReportBuilder:
             self.r.graph_breaks.append(
                 s.Break(
                     b.kind,
-                    b.reason,
+                    self._users_words(frame, b.reason),
                     label(b.file),
                     b.line,
                     b.col,
@@ -265,9 +267,10 @@ class ReportBuilder:
         expected, got = failure_words(f)
         source, detail = failure_subject(f)
         file, line = g.file or "", g.line
-        source, suggestion = self._users_name(i, source), f.suggestion
-        if g.source is not None and source != g.source.name():
-            suggestion = suggestion.replace(g.source.name(), source)
+        source, suggestion = self._users_words(i, source), f.suggestion
+        if "__stack_" in suggestion:
+            suggestion = "keep it a tensor (leave out `.item()` and the like): each value of a Python number has its own entry"
+        suggestion, expected, got = (self._users_words(i, words) for words in (suggestion, expected, got))
         self.r.recompiles.append(
             s.Recompile(
                 i,
@@ -293,15 +296,18 @@ class ReportBuilder:
                 break
         self._tell("recompile", i, None, f"{subject(what)}: {expected} → {got}")
 
-    def _users_name(self, frame: int, source: str) -> str:
-        """A loop's body gets its item as `__value`, outlined as a function: the user's name for it stands in the line of the loop."""
-        if not source.startswith("__value"):
-            return source
-        f = self.r.frames[frame]
-        at = re.search(r"<loop at line (\d+)>", f.name)
-        text = linecache.getline(self._files.get(frame, f.file), int(at.group(1)) if at else f.line)
-        found = re.match(r"\s*(?:async\s+)?for\s+(\w+)\s+in\b", text)
-        return source.replace("__value", found.group(1) if found else "item", 1)
+    def _users_words(self, frame: int | None, text: str) -> str:
+        """The text in the user's names. A loop's body gets its item as `__value`, outlined as a function: its name stands in the line of
+        the loop. What follows a break gets what lay on the stack as `__stack_0`: it has no name."""
+        if "__" not in text:
+            return text
+        if "__value" in text and frame is not None:
+            f = self.r.frames[frame]
+            at = re.search(r"<loop at line (\d+)>", f.name)
+            line = linecache.getline(self._files.get(frame, f.file), int(at.group(1)) if at else f.line)
+            found = re.match(r"\s*(?:async\s+)?for\s+(\w+)\s+in\b", line)
+            text = text.replace("__value", found.group(1) if found else "item")
+        return re.sub(r"`?__stack_\d+`?", "an intermediate value", text)
 
     def _on_limit(self, e: events.Event) -> None:
         i = self._frame(e.frame)
@@ -578,9 +584,9 @@ class ReportBuilder:
             name = g.source.name() if g.source is not None else ""
             row = s.GuardRow(
                 entry,
-                name,
+                self._users_words(self.r.entries[entry].frame, name),
                 g.kind,
-                guard_text(g),
+                self._users_words(self.r.entries[entry].frame, guard_text(g)),
                 expected_text(g),
                 label(g.file),
                 g.line,
@@ -589,7 +595,7 @@ class ReportBuilder:
                 self._failed.get((entry, id(g)), 0),
                 ns=ns,
             )
-            root = g.source.root.name() if g.source is not None and g.source.base is not None and not row.failed else ""
+            root = self._users_words(self.r.entries[entry].frame, g.source.root.name()) if g.source is not None and g.source.base is not None and not row.failed else ""
             groups.setdefault((entry, root, g.kind, row.cls) if root else (n,), []).append(row)
         out: list[s.GuardRow] = []
         for key, rows in groups.items():

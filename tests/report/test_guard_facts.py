@@ -36,3 +36,33 @@ def test_ping_pong_is_a_finding():
             m.train(i < 20)
             c(x)
     assert not any("switched" in f.text for f in builder.report().findings)
+
+
+def test_names_of_the_compiler_s_own_are_not_shown():
+    def f(x):
+        scale = x.abs().max().item()
+        print(end="")
+        return x / scale
+
+    def g(x):
+        return x * (x.sum().item() + 1)
+
+    with tcompile.record() as builder:
+        for h in (f, g):
+            compiled = tcompile.compile(h)
+            for n in (3, 4, 5):
+                compiled(torch.full((n,), float(n)))
+    r = builder.report()
+    assert r.recompiles and "__stack_" not in str(r) and "__value" not in str(r)
+    assert not any("__stack_" in " ".join((c.source, c.expected, c.got, c.suggestion)) for c in r.recompiles)
+
+
+def test_an_operator_by_torch_s_kernel_is_no_function_that_runs_eager():
+    import linecache
+
+    text = "import torch\ndef f(x):\n    return torch.linalg.svdvals(x * 2) + 1\n"
+    linecache.cache["In[1]"] = (len(text), None, text.splitlines(True), "In[1]")
+    names: dict = {}
+    exec(compile(text, "In[1]", "exec"), names)
+    r = tcompile.explain(names["f"])(torch.randn(4, 4))
+    assert not [m for m in r.marks if m.kind == "eager"]
