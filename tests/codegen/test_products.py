@@ -130,3 +130,16 @@ def test_gradients_of_attention_and_linear() -> None:
     want = torch.autograd.grad(f(q, k, v, w), (q, k, v, w))
     got = torch.autograd.grad(tcompile.compile(f, fullgraph=True, options=OPTIONS)(q, k, v, w), (q, k, v, w))
     torch.testing.assert_close(got, want, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("b", (1, 2))
+def test_rows_beyond_the_caches_are_packed_block_by_block(b: int) -> None:
+    """As the gradient of a vocabulary's weights: many rows, a short sum. The rows are packed by the thread that multiplies them."""
+    x, y = torch.randn(b, 250, 5003), torch.randn(b, 250, 70)
+
+    def f(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return torch.relu(x.transpose(1, 2) @ y)
+    source = check(f, x, y).kernels[0].source
+    assert "_pack(" not in source and "held_rows" in source
+    row_major = x.transpose(1, 2).contiguous()
+    assert "held_rows" in check(lambda a, b: a @ b, row_major, y).kernels[0].source

@@ -6,6 +6,9 @@
     NAME      an item packs NR columns of B and multiplies them with a block of panels, tile by tile: MR x NR sums in registers.
               What follows the product in the kernel (a bias, an activation, a residual) is computed on the tile while it is hot.
 
+Where A is far larger than the caches (the gradient of a vocabulary's weights), there is no first phase: an item's thread packs its block of
+rows itself and goes through all columns before the next block.
+
 Sums over k are kept in registers for RUN steps and then added to the tile in memory, which also keeps the error of long sums down.
 """
 from __future__ import annotations
@@ -29,6 +32,8 @@ RUN = 128                     # steps of k between additions to the tile in memo
 BLOCK_BYTES = 384 * 1024      # of packed rows that an item goes through: they stay in the second-level cache
 LEAST_BLOCK = 96              # rows
 LEAST_WORK = 4096             # multiplications below which plain loops do as well
+FAR_BYTES = 4 << 20           # of packed rows, beyond which going through all of them again for each strip of columns is slower than
+FAR_ROWS = 256                # packing the strips again for each block of that many rows
 
 
 @dataclass
@@ -119,16 +124,18 @@ class ProductPrinter:
         per = max(LEAST_BLOCK, BLOCK_BYTES // (4 * max(1, _hint(self.depth, kernel.hints))))
         self.per_block = max(1, -(-per // self.mr))                # panels of one item
         self.blocks = ceildiv(self.panels, self.per_block)
+        # a block with all its columns at a time: its rows, and those of the result, stay in cache
+        self.block_first = rows * _hint(self.depth, kernel.hints) * 4 > FAR_BYTES and self.per_block * self.mr >= FAR_ROWS
         self.column_panels = ceildiv(self.n, self.nr)
         self.batches = numel(product.batch)
 
     def source(self) -> tuple[str, list[str], dict[str, Any]]:
-        body = [self._pack(), self._multiply(), self._plan()]
+        body = [*([] if self.block_first else [self._pack()]), self._multiply(), self._plan()]
         self._helpers()
-        text = "\n".join([self.header, self.s.text(), "using tc::MR; using tc::NR;", "", *body])
+        text = "\n".join([self.header, self.s.text(), "using tc::MR; using tc::NR; using tc::PANELS;", "", *body])
         choices = {"shape": "product", "vector": self.p.columns.symbol.name, "lanes": self.lanes, "block": self.per_block * self.mr,
                    "unroll": [self.mr, self.vectors], "serial": False}
-        return text, [f"{self.name}_pack", self.name], choices
+        return text, [*([] if self.block_first else [f"{self.name}_pack"]), self.name], choices
 
     # ---- texts
     def _c(self, e: Any) -> str:
@@ -138,7 +145,8 @@ class ProductPrinter:
         self.s.vector("f32")
         self.s.need("access")
         need_instruction(self.s, "fma", "f32")
-        self.s.need("product.sizes", f"enum {{ MR = {self.mr}, NV = {self.vectors}, NR = NV * L }};     // a tile: MR rows, NR columns")
+        self.s.need("product.sizes", f"enum {{ MR = {self.mr}, NV = {self.vectors}, NR = NV * L, "
+                    f"PANELS = {self.per_block} }};     // a tile: MR rows, NR columns; a block: panels of MR rows")
         self.s.need("product.transpose", transpose_text(self.lanes))
         self.s.need("product.pack", _PACK)
         self.s.need("product.tile", _TILE.replace("RUN", str(RUN)))
@@ -157,7 +165,7 @@ class ProductPrinter:
             out.append(f"    const {ct.scalar} {p} = ({ct.scalar})param[{n}].{'f' if ct.is_float else 'i'};")
         out += [*shapes,
                 "    const i64 panel_size = (depth * MR + 2 * L - 1) / L * L;       // packing may write up to L elements more than it should",
-                "    float *const packed = (float *)(((u64)scratch + 63) & ~63ull);"]
+                *([] if self.block_first else ["    float *const packed = (float *)(((u64)scratch + 63) & ~63ull);"])]
         return out
 
     def _decode(self, name: str, axes: tuple[Axis, ...], ind: str) -> list[str]:
@@ -178,20 +186,23 @@ class ProductPrinter:
         base = e.subs({a.symbol.name: ZERO for a in (*zero, self.p.k)})
         return f"{buffer.name} + ({self._c(base)})", self._c(step)
 
-    def _pack(self) -> str:
+    def _pack_panel(self, to: str, ind: str) -> list[str]:
+        """Statements that pack the rows of one `panel` of one `batch`."""
         p = self.p
         address, step = self._at(p.a, ())
         unit = len(p.rows) == 1 and p.a.attr[1].coeff(p.rows[0].symbol.name) is ONE
-        decode = self._decode("row", p.rows, "            ")
+        return [f"{ind}const i64 top = panel * MR;",
+                f"{ind}const int used = rows - top < MR ? (int)(rows - top) : MR;",
+                f"{ind}const float *row_at[MR];",
+                f"{ind}for (int i = 0; i < used; i++) {{", f"{ind}    const i64 row = top + i;", *self._decode("row", p.rows, ind + "    "),
+                f"{ind}    row_at[i] = {address};", f"{ind}}}",
+                f"{ind}tc::{'pack_across' if unit else 'pack'}<MR>(row_at, {step}, used, depth, {to});"]
+
+    def _pack(self) -> str:
         lines = ["    for (i64 item = begin; item < end; ++item) {",
-                 "        const i64 panel = item % panels, batch = item / panels, first = panel * MR;",
-                 *self._decode("batch", p.batch, "        "),
-                 "        const int used = rows - first < MR ? (int)(rows - first) : MR;",
-                 "        const float *row_at[MR];",
-                 "        for (int i = 0; i < used; i++) {", "            const i64 row = first + i;", *decode,
-                 f"            row_at[i] = {address};", "        }",
-                 "        float *to = packed + item * panel_size;",
-                 f"        tc::{'pack_across' if unit else 'pack'}<MR>(row_at, {step}, used, depth, to);", "    }", "    return 0;", "}", ""]
+                 "        const i64 panel = item % panels, batch = item / panels;",
+                 *self._decode("batch", self.p.batch, "        "),
+                 *self._pack_panel("packed + item * panel_size", "        "), "    }", "    return 0;", "}", ""]
         return "\n".join([*self._head(f"{self.name}_pack", lines), *lines])
 
     def _multiply(self) -> str:
@@ -218,10 +229,12 @@ class ProductPrinter:
                  "    float *const allocated = (float *)__builtin_malloc((depth + 1) * NR * 4 + 64);",
                  "    float *const right = (float *)(((u64)allocated + 63) & ~63ull);",
                  "    float tile[MR * NR] __attribute__((aligned(64)));",
+                 *(["    float *const own = (float *)__builtin_malloc(PANELS * panel_size * 4 + 64);",
+                    "    float *const packed = (float *)(((u64)own + 63) & ~63ull);",
+                    "    i64 held_rows = -1;                  // which rows `packed` holds"] if self.block_first else []),
                  "    i64 held = -1;                       // whose columns `right` holds",
                  "    for (i64 item = begin; item < end; ++item) {",
-                 "        const i64 block = item % blocks, strip = item / blocks;",
-                 "        const i64 first = strip % column_panels * NR, batch = strip / column_panels;",
+                 *self._place(),
                  *self._decode("batch", p.batch, "        "),
                  "        if (held != strip) {",
                  "            held = strip;",
@@ -231,9 +244,13 @@ class ProductPrinter:
                  f"            tc::{'pack_across' if unit else 'pack'}<NR>(column_at, {step}, used, depth, right);",
                  "        }",
                  *(f"        {t}" for t in values.lines.get(LEVEL_ITEM, [])),
-                 f"        const i64 last = (block + 1) * {self.per_block} < panels ? (block + 1) * {self.per_block} : panels;",
-                 f"        for (i64 panel = block * {self.per_block}; panel < last; ++panel) {{",
-                 "            tc::multiply(packed + (batch * panels + panel) * panel_size, right, depth, tile);",
+                 "        const i64 last = (block + 1) * PANELS < panels ? (block + 1) * PANELS : panels;",
+                 *(["        if (held_rows != batch * blocks + block) {", "            held_rows = batch * blocks + block;",
+                    "            for (i64 panel = block * PANELS; panel < last; ++panel) {",
+                    *self._pack_panel("packed + panel % PANELS * panel_size", "                "), "            }", "        }"]
+                   if self.block_first else []),
+                 "        for (i64 panel = block * PANELS; panel < last; ++panel) {",
+                 f"            tc::multiply(packed + ({'panel % PANELS' if self.block_first else 'batch * panels + panel'}) * panel_size, right, depth, tile);",
                  "            const int used = rows - panel * MR < MR ? (int)(rows - panel * MR) : MR;",
                  "            for (int i = 0; i < used; i++) {"]
         if needs_row:
@@ -246,8 +263,17 @@ class ProductPrinter:
                   "                    const vf32 sum = tc::load<vf32>(tile + i * NR + j, tc::All{});",
                   "                    if (at + L <= columns) finish(at, sum, tc::All{});",
                   "                    else if (at < columns) finish(at, sum, tc::First{columns - at});",
-                  "                }", "            }", "        }", "    }", "    __builtin_free(allocated);", "    return 0;", "}", ""]
+                  "                }", "            }", "        }", "    }", "    __builtin_free(allocated);",
+                  *(["    __builtin_free(own);"] if self.block_first else []), "    return 0;", "}", ""]
         return "\n".join([*self._head(self.name, lines), *lines])
+
+    def _place(self) -> list[str]:
+        """Which block of rows and which strip of columns an item is."""
+        if not self.block_first:
+            return ["        const i64 block = item % blocks, strip = item / blocks;",
+                    "        const i64 first = strip % column_panels * NR, batch = strip / column_panels;"]
+        return ["        const i64 block = item / column_panels % blocks, batch = item / column_panels / blocks;",
+                "        const i64 strip = batch * column_panels + item % column_panels, first = item % column_panels * NR;"]
 
     def _plan(self) -> str:
         packed = self.batches * self.panels
@@ -255,8 +281,12 @@ class ProductPrinter:
         pack_ps = self.depth * (self.mr * 250)
         rows = minimum(self.panels, integer(self.per_block)) * self.mr
         item_ps = rows * self.depth * max(1, self.nr * 1000 // (6 * self.lanes))
-        rows_ = [f"    out[0] = {self._c(scratch)};", f"    out[1] = {self._c(packed)};", f"    out[2] = {self._c(pack_ps)};",
-                 f"    out[3] = {self._c(self.batches * self.column_panels * self.blocks)};", f"    out[4] = {self._c(item_ps)};"]
+        phases = [(self.batches * self.column_panels * self.blocks, item_ps)]
+        if self.block_first:
+            scratch = ZERO
+        else:
+            phases.insert(0, (packed, pack_ps))
+        rows_ = [f"    out[{k}] = {self._c(e)};" for k, e in enumerate([scratch, *(e for phase in phases for e in phase)])]
         return "\n".join([f'extern "C" void {self.name}_plan(const i64 *size, i64 *out) {{', *used_sizes(self.k.sizes, rows_), *rows_, "}", ""])
 
 
