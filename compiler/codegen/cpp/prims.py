@@ -106,6 +106,12 @@ _VECTOR = {
     },
 }
 _VECTOR["uint"] = {k: _VECTOR["int"][k] for k in ("maximum", "minimum")}
+# The machine's maximum gives b where either is NaN, so that only a NaN in a needs a look of its own.
+_EXTREME = """{V} {op}({V} a, {V} b) {{
+    {V} m;
+    asm("v{name} %2, %1, %0" : "=v"(m) : "v"(a), "vm"(b));
+    return a == a ? m : a;
+}}"""
 
 
 def splat(s: Support, x: Operand) -> str:
@@ -137,6 +143,9 @@ def _function(s: Support, op: str, ct: CType, vector: bool) -> None:
         s.need(key, "INLINE " + text.format(V=v))
         return
     _function(s, op, ct, False)
+    if op in ("maximum", "minimum") and ct.is_float and {32: "avx2", 64: "avx512f"}.get(s.bytes_of(ct.tag)) in s.target.features:
+        s.need(key, "INLINE " + _EXTREME.format(V=v, op=op, name=f"{op[:3]}p{'s' if ct.tag == 'f32' else 'd'}"))
+        return
     n = 3 if op == "fma" else 2 if op in _ARITY2 or (op == "div" and not ct.is_float) else 1
     names = "abc"[:n]
     s.need(key, f"INLINE {v} {op}({', '.join(f'{v} {a}' for a in names)}) "
@@ -320,10 +329,6 @@ def conversion(s: Support, x: Operand, to: CType) -> str:
     return text
 
 
-# ---- reductions
-_REDUCE_PRIM = {"sum": "add", "prod": "mul", "max": "maximum", "min": "minimum", "any": "logical_or", "all": "logical_and", "xor_sum": "bitwise_xor",
-                "logaddexp": "logaddexp"}
-
 def _converted(s: Support, text: str, to: CType) -> str:
     s.need("convert")
     return f"tc::convert<{vector_type(s, to)}>({text})"
@@ -333,6 +338,10 @@ def _converted(s: Support, text: str, to: CType) -> str:
 def reduce_identity(op: str, ct: CType) -> str:
     if op in ("sum", "any", "xor_sum"):
         return literal(0, ct)
+# ---- reductions
+_REDUCE_PRIM = {"sum": "add", "prod": "mul", "max": "maximum", "min": "minimum", "any": "logical_or", "all": "logical_and", "xor_sum": "bitwise_xor",
+                "logaddexp": "logaddexp"}
+
     if op in ("prod", "all"):
         return literal(1, ct)
     if op in ("max", "argmax", "logaddexp"):
