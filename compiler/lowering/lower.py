@@ -92,8 +92,8 @@ OUT_VARIANTS = frozenset(("mm", "bmm", "addmm", "baddbmm"))
 FRESH = frozenset(("_scaled_dot_product_cudnn_attention", "_scaled_dot_product_flash_attention", "_scaled_dot_product_efficient_attention", "convolution",
                    "native_dropout"))
 
-# Where operators take a mask that is added to scores.
-_MASKS = {"_scaled_dot_product_cudnn_attention": 3, "_scaled_dot_product_efficient_attention": 3, "_scaled_dot_product_cudnn_attention_backward": 8,
+# Where operators take a mask that is added to scores: attention, whose kernels take operands of any strides between rows.
+_MASKS = {"_scaled_dot_product_flash_attention": -1, "_scaled_dot_product_cudnn_attention": 3, "_scaled_dot_product_efficient_attention": 3, "_scaled_dot_product_cudnn_attention_backward": 8,
           "_scaled_dot_product_efficient_attention_backward": 4}
 
 
@@ -363,7 +363,7 @@ class Lowering:
         rows = packet in OUT_VARIANTS and self._device().type == "cuda"
 
         at = _MASKS.get(packet)
-        mask = args[at] if at is not None and len(args) > at else None
+        mask = args[at] if at is not None and 0 <= at < len(args) else None
 
         def conv(a: Any, m: Any) -> Any:
             if isinstance(a, Scalar):
@@ -371,6 +371,8 @@ class Lowering:
             if isinstance(a, Ref):
                 if mask is not None and a is mask:
                     return self.realise(a)               # (kernels of attention take expanded masks as they are)
+                if at is not None and _rows_in_place(a):
+                    return self.realise(a)               # (and parts of a wider product)
                 return (rows and self.aligned(a, m)) or self.realise(a, strides_of(m) if _is_tensor(m) else None)
             if isinstance(a, (list, tuple)):
                 ms = m if isinstance(m, (list, tuple)) and len(m) == len(a) else [None] * len(a)
@@ -463,6 +465,14 @@ class Lowering:
                         if isinstance(s, Expr) and s.op == "sym":
                             out.setdefault(s.name, (i, what, d))
         return out
+
+
+def _rows_in_place(a: Ref) -> bool:
+    """Whether this is a batch of matrices in half precision whose rows lie in memory in one piece each, at multiples of 16 bytes."""
+    v = strided(a) if a.ndim == 4 and a.dtype in (torch.float16, torch.bfloat16) else None
+    if v is None or v[1][-1] != 1:
+        return False
+    return all(type(st) is int and st % 8 == 0 and (st > 0 or is_one(n)) for n, st in zip(a.shape[:-1], v[1][:-1])) and type(v[2]) is int and v[2] % 8 == 0
 
 
 def _narrowed(value: Value, shape: tuple) -> tuple:

@@ -14,6 +14,7 @@ from . import clean, fold
 from .attention import attention
 from .layout import channels_last
 from .masks import known_masks
+from .merge import merge_products
 from .products import pad_products
 from .scatters import slices_of_scatters
 
@@ -35,6 +36,7 @@ PASSES: list[tuple[str, str, Pass]] = [
     ("known_masks", "decomposed", known_masks),
     ("channels_last", "decomposed", channels_last),
     ("pad_products", "decomposed", pad_products),
+    ("merge_products", "decomposed", merge_products),
 ]
 _BUILTIN = tuple(PASSES)
 

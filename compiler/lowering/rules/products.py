@@ -9,13 +9,15 @@ import torch
 
 from ... import machine
 from ...symbolic.expr import as_expr
-from ..ir import Value, const, index, prim
+from ..ir import Value, cast, const, index, prim
 from ..lower import Lowering, NoRule, rule, strides_of
 from ..promote import operand
 from ..ref import Ref, dim_symbol, is_one, numel, ref_of_buffer, remap, same, strided
 
 LEAST = 8          # of every size; below, a vector of the result is mostly empty
 WORK = 4096        # multiplications
+ROW_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+LEAST_ROW = 64     # of both sizes of a matrix that a vector is multiplied with on a GPU
 SCORES = 1 << 24   # elements of an attention's scores, up to which they are better kept than computed piece by piece
 
 
@@ -70,8 +72,29 @@ def nest(lo: Lowering, node: Any, a: Ref, b: Ref, stride: Any, suffix: str) -> R
     return out
 
 
+def one_row(lo: Lowering, node: Any, a: Ref, b: Ref) -> Ref | None:
+    """A vector times a matrix on a GPU as a sum over rows of memory, in float32: the library's kernels reach a half of the memory's speed
+    there, and what is computed from the result joins the kernel. None for anything else."""
+    m = lo.meta(node)
+    if m.device.type != "cuda" or a.ndim != 2 or not is_one(a.shape[0]) or lo.emulate or m.dtype not in ROW_DTYPES:
+        return None
+    if a.dtype != m.dtype or b.dtype != m.dtype or min(hint(lo, s) for s in b.shape) < LEAST_ROW:
+        return None
+    x, v = in_memory(lo, a), strided(b)
+    if x is None or v is None or not same(v[1][0], 1):   # (a weight as Linear keeps it)
+        return None
+    f32 = torch.float32
+    shape = (1, b.shape[1], a.shape[1])
+    left = remap(x, shape, {0: dim_symbol(3, 0), 1: dim_symbol(3, 2)})
+    right = remap(b, shape, {0: dim_symbol(3, 2), 1: dim_symbol(3, 1)})
+    return lo.reduce("sum", prim("mul", operand(left, f32), operand(right, f32)), shape, [2], False, suffix="_product", logical_order=True)
+
+
 @rule("aten.mm.default", "aten.bmm.default")
 def mm(lo: Lowering, node: Any, a: Ref, b: Ref, **kwargs: Any) -> Any:
+    row = one_row(lo, node, a, b) if not kwargs else None
+    if row is not None:
+        return lo.pointwise(cast(row.value, lo.meta().dtype))
     if not kwargs and generated(lo, node, (a, b)):
         out = nest(lo, node, a, b, strides_of(lo.meta(node)), "")
         if out is not None:
@@ -81,6 +104,10 @@ def mm(lo: Lowering, node: Any, a: Ref, b: Ref, **kwargs: Any) -> Any:
 
 @rule("aten.addmm.default", "aten.baddbmm.default")
 def addmm(lo: Lowering, node: Any, c: Ref, a: Ref, b: Ref, *, beta: Any = 1, alpha: Any = 1, **kwargs: Any) -> Any:
+    plain = not kwargs and isinstance(alpha, (int, float)) and isinstance(beta, (int, float))
+    row = one_row(lo, node, a, b) if plain else None
+    if row is not None:
+        return lo.pointwise(cast(_plus(c, row, beta, alpha), lo.meta().dtype))
     if not kwargs and isinstance(alpha, (int, float)) and isinstance(beta, (int, float)) and generated(lo, node, (c, a, b)):
         out = nest(lo, node, a, b, None, "_product")
         if out is not None:

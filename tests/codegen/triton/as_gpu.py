@@ -1,0 +1,76 @@
+"""A function compiled as for a GPU, without one: the aten graph's device is changed before the GPU's passes and lowering, and the
+kernels run through Triton's interpreter, on the CPU."""
+from __future__ import annotations
+
+from typing import Any, Callable
+
+import torch
+
+import tcompile
+from tcompile.compiler.codegen.generated import Generated
+from tcompile.compiler.codegen.triton.generate import generate_triton
+from tcompile.compiler.codegen.triton.layout import GpuTarget
+from tcompile.compiler.errors import InternalError
+from tcompile.compiler.fusion.fuse import schedule
+from tcompile.compiler.fusion.verify import verify_schedule
+from tcompile.compiler.graph import passes
+from tcompile.compiler.graph.meta.core import TensorMeta
+from tcompile.compiler.lowering.lower import lower
+from tcompile.compiler.lowering.verify import verify_lowered
+
+from .interpreter import SMALL, run
+
+CUDA = torch.device("cuda", 0)
+GPU_PASSES = ("known_masks", "channels_last", "pad_products", "merge_products")
+
+
+class _Made(Exception):
+    pass
+
+
+def _turned(m: Any) -> Any:
+    if isinstance(m, TensorMeta):
+        return TensorMeta(m.shape, m.stride, m.dtype, CUDA, m.storage_offset, m.requires_grad)
+    return type(m)(map(_turned, m)) if isinstance(m, (tuple, list)) else m
+
+
+def as_gpu(fn: Callable, *inputs: Any, target: GpuTarget = SMALL) -> Generated:
+    """What is generated for the first graph of fn(*inputs)."""
+    made: list[Generated] = []
+
+    def lowering(aten: Any, opts: Any) -> Any:
+        for n in aten.graph.nodes:
+            if n.op == "get_attr" and aten.constants[n.target].ndim == 0 or n.target is torch.ops.aten.full.default and n.args[0] == []:
+                continue
+            if "val" in n.meta:
+                n.meta["val"] = _turned(n.meta["val"])
+            if "device" in n.kwargs:
+                n.kwargs = {**n.kwargs, "device": CUDA}
+        for o in aten.plan:
+            o.meta = _turned(o.meta)
+        for name, _, f in passes.PASSES:
+            if name in GPU_PASSES:
+                f(aten)
+        lowered = lower(aten, opts)
+        verify_lowered(lowered)
+        s = schedule(lowered, opts)
+        verify_schedule(s)
+        made.append(generate_triton(s, opts, None, target))
+        raise _Made
+    with tcompile.stages.replace("lowering", lowering), torch.no_grad():
+        try:
+            tcompile.compile(fn, dynamic=False)(*inputs)
+        except InternalError:
+            assert made, "the graph did not come to lowering"
+    return made[0]
+
+
+def check_as_gpu(fn: Callable, *inputs: torch.Tensor, rtol: float | None = None, atol: float | None = None) -> Generated:
+    """Interpreted equals eager."""
+    g = as_gpu(fn, *inputs)
+    with torch.no_grad():
+        want, got = fn(*inputs), run(g, inputs)
+    for a, b in zip(got, want if isinstance(want, tuple) else (want,), strict=True):
+        torch.testing.assert_close(a, b, rtol=rtol, atol=atol)
+        assert a.stride() == b.stride()
+    return g

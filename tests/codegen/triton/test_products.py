@@ -1,0 +1,67 @@
+"""Matrix products as they are lowered on a GPU: vectors times matrices as sums over rows, products of one matrix merged."""
+import pytest
+import torch
+import torch.nn.functional as F
+
+pytest.importorskip("triton")
+
+from tcompile.compiler.fusion.schedule import Extern  # noqa: E402
+from tcompile.compiler.graph.passes import merge  # noqa: E402
+
+from .as_gpu import check_as_gpu  # noqa: E402
+
+f16, f32 = torch.float16, torch.float32
+
+
+def products(g):
+    return [str(s.op) for s in g.schedule.steps if isinstance(s, Extern)]
+
+
+@pytest.mark.parametrize("dtype", [f32, f16])
+def test_a_vector_times_a_matrix_is_a_sum_over_rows(dtype):
+    x, w, b = torch.randn(1, 96, dtype=dtype), torch.randn(80, 96, dtype=dtype) / 10, torch.randn(80, dtype=dtype)
+    tol = {"rtol": 2e-3, "atol": 2e-3} if dtype == f16 else {"rtol": 1e-5, "atol": 1e-5}
+    g = check_as_gpu(lambda x, w: x @ w.t(), x, w, **tol)
+    assert not products(g) and len(g.kernels) == 1
+    g = check_as_gpu(lambda x, w, b: F.relu(F.linear(x, w, b)) + x[:, :80], x, w, b, **tol)
+    assert not products(g) and len(g.kernels) == 1                      # bias, activation and residual in the same kernel
+    g = check_as_gpu(lambda x, w, v: F.silu(F.linear(x, w)) * F.linear(x, v), x, w, torch.randn(80, 96, dtype=dtype) / 10, **tol)
+    assert not products(g) and len(g.kernels) == 1                      # two products that read the same vector
+
+
+def test_other_products_are_the_librarys():
+    x, w = torch.randn(2, 96), torch.randn(80, 96)
+    assert products(check_as_gpu(lambda x, w: x @ w.t(), x, w)) == ["aten.mm.default"]
+    assert products(check_as_gpu(lambda x, w: x @ w, x[:1], torch.randn(96, 80))) == ["aten.mm.default"]      # columns in memory
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_products_of_one_matrix_are_merged(bias):
+    x = torch.randn(64, 64, dtype=f16)
+    ws = [torch.randn(n, 64, dtype=f16) / 8 for n in (64, 32, 32)]
+    bs = [torch.randn(n, dtype=f16) for n in (64, 32, 32)]
+
+    def f(x, *rest):
+        return tuple(F.linear(x, w, y) for w, y in zip(rest[::2], rest[1::2], strict=True)) if bias else tuple(F.linear(x, w) for w in rest)
+
+    def g(x, *rest):
+        q, k, v = f(x, *rest)
+        return q * 2 + torch.cat([k, v], 1)
+    for fn in (f, g):
+        rest = [t for pair in zip(ws, bs, strict=True) for t in pair] if bias else ws
+        out = check_as_gpu(fn, x, *rest, rtol=2e-3, atol=2e-3)
+        assert products(out) == ["aten.addmm.default" if bias else "aten.mm.default"] * (3 if fn is f else 1)      # (results stay apart)
+
+
+def test_what_is_not_merged():
+    x, w = torch.randn(64, 64, dtype=f16), torch.randn(64, 64, dtype=f16)
+    one = check_as_gpu(lambda x, w: (x @ w.t(), x @ (w * 2).t()), x, w, rtol=1e-2, atol=0.1)       # the graph computes a weight
+    assert len(products(one)) == 2
+    two = check_as_gpu(lambda x, w: (x.float() @ w.float().t(), x.float() @ w.float().t() + 1), x, w)
+    assert len(products(two)) <= 2
+    wide = torch.randn(256, 64, dtype=f16)
+    old, merge.NARROW_US = merge.NARROW_US, 0.0
+    try:
+        assert len(products(check_as_gpu(lambda x, w, v: (x @ w.t(), x @ v.t()), x, wide, wide + 1, rtol=1e-2, atol=0.1))) == 2      # nothing to gain
+    finally:
+        merge.NARROW_US = old
