@@ -105,13 +105,13 @@ _VECTOR = {
         "minimum": "{V} minimum({V} a, {V} b) {{ return a < b ? a : b; }}",
     },
 }
-_VECTOR["uint"] = {k: _VECTOR["int"][k] for k in ("maximum", "minimum")}
 # The machine's maximum gives b where either is NaN, so that only a NaN in a needs a look of its own.
 _EXTREME = """{V} {op}({V} a, {V} b) {{
     {V} m;
     asm("v{name} %2, %1, %0" : "=v"(m) : "v"(a), "vm"(b));
     return a == a ? m : a;
 }}"""
+_VECTOR["uint"] = {k: _VECTOR["int"][k] for k in ("maximum", "minimum")}
 
 
 def splat(s: Support, x: Operand) -> str:
@@ -139,13 +139,13 @@ def _function(s: Support, op: str, ct: CType, vector: bool) -> None:
         return
     v = vector_type(s, ct)
     text = _VECTOR.get(ct.kind, {}).get(op)
+    if op in ("maximum", "minimum") and ct.is_float and {32: "avx2", 64: "avx512f"}.get(s.bytes_of(ct.tag)) in s.target.features:
+        s.need(key, "INLINE " + _EXTREME.format(V=v, op=op, name=f"{op[:3]}p{'s' if ct.tag == 'f32' else 'd'}"))
+        return
     if text is not None:
         s.need(key, "INLINE " + text.format(V=v))
         return
     _function(s, op, ct, False)
-    if op in ("maximum", "minimum") and ct.is_float and {32: "avx2", 64: "avx512f"}.get(s.bytes_of(ct.tag)) in s.target.features:
-        s.need(key, "INLINE " + _EXTREME.format(V=v, op=op, name=f"{op[:3]}p{'s' if ct.tag == 'f32' else 'd'}"))
-        return
     n = 3 if op == "fma" else 2 if op in _ARITY2 or (op == "div" and not ct.is_float) else 1
     names = "abc"[:n]
     s.need(key, f"INLINE {v} {op}({', '.join(f'{v} {a}' for a in names)}) "

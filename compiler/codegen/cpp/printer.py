@@ -45,7 +45,6 @@ class KernelSource:
     checks: list[str]
     choices: dict[str, Any] = field(default_factory=dict)
 
-
     @property
     def code(self) -> str:
         lines = self.text.split("\n")
@@ -54,6 +53,7 @@ class KernelSource:
 
     def symbol(self, name: str) -> str:
         return _IN_CODE + name[len(self.name):]
+
 
 def print_kernel(kernel: Kernel, target: Target, choices: Choices = Choices(), name: str | None = None) -> KernelSource:
     """Print one kernel. Raises InternalError for what the loop IR allows but C++ has no form for (complex numbers)."""
