@@ -334,14 +334,14 @@ def _converted(s: Support, text: str, to: CType) -> str:
     return f"tc::convert<{vector_type(s, to)}>({text})"
 
 
-
-def reduce_identity(op: str, ct: CType) -> str:
-    if op in ("sum", "any", "xor_sum"):
-        return literal(0, ct)
 # ---- reductions
 _REDUCE_PRIM = {"sum": "add", "prod": "mul", "max": "maximum", "min": "minimum", "any": "logical_or", "all": "logical_and", "xor_sum": "bitwise_xor",
                 "logaddexp": "logaddexp"}
 
+
+def reduce_identity(op: str, ct: CType) -> str:
+    if op in ("sum", "any", "xor_sum"):
+        return literal(0, ct)
     if op in ("prod", "all"):
         return literal(1, ct)
     if op in ("max", "argmax", "logaddexp"):

@@ -27,8 +27,8 @@ from .values import LANE_IDS, LEVEL_ITEM, LEVEL_LOOP, LEVEL_TOP, LEVEL_VECTOR, L
 __all__ = ["KernelSource", "print_kernel"]
 
 STACK_BYTES = 64 * 1024              # of local buffers; larger ones are allocated once per call and thread
-FLUSH = 8192                         # elements that one accumulator adds before it is added to a total (accuracy of long sums)
 _IN_CODE = "tc_kernel"
+FLUSH = 8192                         # elements that one accumulator adds before it is added to a total (accuracy of long sums)
 
 
 @dataclass
