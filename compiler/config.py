@@ -63,6 +63,7 @@ OPTIONS: dict[str, Option] = {o.name: o for o in (
     _o("fallback_random", bool, True, "random operators call eager's kernels, so that seeds give eager's numbers", None),
     _o("activation_memory_budget", float, 1.0, "share of the bytes kept for backward that may be kept: below 1, what is dear to compute is "
        "computed again, too; 0 keeps inputs and random numbers alone", None, least=0, most=1),
+    _o("whole_steps", bool, True, "backward passes and optimizers' steps inside of a compiled function become part of its graph; else they break it", None),
     _o("freezing", bool, False, "inference: treat parameters as constants", None),
     _o("max_autotune", bool, False, "search kernel variants by measuring them", None),
     _o("autotune_seconds", float, 2.0, "most seconds of search per kernel", "TCOMPILE_AUTOTUNE_SECONDS", False, least=0),

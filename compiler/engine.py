@@ -26,6 +26,7 @@ from .backends import compile_graph
 from .capture.bytecode.memo import CodeMemo
 from .capture.capture import CaptureOptions
 from .capture.result import CaptureResult, SkipFrame
+from .capture.signals import StateMade
 from .config import Options
 from .errors import FullGraphError, InternalError, TCompileError
 from .guards.explain import explain_failure
@@ -107,9 +108,13 @@ class Engine:
             return RUN_ORIGINAL
         with _lock:
             entry = cache.lookup(func, args)          # another thread may have been quicker
-            if entry is None:
-                with without_saved_tensor_hooks():
-                    entry = self._compile(cache, state, func, args)
+            while entry is None:
+                try:
+                    with without_saved_tensor_hooks():
+                        entry = self._compile(cache, state, func, args)
+                    break
+                except StateMade:
+                    entry = cache.lookup(func, args)
         return RUN_ORIGINAL if entry is None else entry
 
     def resume(self, function: types.FunctionType, *args: Any) -> Any:
@@ -144,12 +149,10 @@ class Engine:
             events.emit("limit", frame=name, limit=limit, failures=failures)
             events.emit("fallback", what=name, reason=f"{state.skip_reason}: runs eager from now on", count=1)
             return None
-        if failures:
-            events.emit("recompile", frame=name, failures=failures)
-            if self.opts.dynamic is None:
-                learn(state, misses[0][0].program.guards, func, args)
+        if failures and self.opts.dynamic is None:
+            learn(state, misses[0][0].program.guards, func, args)
         try:
-            return self._make_entry(cache, state, func, args)
+            return self._make_entry(cache, state, func, args, failures)
         except SkipFrame as skip:
             self._skip(state, skip)
             return None
@@ -169,7 +172,16 @@ class Engine:
                 raise InternalError(f"compiling {name}: {type(e).__name__}: {e}") from e
             return self._give_up(state, e)
 
-    def _make_entry(self, cache: CodeCache, state: FrameState, func: types.FunctionType, args: tuple) -> Entry:
+    @staticmethod
+    def _say_recompile(name: str, failures: list) -> None:
+        if failures:
+            events.emit("recompile", frame=name, failures=failures)
+
+    def _whole_steps(self) -> bool:
+        """Whether graphs may compute gradients themselves: for backends of other people's, only these know what such a node means."""
+        return bool(self.opts.get("whole_steps")) and self.opts.backend in ("tcompile", "eager", "aot_eager")
+
+    def _make_entry(self, cache: CodeCache, state: FrameState, func: types.FunctionType, args: tuple, failures: list) -> Entry:
         __tracebackhide__ = True
         name, began = state.name, time.perf_counter()
         if self.opts.dynamic is not False:
@@ -181,8 +193,14 @@ class Engine:
         capture = CaptureOptions(dynamic=self.opts.dynamic, dynamic_dims=state.dynamic_dims, dynamic_ints=state.dynamic_ints,
                                  dynamic_floats=state.dynamic_floats, dynamic_strides=state.dynamic_strides, static_dims=state.static_dims,
                                  fullgraph=self.opts.fullgraph, dispatch=self._dispatch, failed=self.failed,
-                                 in_order=self.opts.backend != "tcompile", every_frame=takes_every_frame())
-        result: CaptureResult = stages.run("capture", func.__code__, func, args, opts=self.opts, stage_opts=capture)
+                                 in_order=self.opts.backend != "tcompile", training=self._whole_steps(), entries_exist=len(cache) > 0,
+                                 every_frame=takes_every_frame())
+        try:
+            result: CaptureResult = stages.run("capture", func.__code__, func, args, opts=self.opts, stage_opts=capture)
+        except SkipFrame:
+            self._say_recompile(name, failures)
+            raise
+        self._say_recompile(name, failures)
         for b in result.breaks:
             events.emit("break", brk=b)
         if result.breaks and self.opts.fullgraph:

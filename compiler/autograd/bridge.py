@@ -42,11 +42,13 @@ VARIANT_LIMIT = 8                       # backward graphs per forward graph; pas
 
 def wants_gradients(captured: CapturedGraph) -> bool:
     """Whether anything that the graph computes may require grad, when it is called under the present grad mode."""
-    if not any(i.kind == "tensor" and i.spec is not None and i.spec.requires_grad for i in captured.inputs):
+    nodes = captured.graph_module.graph.nodes
+    if not any(i.kind == "tensor" and i.spec is not None and i.spec.requires_grad for i in captured.inputs) and \
+            not any(n.kwargs.get("requires_grad") for n in nodes):
         return False
     if torch.is_grad_enabled():
         return True
-    return any(n.target is torch._C._set_grad_enabled and n.args == (True,) for n in captured.graph_module.graph.nodes)
+    return any(n.target is torch._C._set_grad_enabled and n.args == (True,) for n in nodes)
 
 
 def aot_eager(captured: CapturedGraph, opts: Options) -> Callable[..., tuple]:

@@ -6,6 +6,8 @@ from typing import Iterator
 
 import torch
 
+from ..guards.state import hidden_hooks
+
 __all__ = ["tracing_modes", "without_saved_tensor_hooks"]
 
 
@@ -17,9 +19,11 @@ def without_saved_tensor_hooks() -> Iterator[None]:
     while (top := torch._C._autograd._top_saved_tensors_default_hooks(True)) is not None:
         hooks.append(top)
         torch._C._autograd._pop_saved_tensors_default_hooks()
+    before, hidden_hooks.any = getattr(hidden_hooks, "any", False), bool(hooks) or getattr(hidden_hooks, "any", False)
     try:
         yield
     finally:
+        hidden_hooks.any = before
         for pack, unpack in reversed(hooks):
             torch._C._autograd._push_saved_tensors_default_hooks(pack, unpack)
 

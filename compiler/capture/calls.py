@@ -12,7 +12,7 @@ import torch
 
 from ..guards import source as S
 from ..runtime.dispatch import Dispatcher
-from . import attributes, builtin_calls, classes, modules, operators, tensor_calls
+from . import attributes, builtin_calls, classes, modules, operators, optimizers, tensor_calls
 from .functional_transforms import Transformed, call_object, jacobian_wrapper
 from .generators import InlineGenerator, PythonIterator
 from .inline_policy import CONSTANT_BY_NAME, is_disabled, is_leaf_function, is_trusted_module, known_constant_functions
@@ -28,7 +28,7 @@ __all__ = ["call", "call_python", "interpret", "bind"]
 _CO_VARARGS, _CO_VARKEYWORDS = 0x04, 0x08
 _TRANSFORMS = torch.func.jacrev.__code__.co_filename
 _LRU = type(functools.lru_cache(lambda: None))
-_OPTIMIZERS = (torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler)
+_OPTIMIZERS = optimizers.OWNERS
 _RECURSIVE_REPRS = frozenset((reprlib.recursive_repr()(repr).__code__, *(  # type: ignore[arg-type]
     f(repr).__code__ for f in (getattr(dataclasses, "_recursive_repr", None),) if f is not None)))
 _LEGACY_TYPE = type(torch.FloatTensor)
@@ -48,7 +48,7 @@ def call(m: Machine, fn: Any, args: list, kwargs: dict) -> Any:
         if isinstance(owner, (InlineGenerator, PythonIterator)):
             return m.native(fn, *args, **kwargs)
         if isinstance(owner, _OPTIMIZERS):
-            raise Break("optimizer", f"{type(owner).__name__}.{fn.__name__}() runs as it is, outside of the graph")
+            return optimizers.call_method(m, owner, fn, args, kwargs)
         if type(owner) is TraceTensor and getattr(TraceTensor, fn.__name__, None) is fn.__func__:
             return tensor_calls.call_method(m, owner, fn.__name__, args, kwargs)
         return call(m, fn.__func__, [owner, *args], kwargs)

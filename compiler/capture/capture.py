@@ -64,6 +64,8 @@ class CaptureOptions:
     in_order       the backend does the graph's calls in their order; else it changes inputs after all calls that may fail (raising.py)
     graph_name     class name of the GraphModule
     every_frame    frames without tensor work are captured too (tests of capture)
+    training       backward passes and optimizers' steps become part of the graph (else they break)
+    entries_exist  there are entries for other calls of this frame: capture raises StateMade where one of them may do after all
     returned       returned(machine, value, outputs): told the stack value that the frame returns, and what the graph gives for it (export)
     """
     dynamic: bool | None = None
@@ -78,6 +80,8 @@ class CaptureOptions:
     in_order: bool = True
     graph_name: str = "graph"
     max_breaks: int = 64
+    training: bool = True
+    entries_exist: bool = False
     every_frame: bool = False
     returned: Callable | None = None
 
@@ -329,6 +333,7 @@ class _Attempt:
         keeping = inputs_to_keep(graph) if graph is not None else ([], False)
         if graph is not None and keeping and any(graph.example_inputs[i].requires_grad for i in keeping[0]):
             raise SkipFrame("a tensor that requires grad is changed in place, and a later operator may fail: its history could not be undone")
+            self._step_natively()
         text = writer.text(sources, graph is not None, keeping if self.opts.in_order else ([], False),
                            modes=changes_modes(graph) if graph is not None and self.opts.in_order else None)
         return CaptureResult(
@@ -336,6 +341,15 @@ class _Attempt:
             inlined=list(machine.inlined), effects=[e.words() for e in machine.effects], needs_hook=needs_hook)
 
     def _guards(self, graph: CapturedGraph | None) -> list[Guard]:
+    def _step_natively(self) -> None:
+        """Where an optimizer's step changed parameters: break before it, so that it is done once and what may fail follows in a graph of its own."""
+        first = self.machine.first_step
+        if first is not None and first not in self.stops:
+            self.frame.pc = first + 1
+            signal = Break("optimizer", "an operator that may fail follows the optimizer's step: the step runs as it is, before it")
+            self.stops[first] = make_graph_break(signal, [self.frame.position()])
+            raise _Restart
+
         machine = self.machine
         world = machine.world
         guards = [Guard(None, "STATE", dict(world.state_relied), None, None, "global state")]

@@ -235,7 +235,8 @@ def get_item(m: Machine, obj: Any, key: Any) -> Any:
     if isinstance(key, (torch.SymInt, torch.SymBool)):
         key = int(key)
     if type(key) is TraceTensor:
-        raise Break("item", "a tensor is used as an index of a Python container")
+        from .optimizers import state_of
+        return state_of(m, obj, key)
     if shadow is None or (shadow.value is None and not shadow.blind):
         source = world.sources[id(obj)]
         if base is list or base is tuple:

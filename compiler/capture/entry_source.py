@@ -187,8 +187,10 @@ class EntryWriter:
         real = world.reals.get(id(v))
         if real is not None:
             return self.load(world.sources[id(real)])
-        if self.machine.passes.has_freed(v):
-            return self._made.get(id(v)) or self.assign(v, f"{self.constant(freed_result)}({self._output(without_history(self.machine, v))})")
+        error = self.machine.passes.error_of(v)
+        if error is not None:
+            return self._made.get(id(v)) or self.assign(
+                v, f"{self.constant(freed_result)}({self._output(without_history(self.machine, v))}, {self.constant(error, 'error')})")
         return self._output(v)
 
     def _output(self, v: Any) -> str:

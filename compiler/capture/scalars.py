@@ -19,7 +19,7 @@ from .float_node import FloatNode
 if TYPE_CHECKING:
     from .machine import Machine
 
-__all__ = ["holds_float", "scalar_operation", "pinned", "float_symbol"]
+__all__ = ["holds_float", "scalar_operation", "pinned", "float_symbol", "scalar_input"]
 
 _OPERATORS: dict[Any, bool] = {              # -> whether it writes to its first operand
     operator.add: False, operator.sub: False, operator.mul: False, operator.truediv: False, operator.iadd: True, operator.isub: True,
@@ -66,16 +66,16 @@ def scalar_operation(m: Machine, fn: Any, args: list, run: Callable[[Any, list],
     if fn is operator.truediv and args[0] is floats[0]:          # as Tensor.__rtruediv__ computes it
         return scalar_operation(m, operator.mul, [call_method(m, tensor, "reciprocal", [], {}), floats[0]], run)
     if dtype in _WIDE or not (dtype.is_floating_point or dtype.is_complex):
-        scalar = _input(m, floats[0].node, dtype if dtype in _WIDE else torch.get_default_dtype(), tensor.device)
+        scalar = scalar_input(m, floats[0].node, dtype if dtype in _WIDE else torch.get_default_dtype(), tensor.device)
         return run(fn, [scalar if a is floats[0] else a for a in args])
     if dtype in _NARROW and not writes:
         wide = call_method(m, tensor, "to", [torch.float32], {})
-        scalar = _input(m, floats[0].node, torch.float32, tensor.device)
+        scalar = scalar_input(m, floats[0].node, torch.float32, tensor.device)
         return call_method(m, run(fn, [scalar if a is floats[0] else wide for a in args]), "to", [dtype], {})
     return run(fn, pinned(args))
 
 
-def _input(m: Machine, node: FloatNode, dtype: torch.dtype, device: torch.device) -> TraceTensor:
+def scalar_input(m: Machine, node: FloatNode, dtype: torch.dtype, device: torch.device) -> TraceTensor:
     """The graph's input for the float, one for each dtype and device. The entry fills it at each call."""
     source = S.scalar(node.source, dtype, device)
     known = m.world.scalars.get(source)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["Raised", "Break", "Skip", "CaptureBug", "Unrebuildable"]
+__all__ = ["Raised", "Break", "Skip", "CaptureBug", "StateMade", "Unrebuildable"]
 
 
 class Raised(BaseException):
@@ -31,6 +31,10 @@ class Skip(BaseException):
     def __init__(self, reason: str, quiet: bool = False):
         super().__init__(reason)
         self.reason, self.quiet = reason, quiet
+
+
+class StateMade(BaseException):
+    """An optimizer has its state now: an entry that was made for another one may serve this call."""
 
 
 class CaptureBug(BaseException):

@@ -189,6 +189,8 @@ def call_method(m: Machine, obj: TraceTensor, name: str, args: list, kwargs: dic
     if name == "__iter__":
         return m.iterate(obj)
     if name.endswith("_") and (not name.endswith("__") or name.startswith("__i")) or name == "__setitem__":
+    if kwargs and holds_scale(obj, name, args, kwargs):
+        return scaled(m, obj, name, args, kwargs)
         m.graph.writes_to(obj)
     if kwargs.get("generator") is not None:
         raise Break("rng_state", "a random generator object is used")
@@ -373,3 +375,6 @@ def _symbolic_shape(fn: Callable, args: list, kwargs: dict) -> list | None:
             n = (end - start + (step - 1)) // step
             return [n]
     return None
+
+
+from .scaled import holds_scale, scaled  # noqa: E402  (it calls back)

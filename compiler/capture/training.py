@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any, Sequence
 
 import torch
 
-from ..graph.higher_order import BackwardCall
+from ..graph.higher_order import BackwardCall, in_this_thread
 from ..graph.history import history, saves_tensors
 from ..graph.tensor import TraceTensor
 from ..guards import source as S
+from ..guards.state import read_field
 from . import tensor_calls
 from .bodies import record_call
 from .builtin_calls import python_function
@@ -35,6 +36,7 @@ class BackwardPasses:
     """What the backward passes of one capture have freed."""
 
     def __init__(self) -> None:
+        self.stepped = False                     # an optimizer's step has changed parameters
         self.freed: dict[Any, None] = {}         # autograd nodes of the stand-ins that kept tensors, and were run
 
     def ran(self, roots: Sequence[torch.Tensor], towards: Sequence[torch.Tensor]) -> None:
@@ -43,8 +45,26 @@ class BackwardPasses:
         self.freed.update(dict.fromkeys(n for n in _on_the_way(roots, ends) if saves_tensors(n)))
 
     def has_freed(self, t: TraceTensor) -> bool:
-        """Whether eager could not differentiate `t` any more."""
+        """Whether a pass freed something in the history of `t`."""
         return bool(self.freed) and t.requires_grad and any(n in self.freed for n in history(t))
+
+    def error_of(self, t: TraceTensor) -> str | None:
+        """What eager says to a backward pass from `t`, where it is too late for one: its history was freed, or a tensor in it was changed in place
+        by an optimizer since. None where `t` can be differentiated."""
+        if not t.requires_grad or t.grad_fn is None:
+            return None
+        if self.has_freed(t):
+            return _SECOND_TIME
+        if not self.stepped:
+            return None
+        leaves = [v for n in history(t) if (v := getattr(n, "variable", None)) is not None]
+        try:
+            with in_this_thread():
+                torch.autograd.grad([t], leaves, [torch.ones_like(t)], retain_graph=True, allow_unused=True)
+        except RuntimeError as e:
+            if "modified by an inplace operation" in str(e):
+                return str(e)
+        return None
 
 
 def _on_the_way(roots: Sequence[torch.Tensor], ends: set) -> list[Any]:
@@ -76,12 +96,14 @@ def one_step_at_a_time(m: Machine, kind: str) -> None:
 
 
 def _refuse(m: Machine) -> None:
+    if not m.opts.training:
+        raise Break("backward")
     one_step_at_a_time(m, "backward")
     if len(m.graph.scopes) > 1:
         raise Break("backward", "backward() is called inside the body of a higher-order operator", _OUTSIDE)
-    if torch._C._autograd._top_saved_tensors_default_hooks(True) is not None:
+    if m.world.state("saved_tensor_hooks", read_field("saved_tensor_hooks")):
         raise Break("backward", "backward() is called where hooks for saved tensors are active", _OUTSIDE)
-    if torch.is_anomaly_enabled():
+    if m.world.state("anomaly", read_field("anomaly"))[0]:
         raise Break("backward", "backward() is called where autograd looks for anomalies", "turn anomaly detection off")
     distributed = torch.distributed
     if distributed.is_available() and distributed.is_initialized():
@@ -258,16 +280,20 @@ tensor_calls.METHODS["backward"] = _method
 
 
 # --- results whose history is gone
+_SECOND_TIME = ("Trying to backward through the graph a second time (or directly access saved tensors after they have already been freed). "
+                "Saved intermediate values of the graph are freed when you call .backward() or autograd.grad(). Specify retain_graph=True if "
+                "you need to backward through the graph a second time or if you need to access saved tensors after calling backward.")
+
+
 class _Freed(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, anchor: torch.Tensor, result: list) -> torch.Tensor:
+    def forward(ctx: Any, anchor: torch.Tensor, result: list, error: str) -> torch.Tensor:
+        ctx.error = error
         return result[0]
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
-        raise RuntimeError("Trying to backward through the graph a second time (or directly access saved tensors after they have already been freed). "
-                           "Saved intermediate values of the graph are freed when you call .backward() or autograd.grad(). Specify retain_graph=True if "
-                           "you need to backward through the graph a second time or if you need to access saved tensors after calling backward.")
+        raise RuntimeError(ctx.error)
 
 
 def without_history(m: Machine, t: TraceTensor) -> TraceTensor:
@@ -275,7 +301,7 @@ def without_history(m: Machine, t: TraceTensor) -> TraceTensor:
     return tensor_calls.call_method(m, t, "detach", [], {})
 
 
-def freed_result(result: torch.Tensor) -> torch.Tensor:
-    """`result` as eager returns it after a backward pass went through its history: it requires grad, and differentiating it raises."""
+def freed_result(result: torch.Tensor, error: str) -> torch.Tensor:
+    """`result` as eager returns it when its history is gone: it requires grad, and differentiating it raises `error`."""
     with torch.enable_grad():
-        return _Freed.apply(torch.empty(0, device=result.device, requires_grad=True), [result])
+        return _Freed.apply(torch.empty(0, device=result.device, requires_grad=True), [result], error)

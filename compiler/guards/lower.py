@@ -91,6 +91,8 @@ class _Lowering:
             is_index = type(key) is int and abs(key) <= _INT64_MAX
             hash_ = hash(key) if plain_key(key) else -1
             return self._make(op, obj=key, n=key if is_index else 0, hash_=hash_, flag=is_index, **common)
+        if kind == "optimized":
+            return self._make(op, n=key[0], hash_=key[1], **common)
         if kind in ("size", "stride", "offset"):
             return self._make(op, n=key if key is not None else 0, ask=_asker(kind, key), **common)
         return self._make(op, obj=key, **common)

@@ -41,6 +41,8 @@ class Source:
     size      src    dim             base.shape[dim]     base is a tensor
     stride    src    dim             base.stride(dim)
     offset    src    None            base.storage_offset()
+    optimized src    (g, i)          base["state"][base["param_groups"][g]["params"][i]]: base is the __dict__ of an optimizer. The state of its
+                                     parameter i of group g, whichever tensor that is
     calc      src    (op, c, r)      base op c, or c op base where r; op add, sub, mul or truediv, c the repr of a float. Never guarded
     scalar    src    (dtype, device) a 0-dim tensor of the float at base. Never guarded
     """
@@ -90,6 +92,9 @@ class Source:
         if k == "calc":
             return calc_text(b, self.key)
         return {"type": f"type({b})", "cell": f"{b}.cell_contents", "default": f"{b}.__defaults__[{self.key}]",
+        if k == "optimized":
+            owner = b.removesuffix(".__dict__")
+            return f"{owner}.state[{owner}.param_groups[{self.key[0]}]['params'][{self.key[1]}]]"
                 "kwdefault": f"{b}.__kwdefaults__[{self.key!r}]", "size": f"{b}.shape[{self.key}]",
                 "stride": f"{b}.stride({self.key})", "offset": f"{b}.storage_offset()", "scalar": b}[k]
 

@@ -23,6 +23,7 @@ a dotted name     what that C function of torch (or sys) gives, such as torch._C
 from __future__ import annotations
 
 import sys
+import threading
 import types
 from typing import Any, Callable, Iterable
 
@@ -30,7 +31,7 @@ import torch
 
 from .guard import STATE_FIELDS
 
-__all__ = ["read_state", "read_field", "flag_name", "flag_function", "DEFAULT_FIELDS", "AUTOCAST_DEVICES"]
+__all__ = ["read_state", "read_field", "flag_name", "flag_function", "DEFAULT_FIELDS", "AUTOCAST_DEVICES", "hidden_hooks"]
 
 # What any capture may have relied on. Not among them: matmul_precision (190 ns to read), which matters to code that
 # computes matrix products by itself, not where torch's kernels are called; num_threads; anomaly.
@@ -117,6 +118,14 @@ def _anomaly() -> tuple[bool, bool]:
     return (torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled())
 
 
+# While the compiler works, hooks for saved tensors are taken off (autograd/modes.py): whether the caller has any is noted here.
+hidden_hooks = threading.local()
+
+
+def _saved_tensor_hooks() -> bool:
+    return getattr(hidden_hooks, "any", False) or _C._autograd._top_saved_tensors_default_hooks(True) is not None
+
+
 _READERS: dict[str, Callable[[], Any]] = {
     "grad_mode": torch.is_grad_enabled,
     "inference_mode": torch.is_inference_mode_enabled,
@@ -129,6 +138,7 @@ _READERS: dict[str, Callable[[], Any]] = {
     "num_threads": torch.get_num_threads,
     "matmul_precision": _matmul_precision,
     "anomaly": _anomaly,
+    "saved_tensor_hooks": _saved_tensor_hooks,
 }
 assert set(_READERS) == set(STATE_FIELDS)
 

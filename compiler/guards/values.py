@@ -357,6 +357,18 @@ def is_constant(value: Any) -> bool:
     return False
 
 
+def _optimizer_state(fields: Any, group: int, index: int) -> Any:
+    """What an optimizer, whose __dict__ is given, has as the state of a parameter."""
+    if isinstance(fields, dict):
+        groups, state = dict.get(fields, "param_groups"), dict.get(fields, "state")
+        params = dict.get(groups[group], "params") if type(groups) is list and group < len(groups) and isinstance(groups[group], dict) else None
+        if type(params) is list and index < len(params) and isinstance(params[index], torch.Tensor) and isinstance(state, dict):
+            found = dict.get(state, params[index], _MISSING)
+            if found is not _MISSING:
+                return found
+    raise Unreachable("state")
+
+
 def step(kind: str, base: Any, key: Any) -> Any:
     """One step of a Source (source.py has the table) from the value of its base. Raises Unreachable."""
     if kind == "attr":
@@ -372,6 +384,8 @@ def step(kind: str, base: Any, key: Any) -> Any:
         if found is _MISSING:
             raise Unreachable(key)
         return found
+    if kind == "optimized":
+        return _optimizer_state(base, *key)
     if kind == "type":
         return type(base)
     if kind == "cell":

@@ -73,6 +73,27 @@ static PyObject *ask_value(Run *r, const Ins *i, PyObject *base)
     return own(r, v) < 0 ? NULL : v;
 }
 
+/* fields["state"][fields["param_groups"][group]["params"][index]]; a tensor's hash is its address. */
+static PyObject *optimizer_state(PyObject *fields, Py_ssize_t group, Py_ssize_t index)
+{
+    static PyObject *s_groups, *s_state, *s_params;
+    if (!s_params && (!(s_groups = PyUnicode_InternFromString("param_groups")) || !(s_state = PyUnicode_InternFromString("state")) ||
+                      !(s_params = PyUnicode_InternFromString("params")))) {
+        PyErr_Clear();
+        return NULL;
+    }
+    PyObject *groups = PyDict_Check(fields) ? PyDict_GetItem(fields, s_groups) : NULL, *state = groups ? PyDict_GetItem(fields, s_state) : NULL;
+    if (!state || !PyDict_Check(state) || !PyList_CheckExact(groups) || group >= PyList_GET_SIZE(groups))
+        return NULL;
+    PyObject *one = PyList_GET_ITEM(groups, group), *params = PyDict_Check(one) ? PyDict_GetItem(one, s_params) : NULL;
+    if (!params || !PyList_CheckExact(params) || index >= PyList_GET_SIZE(params))
+        return NULL;
+    PyObject *p = PyList_GET_ITEM(params, index), *found = _PyDict_GetItem_KnownHash(state, p, (Py_hash_t)(size_t)p);
+    if (!found)
+        PyErr_Clear();
+    return found;
+}
+
 static PyObject *load(Run *r, const Ins *i)
 {
     PyObject *base = i->base >= 0 ? SLOT(r, i->base) : NULL, *v;
@@ -137,6 +158,10 @@ static PyObject *load(Run *r, const Ins *i)
         if (rec)
             rec_container(rec, base);
         return PyDict_Check(base) ? tc_dict_get(base, i->obj, i->hash, rec) : NULL;
+    case L_OPTIMIZED:
+        if (rec)
+            rec->unwatchable = 1;
+        return optimizer_state(base, i->n, i->hash);
     case L_TYPE:
         if (rec)
             rec_object(rec, base);

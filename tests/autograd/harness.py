@@ -42,7 +42,7 @@ def check(program: Program, quiet: bool, **options: Any) -> None:
     said: list[str] = []
 
     def hear(e: events.Event) -> None:
-        if e.kind in FALLBACKS and "metadata rule" not in str(e.facts) and "lowering rule" not in str(e.facts):
+        if e.kind in FALLBACKS and "metadata rule" not in str(e.facts) and "eager kernel" not in str(e.facts):
             said.append(f"{e.kind} {e.facts}")
     events.subscribe(hear)
     try:
