@@ -254,9 +254,9 @@ class _Attempt:
             writer.line(f"{name}.set_autocast_cache_enabled({torch.is_autocast_cache_enabled()})")
         now = autocast_nesting()
         for _ in range(now - before.nesting):
-            writer.line(f"{name}.autocast_incrementautocast_nesting()")
+            writer.line(f"{name}.autocast_increment_nesting()")
         for _ in range(before.nesting - now):
-            writer.line(f"{name}.autocast_decrementautocast_nesting()")
+            writer.line(f"{name}.autocast_decrement_nesting()")
         if now == 0 and before.nesting > 0:
             writer.line(f"{name}.clear_autocast_cache()")          # as leaving the outermost region does
 
