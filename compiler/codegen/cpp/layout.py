@@ -34,6 +34,8 @@ _COST = {"div": 4, "sqrt": 5, "rsqrt": 8, "reciprocal": 4, "exp": 14, "sigmoid":
 _LANE_BY_LANE = frozenset(("exp2", "expm1", "log2", "log10", "log1p", "tan", "asin", "acos", "atan", "sinh", "cosh", "asinh", "acosh", "atanh",
                            "erfc", "lgamma", "pow", "atan2", "hypot", "nextafter", "fmod", "remainder", "div_floor"))
 _LANE_COST = 30
+COLUMNS_AT_ONCE = 2048              # of a reduction over rows: their sums stay in the first-level cache
+LONG_COLUMNS = 1 << 17              # elements from which such a reduction is shared among threads by rows
 FOLD_COST, TAIL_COST = 60.0, 40.0   # per item, in units of one contiguous element
 _NS_PER_OP = 0.15
 _NS_PER_BYTE = 0.04
@@ -67,7 +69,8 @@ class Layout:
     vector: Axis | None = None         # the outer axis of mode "outer"
     block: Any = None                  # elements of `vector` per item; None: all of it
     block_first: bool = False          # blocks vary slowest (keeps strided reads in cache)
-    split: bool = False
+    split: bool = False                # without outer axes: the stages' own axes are shared among threads in chunks
+    split_rows: bool = False           # mode "outer": so are the rows that a reduction goes over (columns.py)
     serial: bool = False               # items must run in order: they add to shared elements
     item_ns: Any = 1.0                 # estimated time of one item: float, or (ns per element, elements Expr)
     stage_ns: list[float] = field(default_factory=list)   # per element of each stage
@@ -326,6 +329,9 @@ def _plan_blocks(kernel: Kernel, layout: Layout, hints: dict, choices: Choices, 
     strided = any(e.coeff(v.symbol.name) not in (ZERO, ONE) for st in kernel.stages for e in _memory_indices(st))
     group = layout.lanes * max(1, layout.copies)
     block = choices.block
+    if block is None and has_inner and not strided and choices.mode is None and _long_columns(kernel, layout, hints):
+        layout.split_rows = True
+        block = COLUMNS_AT_ONCE
     if block is None:
         # rows of a strided walk: whole pieces of memory that the prefetcher can follow
         block = max(group, 128) if has_inner and not strided else group
@@ -340,6 +346,17 @@ def _plan_blocks(kernel: Kernel, layout: Layout, hints: dict, choices: Choices, 
     per_item = minimum(size, integer(layout.block)) if layout.block else size
     inner = sum((numel(st.axes) * integer(max(1, round(n * 1000))) for st, n in zip(kernel.stages, layout.stage_ns)), ZERO)
     layout.item_ns = per_item * inner
+
+
+def _long_columns(kernel: Kernel, layout: Layout, hints: dict) -> bool:
+    """Whether a reduction over rows is long enough to share its rows among threads, see columns.py."""
+    first, rest = kernel.stages[0], kernel.stages[1:]
+    if layout.serial or kernel.locals or kernel.checks or not first.axes or not first.accs or first.stores or any(s.axes or s.accs for s in rest):
+        return False
+    if any(a.op not in ("sum", "prod", "max", "min") or a.running or not a.dtype.is_floating_point for a in first.accs):
+        return False
+    rows, columns = _hint(numel(first.axes), hints), _hint(layout.vector.size, hints)
+    return rows >= 256 and rows * columns >= LONG_COLUMNS and _hint(numel(layout.items), hints) <= 16
 
 
 def _plan_tiles(kernel: Kernel, layout: Layout, hints: dict) -> None:

@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Sequence
 
 from ...lowering.ir import Acc, Axis, Buffer, Kernel, Stage
 from ...symbolic.expr import ZERO, Expr, as_expr, ceildiv, integer, symbol
+from .columns import column_phases
 from .dtypes import ctype, storage_size
 from .layout import Choices, Layout, StageLoops, chunk_count, merge_axes, numel, plan_layout
 from .prims import Operand, expression, reduce_identity, reduce_update, splat
@@ -89,23 +90,23 @@ class _Printer:
         self.top: list[str] = []                 # statements of LEVEL_TOP
         self.accs: dict[str, tuple[Acc, str]] = {}
         self.heap: list[str] = []
+        self.scratch_bytes: Expr = ZERO          # shared by the phases
 
     # ---- the file
     def run(self) -> KernelSource:
         lay = self.layout
-        phases = self._split_phases() if lay.split else [self._whole()]
+        phases = column_phases(self) if lay.split_rows else self._split_phases() if lay.split else [self._whole()]
         functions = [text for _, text, _, _ in phases]
         plan = self._plan_function([(items, ps) for _, _, items, ps in phases])
         text = "\n".join([header(self.k, self.name), self.s.text(), *functions, plan])
         v = lay.vector.symbol.name if lay.vector is not None else ", ".join(sorted({s.vector.symbol.name for s in lay.stages if s.vector is not None}))
         return KernelSource(self.name, text, [p[0] for p in phases], f"{self.name}_plan", list(self.k.checks),
-                            {"shape": "split" if lay.split else lay.mode, "vector": v, "lanes": lay.lanes, "block": lay.block,
+                            {"shape": "split" if lay.split or lay.split_rows else lay.mode, "vector": v, "lanes": lay.lanes, "block": lay.block,
                              "unroll": [s.unroll for s in lay.stages], "serial": lay.serial,
                              **({"tile": lay.tile.symbol.name} if lay.tile is not None else {})})
 
     def _plan_function(self, phases: list[tuple[Expr, Expr]]) -> str:
-        scratch = self.scratch_bytes if self.layout.split else 0
-        rows = [f"    out[0] = {self._c(scratch)};"]
+        rows = [f"    out[0] = {self._c(self.scratch_bytes)};"]
         for i, (items, ps) in enumerate(phases):
             rows += [f"    out[{1 + 2 * i}] = {self._c(items)};", f"    out[{2 + 2 * i}] = {0 if self.layout.serial else self._c(ps)};"]
         if any("tc_" in r for r in rows):
@@ -177,9 +178,9 @@ class _Printer:
         lines = self._items_loop(blocks, body)
         return self.name, self._function(self.name, lines), items, as_expr(lay.item_ns)
 
-    def _items_loop(self, blocks: Expr | None, body: list[str]) -> list[str]:
+    def _items_loop(self, blocks: Expr | None, body: list[str], slowest: Sequence[tuple[str, Expr]] = ()) -> list[str]:
         lay = self.layout
-        axes = [(a.symbol.name, as_expr(a.size)) for a in lay.items]
+        axes = [*slowest, *((a.symbol.name, as_expr(a.size)) for a in lay.items)]
         if lay.tile is not None:
             axes.append(("tile", ceildiv(lay.tile.size, lay.lanes)))
         if blocks is not None and not (blocks.is_const and blocks.value == 1):
