@@ -14,24 +14,27 @@ from .names import unify_names
 from .order import sink
 from .schedule import Schedule
 from .split import split_reductions
+from .wishes import Wishes
 
 __all__ = ["schedule"]
 
 
 def schedule(lowered: LoweredGraph, opts: Any) -> Schedule:
-    """Options: disable_fusion, max_fusion_size, epilogue_fusion, emulate_precision."""
+    """Options: disable_fusion, max_fusion_size, epilogue_fusion, emulate_precision, force_fuse, force_split."""
     fuse = not opts.get("disable_fusion", False)
     drop_rounding = not opts.get("emulate_precision", False)
+    wishes = Wishes.of(opts)
     hints = lowered.hints
     needed = output_buffers(lowered)
     steps: list[Any] = list(lowered.steps)
     if fuse:
-        steps = inline(steps, needed, hints, drop_rounding)
+        steps = inline(steps, needed, hints, drop_rounding, wishes=wishes)
         steps = sink(_sources_first(split_reductions(steps, hints)))
     else:
         steps = inline(steps, needed, hints, drop_rounding, nothing=True)
     needed = [*needed, *checks_unread(steps, needed)]
-    limits = Limits(nests=max(1, opts.get("max_fusion_size", 4096)), epilogue=bool(opts.get("epilogue_fusion", True)))
+    limits = Limits(nests=max(1, opts.get("max_fusion_size", 4096)), epilogue=bool(opts.get("epilogue_fusion", True)),
+                    wishes=wishes)
     groups, unfused = group_steps(steps, hints, limits, fuse, needed)
     outside = _needed_outside(groups, needed)
     launches: list[Any] = []

@@ -20,6 +20,7 @@ from ..lowering.lowered import LoweredStep
 from ..lowering.rewrite import is_affine, positions, tidy
 from ..symbolic.expr import Expr, mul_all
 from .domain import Factor, factor_symbol, factors_of, map_axes, numel_hint, refine
+from .wishes import NO_WISHES, Wishes
 
 __all__ = ["Group", "Limits", "group_steps"]
 
@@ -34,6 +35,7 @@ class Limits:
     buffers: int = 64         # that a kernel reads, and as many that it writes
     passes: int = 7           # over a row: three norms on end
     epilogue: bool = True
+    wishes: Wishes = NO_WISHES
 
 
 @dataclass(eq=False)
@@ -65,6 +67,11 @@ class Group:
     @property
     def has_reduction(self) -> bool:
         return any(f.reduced for f in self.factors)
+
+    @property
+    def names(self) -> list[str]:
+        """Of the operators in it."""
+        return [name for n in self.nests for name in n.origins]
 
     def chosen(self, level: str, factors: Sequence[Factor]) -> list[int]:
         return [k for k, f in enumerate(factors) if level == "full" or not f.reduced]
@@ -171,10 +178,23 @@ class _Grouping:
                     seen.add(g)
                     out.append(g)
         del out[5:]
+        if self.limits.wishes:
+            self.wished(nest, floor, out)
         last = self.groups[-1] if self.groups else None
         if last is not None and last not in seen and last.number >= floor and last.extern is None and not last.alone and self.alike(last, nest):
             out.append(last)
         return out
+
+    def wished(self, nest: LoopNest, floor: int, out: list[Group]) -> None:
+        """The group of an operator that is wanted beside the nest comes first; where it runs too early, that is the refusal."""
+        for g in self.groups:
+            pair = self.limits.wishes.together(g.names, nest.origins)
+            if not pair:
+                continue
+            if g.number < floor:
+                self.unfused.append((*pair.split(":"), "another kernel has to run between the two"))  # type: ignore[arg-type]
+            elif g.extern is None and not g.alone:
+                out[:] = [g, *(x for x in out if x is not g)]
 
     def alike(self, g: Group, nest: LoopNest) -> bool:
         """Whether a nest that shares nothing with the group costs less in its kernel than in one of its own: the same space, and
@@ -183,6 +203,9 @@ class _Grouping:
         return own == g.factors and (nest.reduce_op is not None or numel_hint([f.size for f in own], self.hints) <= SMALL_SPACE)
 
     def refuse(self, g: Group, nest: LoopNest, reason: str) -> None:
+        pair = self.limits.wishes.together(g.names, nest.origins) if self.limits.wishes else ""
+        if pair:
+            self.unfused.append((*pair.split(":"), reason))  # type: ignore[arg-type]
         self.unfused.append((_name(g.nests[-1]) if g.nests else "", _name(nest), reason))
 
     def start(self, nest: LoopNest, loads: list) -> None:
@@ -191,7 +214,12 @@ class _Grouping:
         self.add(g, nest, loads, "full", g.factors, "")
 
     def join(self, g: Group, nest: LoopNest, loads: list) -> None:
-        if len(g.nests) >= self.limits.nests:
+        wishes = self.limits.wishes
+        apart = wishes.apart(g.names, nest.origins) if wishes else ""
+        if apart:
+            raise Refusal(f"kept apart by force_split={apart}")
+        wanted = bool(wishes) and bool(wishes.together(g.names, nest.origins))
+        if len(g.nests) >= self.limits.nests and not wanted:
             raise Refusal(f"the kernel has {len(g.nests)} operators already (max_fusion_size)")
         reads = {b for b, _ in loads}
         if len(g.reads) + len(reads) > self.limits.buffers and len((g.reads | reads) - g.writes.keys()) > self.limits.buffers:
@@ -208,8 +236,9 @@ class _Grouping:
         for level, factors in self.spaces(g, nest):
             try:
                 self.check_reads(g, nest, loads, level, factors)
-                self.check_sharing(g, nest, loads, level, factors)
-                self.check_cost(g, nest, level, factors)
+                if not wanted:
+                    self.check_sharing(g, nest, loads, level, factors)
+                    self.check_cost(g, nest, level, factors)
             except Refusal as e:
                 last = last or e
                 continue

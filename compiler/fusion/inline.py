@@ -17,6 +17,7 @@ from ..raising import may_raise
 from ..symbolic.expr import Expr, as_expr, integer
 from .cost import Costs, reads_rows
 from .domain import numel_hint
+from .wishes import NO_WISHES, Wishes
 
 __all__ = ["Uses", "find_uses", "inline", "checks_unread"]
 
@@ -76,18 +77,19 @@ def buffers_read(step: Any) -> list[Buffer]:
 
 
 def inline(steps: Sequence[LoweredStep], needed: Sequence[Buffer], hints: dict[str, int], drop_rounding: bool,
-           nothing: bool = False) -> list[LoweredStep]:
+           nothing: bool = False, wishes: Wishes = NO_WISHES) -> list[LoweredStep]:
     """The steps with inlined producers gone and their values in the readers; steps that nothing needs, and those that compute
     what an earlier one does, are dropped too. nothing: no inlining."""
     if nothing:
         return _without_dead(list(steps), needed)
     steps = _without_doubles(steps, needed)
     # What is inlined into a reader changes how the reader reads: a second round sees it. More rounds gain nothing worth their time.
-    first = _round(steps, needed, hints, drop_rounding)
-    return first if len(first) == len(steps) else _round(first, needed, hints, drop_rounding)
+    first = _round(steps, needed, hints, drop_rounding, wishes)
+    return first if len(first) == len(steps) else _round(first, needed, hints, drop_rounding, wishes)
 
 
-def _round(steps: Sequence[LoweredStep], needed: Sequence[Buffer], hints: dict[str, int], drop_rounding: bool) -> list[LoweredStep]:
+def _round(steps: Sequence[LoweredStep], needed: Sequence[Buffer], hints: dict[str, int], drop_rounding: bool,
+           wishes: Wishes) -> list[LoweredStep]:
     uses = find_uses(steps, needed)
     writers: dict[Buffer, int] = {}
     for s in steps:
@@ -109,12 +111,18 @@ def _round(steps: Sequence[LoweredStep], needed: Sequence[Buffer], hints: dict[s
             if _checks(s):
                 out.append(s)
         elif not u.needed and s.reduce_op is None and s.mode == "set" and writers[s.buffer] == 1 \
-                and _worth(s, u, cost, hints) and all(_keeps_affine(s, n, e) for n, e in u.loads) \
+                and (_worth(s, u, cost, hints) if not wishes else _wished(s, u, wishes, cost, hints)) and all(_keeps_affine(s, n, e) for n, e in u.loads) \
                 and (not _checks(s) or any(_reads_all(s, n, e) for n, e in u.loads)):
             inlined[s.buffer] = s
         else:
             out.append(s)
     return _without_dead(out, needed)
+
+
+def _wished(p: LoopNest, u: Uses, wishes: Wishes, cost: Costs, hints: dict[str, int]) -> bool:
+    if any(wishes.apart(p.origins, n.origins) for n, _ in u.loads):
+        return False
+    return all(wishes.together(p.origins, n.origins) for n, _ in u.loads) or _worth(p, u, cost, hints)
 
 
 def _checks(s: LoopNest) -> bool:
