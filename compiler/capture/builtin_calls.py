@@ -143,6 +143,9 @@ def call_native(m: Machine, fn: Any, owner: Any, args: list, kwargs: dict) -> An
         module = getattr(fn, "__module__", None) or getattr(owner, "__name__", "") or ""
         kind = {"time": "time", "random": "random_python", "_random": "random_python", "io": "io", "_io": "io", "posix": "io",
                 "numpy": "numpy", "ctypes": "c_call", "_ctypes": "c_call"}.get(module.partition(".")[0], "c_call")
+        if kind == "numpy" or type(fn).__module__ == "numpy":
+            from .numpy_arrays import call_numpy
+            return call_numpy(m, fn, args, kwargs)
         name = getattr(fn, "__qualname__", None) or getattr(fn, "__name__", None) or type(fn).__name__
         where = f"the native function {module + '.' if module else ''}{name} is called"
         raise Break(kind, where + ", which capture knows nothing about" if kind == "c_call" else where if kind == "numpy" else "")

@@ -200,6 +200,9 @@ def _call_function(m: Machine, fn: types.FunctionType, args: list, kwargs: dict)
             raise Break(kind)
     elif fn.__name__ in ("warning_once", "info_once"):
         return builtin_calls.log_effect(m, fn, args, kwargs)
+    elif module.partition(".")[0] == "numpy":
+        from .numpy_arrays import call_numpy
+        return call_numpy(m, fn, args, kwargs)
     return call_python(m, fn, args, kwargs)
 
 

@@ -32,6 +32,7 @@ from .frame import Frame
 from .generators import InlineGenerator, PythonIterator
 from .lookups import class_guards, recording
 from .loops import enclosing_loop
+from .outside_arrays import refuse_written_arrays
 from .machine import RETURN, Machine, StopAt, Unread, root_frame
 from .result import CapturedGraph, CaptureResult, GraphBreak, SkipFrame
 from .signals import Break, CaptureBug, Raised, Skip, Unrebuildable
@@ -359,6 +360,7 @@ class _Attempt:
             guards.append(Guard(None, "PREDICATE", expr, file, line, why or "size"))
         written = machine.graph.written
         if written and graph is not None:
+            refuse_written_arrays(world, graph)
             tensors = [(i, e, id(world.tensors[id(e)].tt_storage) in written)
                        for i, e in zip(graph.inputs, graph.example_inputs) if i.kind == "tensor" and i.source is not None and i.source.kind != "scalar"]
             changed = any(w for _, _, w in tensors)

@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Any, Sequence
 
 import torch
 
+from ..guards.source import array_text
 from ..guards.source import Source, calc_text, scalar_text
+from .arrays import Array
 from .float_node import FloatNode
 from .bytecode.regions import UNBOUND
 from .effects import Effect
@@ -127,6 +129,8 @@ class EntryWriter:
             return calc_text(base, key)
         if kind == "scalar":
             return scalar_text(base, key, self.constant)
+        if kind == "array":
+            return array_text(base, self.constant)
         return {"type": f"type({base})", "cell": f"{base}.cell_contents", "default": f"{base}.__defaults__[{key}]",
                 "kwdefault": f"{base}.__kwdefaults__[{key!r}]", "size": f"{base}.shape[{key}]", "stride": f"{base}.stride({key})",
                 "offset": f"{base}.storage_offset()"}[kind]
@@ -234,6 +238,8 @@ class EntryWriter:
         return ", ".join(self.value(v) for v in items)
 
     def _make(self, v: Any, t: type) -> str:
+        if t is Array:
+            return self.load(v._source) if v._source is not None else self.assign(v, f"{self.value(v._tensor)}.numpy(){'[()]' if v._number else ''}")
         if t is tuple:
             return self.assign(v, f"({self.sequence(v)}{',' if len(v) == 1 else ''})") if len(v) else "()"
         if t is list:

@@ -4,8 +4,11 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any
 
+from .arrays import Array
 from .builtin_calls import CLASSES, FUNCTIONS
+from .numpy_arrays import call_numpy
 from .signals import Break
+from .world import TraceTensor
 
 if TYPE_CHECKING:
     from .machine import Machine
@@ -19,6 +22,8 @@ _NAMES = ("sqrt", "cbrt", "square", "exp", "exp2", "expm1", "log", "log2", "log1
 
 def _computed(m: Machine, *args: Any, fn: Any, **kwargs: Any) -> Any:
     import numpy
+    if any(type(a) is Array or isinstance(a, TraceTensor) or isinstance(a, (list, tuple)) for a in args):
+        return call_numpy(m, fn, list(args), kwargs)
     if kwargs or not all(type(a) in (int, float, bool) or isinstance(a, numpy.generic) for a in args):
         raise Break("numpy", f"the native function numpy.{fn.__name__} is called")
     value = m.native(fn, *args)

@@ -11,6 +11,7 @@ from ..graph.tensor import DataDependentError, TensorMeta, from_meta
 from ..guards import source as S
 from ..symbolic.expr import maybe_int
 from . import scalars
+from .arrays import holds_array
 from .signals import Break, Raised
 from .tensor_errors import true_error
 from .world import MISSING, TraceTensor, is_numpy_scalar
@@ -48,7 +49,7 @@ _INPLACE_OPERATORS = frozenset((operator.iadd, operator.isub, operator.imul, ope
                                 operator.imatmul, operator.iand, operator.ior, operator.ixor, operator.ilshift, operator.irshift, operator.setitem))
 _BREAK_FUNCTIONS: dict[Any, str] = {torch.nonzero: "data_dependent_shape", torch.unique: "data_dependent_shape", torch.equal: "data_dependent_branch",
                                     torch.allclose: "data_dependent_branch", torch.masked_select: "data_dependent_shape",
-                                    torch.unique_consecutive: "data_dependent_shape", torch.from_numpy: "numpy"}
+                                    torch.unique_consecutive: "data_dependent_shape"}
 
 
 def holds_tensor(value: Any, depth: int = 0) -> bool:
@@ -163,6 +164,9 @@ def call_function(m: Machine, fn: Callable, args: list, kwargs: dict) -> Any:
 
 def call_method(m: Machine, obj: TraceTensor, name: str, args: list, kwargs: dict) -> Any:
     """A method of a tensor."""
+    if name == "numpy":
+        from .numpy_arrays import from_tensor
+        return from_tensor(m, obj, *args, **kwargs)
     kind = _BREAK_METHODS.get(name)
     if kind is not None:
         raise Break(kind)
@@ -273,13 +277,16 @@ _SIZED = (torch.zeros, torch.ones, torch.empty, torch.rand, torch.randn)
 FACTORIES = frozenset((*_SIZED, torch.full, torch.arange, torch.linspace, torch.logspace, torch.eye, torch.randint, torch.randperm, torch.tensor,
                        torch.scalar_tensor, torch.empty_strided, torch.as_tensor, torch.tril_indices, torch.triu_indices, torch.normal,
                        torch.hann_window, torch.hamming_window, torch.blackman_window, torch.bartlett_window, torch.kaiser_window,
-                       torch.range, torch.empty_permuted, torch.asarray, torch.complex, torch.polar))
+                       torch.range, torch.empty_permuted, torch.asarray, torch.complex, torch.polar, torch.from_numpy))
 
 
 def call_factory(m: Machine, fn: Callable, args: list, kwargs: dict) -> Any:
     """A function that makes a tensor from plain values. It never draws random numbers nor allocates: it runs on the meta device."""
     args = scalars.pinned([m.deep_plain(a) for a in args])
     kwargs = scalars.pinned({k: m.deep_plain(v) for k, v in kwargs.items()})
+    if holds_array(args):
+        from .numpy_arrays import to_tensor
+        return to_tensor(m, fn, args, kwargs)
     if fn is torch.tensor and args and type(args[0]) is TraceTensor:
         copy = call_method(m, call_method(m, args[0], "detach", [], {}), "clone", [], {})
         wanted = {k: v for k, v in kwargs.items() if k in ("dtype", "device") and v is not None}

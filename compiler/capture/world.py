@@ -32,10 +32,12 @@ from ..guards.guard import FunctionSpec, Guard, TensorSpec
 from ..guards.source import Source
 from ..symbolic.expr import ge
 from ..graph.tensor import TraceTensor, trace_tensor_like
+from .arrays import Array, array_class, array_like
 from .bytecode.regions import UNBOUND
 from .generators import InlineGenerator
 from .inline_policy import is_trusted_module
 from .lookups import MISSING, Missing
+from .outside_arrays import load_array
 from .scalars import float_symbol
 from .signals import Break, Skip
 
@@ -111,6 +113,7 @@ class World:
         self.state_relied: dict[str, Any] = {}
         self.float_sources: dict[Source, float] = {}    # floats that may vary
         self.scalars: dict[Source, TraceTensor] = {}    # their inputs of the graph
+        self.arrays: dict[int, Array] = {}          # id of a numpy array from outside -> its stand-in
         self.class_lookups: dict[int, tuple[type, dict[str, Any]]] = {}
 
     # --- guards
@@ -183,6 +186,8 @@ class World:
             return value
         if isinstance(value, torch.Tensor):
             return self.load_tensor(value, source)
+        if t.__module__ == "numpy" and t.__name__ == "ndarray" and (array := load_array(self.machine, value, source, why)) is not None:
+            return array
         known = self.sources.get(id(value))
         if known is not None and known is not source:
             if known.root.kind == "const" and known.base is None:
@@ -324,6 +329,8 @@ class World:
             return bool
         if isinstance(value, torch.SymFloat):
             return float
+        if type(value) is Array:
+            return array_class(value)
         return type(value)
 
     def rely_on_tensor(self, trace: TraceTensor, *facts: str) -> None:
@@ -331,6 +338,8 @@ class World:
         for real_id, known in self.tensors.items():
             if known is trace or known.tt_storage is trace.tt_storage:
                 key = (self.sources[real_id], "TENSOR", None)
+                if key not in self.guards:               # the memory of an array: its own facts are relied on
+                    continue
                 guard = self.guards[key]
                 real = self.reals[id(known)]
                 now = {name: getattr(real, name)() for name in facts}
@@ -363,6 +372,8 @@ class World:
             return isinstance(True, classes)
         if isinstance(value, torch.SymFloat):
             return isinstance(1.5, classes)
+        if type(value) is Array:
+            return isinstance(array_like(value), classes)
         return isinstance(_GENERATOR if type(value) is InlineGenerator else value, classes)
 
 

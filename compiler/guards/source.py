@@ -45,6 +45,7 @@ class Source:
                                      parameter i of group g, whichever tensor that is
     calc      src    (op, c, r)      base op c, or c op base where r; op add, sub, mul or truediv, c the repr of a float. Never guarded
     scalar    src    (dtype, device) a 0-dim tensor of the float at base. Never guarded
+    array     src    None            a tensor over the memory of the numpy array at base. Never guarded
     """
 
     __slots__ = ("kind", "base", "key", "_hash", "__weakref__")
@@ -96,7 +97,7 @@ class Source:
             owner = b.removesuffix(".__dict__")
             return f"{owner}.state[{owner}.param_groups[{self.key[0]}]['params'][{self.key[1]}]]"
                 "kwdefault": f"{b}.__kwdefaults__[{self.key!r}]", "size": f"{b}.shape[{self.key}]",
-                "stride": f"{b}.stride({self.key})", "offset": f"{b}.storage_offset()", "scalar": b}[k]
+                "stride": f"{b}.stride({self.key})", "offset": f"{b}.storage_offset()", "scalar": b, "array": b}[k]
 
     def code(self, fn: str = "__fn", consts: dict[str, Any] | None = None) -> str:
         """A Python expression that reloads the value inside an entry function, whose parameters carry the frame's own
@@ -134,6 +135,8 @@ class Source:
             return calc_text(b, self.key)
         if k == "scalar":
             return scalar_text(b, self.key, lambda obj: _const_name(obj, consts))
+        if k == "array":
+            return array_text(b, lambda obj: _const_name(obj, consts))
         return {"type": f"type({b})", "cell": f"{b}.cell_contents", "default": f"{b}.__defaults__[{self.key}]",
                 "kwdefault": f"{b}.__kwdefaults__[{self.key!r}]", "size": f"{b}.shape[{self.key}]",
                 "stride": f"{b}.stride({self.key})", "offset": f"{b}.storage_offset()"}[k]
@@ -165,6 +168,11 @@ def scalar_tensor(value: float, dtype: torch.dtype, device: torch.device) -> tor
 def optimizer_state_text(base: str, key: tuple[int, int]) -> str:
     """The Python text of an `optimized` step."""
     return f"{base}['state'][{base}['param_groups'][{key[0]}]['params'][{key[1]}]]"
+
+
+def array_text(base: str, name: Callable[[Any], str]) -> str:
+    """The Python text of an `array` step; `name` gives the name of an object that the text needs."""
+    return f"{name(torch.from_numpy)}({base})"
 
 
 def array_text(base: str, name: Callable[[Any], str]) -> str:
@@ -212,4 +220,5 @@ def stride(base: Source, dim: int) -> Source: return _make("stride", base, dim)
 def storage_offset(base: Source) -> Source: return _make("offset", base, None)
 def calc(base: Source, op: str, c: float, reflected: bool) -> Source: return _make("calc", base, (op, repr(c), reflected))   # 0.0 and -0.0 are equal keys
 def scalar(base: Source, dtype: Any, device: Any) -> Source: return _make("scalar", base, (dtype, device))
+def array(base: Source) -> Source: return _make("array", base, None)
 def tensor_grad(base: Source) -> Source: return _make("attr", base, "grad")

@@ -3,6 +3,7 @@ import itertools
 import re
 import time
 
+import numpy as np
 import pytest
 import torch
 
@@ -116,7 +117,7 @@ def clock(x):
 
 def numpy_call(x):
     y = x * 2
-    return torch.from_numpy(y.numpy() + 1) * 2
+    return torch.from_numpy(np.flip(y.numpy()) + 1) * 2
 
 
 CASES = [(branch, (X, -1e9), "if y.sum() > threshold:", "data_dependent_branch"),
@@ -127,7 +128,7 @@ CASES = [(branch, (X, -1e9), "if y.sum() > threshold:", "data_dependent_branch")
          (loop_leaving, (X,), "if y.sum() > 0:", "data_dependent_branch"),
          (nested_loops, (X,), "out.append(float(x.mean()))", "item"),
          (in_with, (X,), "n = y.sum().item()", "item"), (in_try, (X,), "n = int(y.sum())", "item"),
-         (clock, (X,), "t = time.time()", "time"), (numpy_call, (X,), "return torch.from_numpy(y.numpy() + 1) * 2", "numpy")]
+         (clock, (X,), "t = time.time()", "time"), (numpy_call, (X,), "return torch.from_numpy(np.flip(y.numpy()) + 1) * 2", "numpy")]
 
 
 @pytest.mark.parametrize("fn,args,code,kind", CASES, ids=lambda c: c.__name__ if callable(c) else "")

@@ -55,7 +55,7 @@ FIXES = {
     "return x + max(x.sum(), x.mean())": "    return x + torch.maximum(x.sum(), x.mean())",
     "return x[x > 0].sum()": "    return torch.where(x > 0, x, 0).sum()",
     "return torch.masked_select(x, x > 0).mean() + x": "    return (torch.where(x > 0, x, 0).sum() / (x > 0).sum()) + x",
-    "return torch.from_numpy(np.exp(x.numpy())) + 1": "    return torch.exp(x) + 1",
+    "return torch.from_numpy(np.argsort(x.numpy())) + 1": "    return torch.argsort(x) + 1",
     "assert x.sum() < 100, 'too large'\nreturn x + 1": "    torch._assert_async(x.sum() < 100, 'too large')",
     "weights.data = weights.data * 2\nreturn x + weights": "    weights.detach().copy_(weights.data * 2)",
     "x = x.clone()\nx.t_()\nreturn x + 1": "    x = x.t()",
@@ -105,7 +105,7 @@ TABLE = {
     "x.data_ptr()\nreturn x + 1": ("tensor_metadata", "address", "is"),
     "return x.apply_(lambda v: v + 1)": ("unsupported", "x.apply_", "torch operators"),
     "return x + len(str(x))": ("print", "made into text", "shape"),
-    "return x.numpy() + 1": ("numpy", "handed to numpy", "stay in torch"),
+    "return x.numpy(force=True) + 1": ("numpy", "handed to numpy", "stay in torch"),
     "y = x + 1\nraise ValueError('no')": ("exception", "raises ValueError: no", "no change is needed"),
 }
 

@@ -1,0 +1,163 @@
+"""numpy's arrays inside captured functions: results, classes, memory and changes as without the compiler, in one graph where that is possible."""
+from __future__ import annotations
+
+import pytest
+import torch
+
+import tcompile
+from tcompile.compiler.errors import FullGraphError
+
+np = pytest.importorskip("numpy")
+
+
+def _float() -> np.ndarray:
+    return np.arange(12, dtype=np.float64).reshape(3, 4) / 7
+
+
+def _int() -> np.ndarray:
+    return np.arange(12).reshape(3, 4)
+
+
+def _alike(a, b) -> None:
+    assert type(a) is type(b), (type(a), type(b))
+    if isinstance(a, (np.ndarray, np.generic)):
+        assert a.dtype == b.dtype and a.shape == b.shape
+        np.testing.assert_allclose(a, b, rtol=1e-5)
+    elif isinstance(a, torch.Tensor):
+        torch.testing.assert_close(a, b)
+    elif isinstance(a, (list, tuple)):
+        assert len(a) == len(b)
+        for x, y in zip(a, b):
+            _alike(x, y)
+    else:
+        assert a == b
+
+
+def _check(fn, *makers, fullgraph=True, sizes=1) -> None:
+    compiled = tcompile.compile(fn, fullgraph=fullgraph)
+    for _ in range(2):
+        ours, theirs = [make() for make in makers], [make() for make in makers]
+        _alike(fn(*theirs), compiled(*ours))
+        _alike(theirs, ours)
+
+
+PROGRAMS = {
+    "arithmetic": (lambda x, y: x + y * 2 - 1.5 / (y + 3), _float, _float),
+    "promotion": (lambda x: (x.astype(np.float32) * 2, x.astype("float32") * np.float64(2), np.float32(3) * x), _float),
+    "reductions": (lambda x: (x.mean(), x.sum(axis=0), np.max(x, axis=1, keepdims=True), x.std(ddof=1), x.argmax(), np.prod(x)), _float),
+    "reductions of integers": (lambda x: (x.mean(), x.sum(), x.max(axis=0), x.cumsum()), _int),
+    "attributes": (lambda x: (x.shape, x.dtype, x.ndim, x.size, x.itemsize, x.nbytes, len(x), x.T), _float),
+    "indexing": (lambda x: (x[0], x[0, 1], x[:, 1], x[..., None], x[[0, 1]], x[::2], x[-1, -1]), _float),
+    "joining": (lambda x: (np.concatenate([x, x]), np.stack((x, x), 1), np.where(x > 0.5, x, 0.0), np.meshgrid(x[0], x[1])), _float),
+    "linear algebra": (lambda x: (x @ x.T, np.dot(x[0], x[1]), np.einsum("ij,kj->ik", x, x), np.linalg.norm(x, axis=0)), _float),
+    "constants": (lambda x: x + np.arange(4) * np.ones(4, dtype=np.float32) + np.array([1, 2, 3, 4]) + np.linspace(0, 1, 4), _float),
+    "iteration": (lambda x: [row.sum() for row in x], _float),
+    "comparison": (lambda x: ((x > 0.5).any(), np.isnan(x).all(), np.logical_and(x > 0, x < 1), isinstance(x, np.ndarray), isinstance(x.sum(), float)), _float),
+    "from numpy": (lambda x: torch.from_numpy(x).sin() + torch.as_tensor(x) + torch.tensor(x), _float),
+    "to numpy": (lambda t: (t * 2).numpy().sum(axis=0) + 1, lambda: torch.arange(12.).reshape(3, 4)),
+    "constant to tensor": (lambda t: t + torch.tensor(np.array([1., 2., 3.])), lambda: torch.ones(3, dtype=torch.float64)),
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_captured_in_one_graph(name):
+    fn, *makers = PROGRAMS[name]
+    _check(fn, *makers)
+
+
+def _writes_item(x):
+    x[1] = 5
+    return x.sum()
+
+
+def _adds_in_place(x):
+    x += 1
+    return x
+
+
+def _writes_view(x):
+    x.reshape(4, 3)[0] = 7
+    x.T[1] = 8
+    np.ravel(x)[-1] = 9
+    return x
+
+
+def _writes_copy(x):
+    y = x.flatten()
+    y[0] = 7
+    z = x.astype(x.dtype)
+    z[1] = 8
+    return x, y, z
+
+
+@pytest.mark.parametrize("fn", [_writes_item, _adds_in_place, _writes_view, _writes_copy])
+def test_changes_reach_the_memory_that_numpy_says(fn):
+    _check(fn, _float)
+
+
+def test_result_of_a_tensor_shares_its_memory():
+    t = torch.zeros(3)
+    out = tcompile.compile(lambda t: (t.numpy(), t + 1), fullgraph=True)(t)[0]
+    t[0] = 4
+    assert out[0] == 4
+
+
+def test_other_dtype_shape_layout_and_flags_are_seen():
+    compiled = tcompile.compile(lambda x: x * 2 + x.dtype.itemsize, fullgraph=True)
+    for x in (_float(), _int(), _float()[:2], _float().T, _float()[:, ::2], np.float32(_float()), np.zeros((0, 3)), np.array(2.5)):
+        _alike(x * 2 + x.dtype.itemsize, compiled(x))
+
+
+def test_sizes_that_change_become_symbols():
+    graphs = []
+    compiled = tcompile.compile(lambda x: (x * 2).sum(axis=0), backend=lambda gm, ex: graphs.append(gm) or gm.forward, fullgraph=True)
+    for n in range(3, 12):
+        x = np.arange(4. * n).reshape(n, 4)
+        _alike((x * 2).sum(axis=0), compiled(x))
+    assert len(graphs) == 2
+
+
+def test_the_same_array_twice():
+    def fn(x, y):
+        return x is y, x + y
+    compiled = tcompile.compile(fn)
+    x, y = _float(), _float()
+    for pair in ((x, y), (x, x), (x, y)):
+        _alike(fn(*pair), compiled(*pair))
+
+
+@pytest.mark.parametrize("fn", [lambda x: np.median(x), lambda x: x[x > 0.5], lambda x: x.tolist(), lambda x: np.argsort(x), lambda x: np.flip(x, 0), lambda x: np.sin(x, x),
+                                lambda x: np.broadcast_to(x, (2, 3, 4)), lambda x: (x > 0.5).astype(np.uint8).sum(), lambda x: x // 0.0])
+def test_what_differs_from_numpy_breaks_or_is_right(fn):
+    with np.errstate(all="ignore"):
+        _check(lambda x: (fn(x), torch.from_numpy(x) + 1), _float, fullgraph=False)
+
+
+def test_errors_are_numpys():
+    def fn(x):
+        try:
+            return x + np.ones(5)
+        except ValueError as error:
+            return str(error)
+    _check(fn, _float, fullgraph=False)
+    with pytest.raises(FullGraphError):
+        tcompile.compile(lambda x: (x.tolist(), x + 1), fullgraph=True)(_float())
+
+
+def test_read_only_arrays_stay_so():
+    def fn(x):
+        x[0] = 1
+        return torch.from_numpy(np.ones(3)) + 1
+    x = _float()
+    x.flags.writeable = False
+    with pytest.raises(ValueError, match="read-only"):
+        tcompile.compile(fn)(x)
+
+
+def test_break_carries_arrays():
+    def fn(x):
+        y = np.sin(x) * 2
+        total = y.sum()
+        torch._dynamo.graph_break()
+        return y + 1, total
+    _check(fn, _float, fullgraph=False)
