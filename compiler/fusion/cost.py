@@ -1,13 +1,14 @@
 """What a value costs to compute, in units of one simple vector instruction."""
 from __future__ import annotations
 
-from ..lowering.ir import Value
+from ..lowering.ir import SPECIAL, Value
 
 __all__ = ["own_cost", "Costs"]
 
 _COST = {**dict.fromkeys(("exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "tanh", "sigmoid", "erf"), 12),
          **dict.fromkeys(("sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "asinh", "acosh", "atanh", "erfc",
                           "lgamma", "pow", "atan2", "nextafter", "hypot"), 25),
+         **dict.fromkeys(SPECIAL, 60),
          **dict.fromkeys(("div", "div_trunc", "div_floor", "remainder", "fmod", "sqrt", "rsqrt", "reciprocal"), 3)}
 _CAP = 1 << 20
 

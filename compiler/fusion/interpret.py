@@ -63,11 +63,12 @@ _PRIMS: dict[str, Callable] = {
     "div": lambda a, b: torch.div(a, b), "div_trunc": lambda a, b: torch.div(a, b, rounding_mode="trunc"),
     "div_floor": lambda a, b: torch.div(a, b, rounding_mode="floor"), "mul": torch.mul, "add": torch.add, "sub": torch.sub,
     "fma": lambda a, b, c: a * b + c, "where": torch.where, "masked": torch.where,
+    "trigamma": lambda x: torch.polygamma(1, x), "frexp_mantissa": lambda x: torch.frexp(x)[0], "frexp_exponent": lambda x: torch.frexp(x)[1].to(x.dtype),
 }
 
 
 def _prim(name: str) -> Callable:
-    return _PRIMS.get(name) or getattr(torch, name)
+    return _PRIMS.get(name) or getattr(torch, name, None) or getattr(torch.special, name)
 
 
 def _flat(t: torch.Tensor) -> torch.Tensor:

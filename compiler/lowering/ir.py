@@ -56,6 +56,15 @@ __all__ = ["Buffer", "Value", "Axis", "Acc", "Store", "Stage", "Kernel", "LoopNe
            "load", "const", "index", "param", "acc", "cast", "round_to", "check_index", "check_error", "prim",
            "indirect_symbol", "indirect_values", "put", "put_symbol", "walk", "clear"]
 
+# Special functions, for floats (gcd: for integers), and their number of arguments; generated code for the CPU has them.
+SPECIAL: dict[str, int] = {
+    **dict.fromkeys(("digamma", "trigamma", "erfinv", "erfcx", "ndtri", "log_ndtr", "i0", "i0e", "i1", "i1e", "airy_ai", "bessel_j0", "bessel_j1",
+                     "bessel_y0", "bessel_y1", "modified_bessel_k0", "modified_bessel_k1", "scaled_modified_bessel_k0",
+                     "scaled_modified_bessel_k1", "spherical_bessel_j0", "frexp_mantissa", "frexp_exponent"), 1),
+    **dict.fromkeys(("zeta", "chebyshev_polynomial_t", "chebyshev_polynomial_u", "chebyshev_polynomial_v", "chebyshev_polynomial_w",
+                     "hermite_polynomial_h", "hermite_polynomial_he", "laguerre_polynomial_l", "legendre_polynomial_p", "gcd"), 2),
+}
+
 # name -> number of arguments. Semantics are those of the aten operator of the same name, on operands already promoted
 # and cast; comparisons and logical_* give bool; div is true division (floats), div_trunc and div_floor integer or float.
 PRIMS: dict[str, int] = {
@@ -67,6 +76,7 @@ PRIMS: dict[str, int] = {
                      "maximum", "minimum", "fmax", "fmin", "copysign", "nextafter", "eq", "ne", "lt", "le", "gt", "ge",
                      "logical_and", "logical_or", "logical_xor", "bitwise_and", "bitwise_or", "bitwise_xor",
                      "bitwise_left_shift", "bitwise_right_shift"), 2),
+    **SPECIAL,
     "where": 3,      # where(cond, a, b)
     "fma": 3,        # only from patterns that are exact
     "check_index": 2,

@@ -21,6 +21,7 @@ from ...lowering.ir import Axis, Kernel, Stage, Store, Value, indirect_symbol, i
 from ...lowering.rewrite import Rewriter
 from ...symbolic.expr import ONE, ZERO, Expr, as_expr, ceildiv, integer, maximum, minimum
 from .dtypes import ctype, storage_size
+from .special import SPECIAL
 from .support import Target
 
 __all__ = ["Choices", "StageLoops", "Layout", "merge_axes", "plan_layout", "numel"]
@@ -32,7 +33,7 @@ CHUNK_ELEMENTS = 8192
 _COST = {"div": 4, "sqrt": 5, "rsqrt": 8, "reciprocal": 4, "exp": 14, "sigmoid": 20, "tanh": 28, "erf": 30, "log": 20, "sin": 18, "cos": 18,
          "const": 0, "param": 0, "acc": 0, "load": 1, "index": 1, "maximum": 2, "minimum": 2}
 _LANE_BY_LANE = frozenset(("exp2", "expm1", "log2", "log10", "log1p", "tan", "asin", "acos", "atan", "sinh", "cosh", "asinh", "acosh", "atanh",
-                           "erfc", "lgamma", "pow", "atan2", "hypot", "nextafter", "fmod", "remainder", "div_floor"))
+                           "erfc", "lgamma", "pow", "atan2", "hypot", "nextafter", "fmod", "remainder", "div_floor", *SPECIAL))
 _LANE_COST = 30
 COLUMNS_AT_ONCE = 2048              # of a reduction over rows: their sums stay in the first-level cache
 LONG_COLUMNS = 1 << 17              # elements from which such a reduction is shared among threads by rows

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from ...errors import InternalError
 from .dtypes import CType, literal, lowest, highest
+from .special import SPECIAL, need_special
 from .support import Support, vector_type
 from .vecmath import need_function
 
@@ -37,7 +38,7 @@ _LIBM = ("exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", 
          "tanh", "asinh", "acosh", "atanh", "erf", "erfc", "lgamma", "floor", "ceil", "trunc", "sqrt", "fmod", "atan2",
          "hypot", "copysign", "nextafter")
 _ARITY2 = frozenset(("fmod", "remainder", "pow", "atan2", "hypot", "copysign", "nextafter", "div_floor", "div_trunc", "maximum", "minimum",
-                     "fmax", "fmin", "bitwise_left_shift", "bitwise_right_shift", "logaddexp"))
+                     "fmax", "fmin", "bitwise_left_shift", "bitwise_right_shift", "logaddexp", *(name for name, n in SPECIAL.items() if n == 2)))
 
 # Scalar forms; {T} the type, {f} the suffix of libm's functions, {bits} the width of an integer type.
 _FLOAT = {
@@ -131,6 +132,9 @@ def _function(s: Support, op: str, ct: CType, vector: bool) -> None:
     """Have `tc::op` printed for scalars of type `ct`, or for its vectors."""
     key = f"{op}.{ct.tag}.{'function' if vector else 'scalar'}"
     if key in s._order:
+        return
+    if not vector and op in SPECIAL:
+        need_special(s, op, key, ct.scalar, ct.tag)
         return
     if not vector:
         s.need(key, "INLINE " + _scalar_text(op, ct))

@@ -94,14 +94,14 @@ _MASKED = """\
 // Reads only where m holds.
 template <class V, class M, class W, class F> INLINE V gather_if(M m, W lanes, F f) {
     V v = {};
-    for (int k = 0; k < count(lanes); k++) if (m[k]) v[k] = f(k);
+    if (any(m)) for (int k = 0; k < count(lanes); k++) if (m[k]) v[k] = f(k);
     return v;
 }
 template <class V, class T, class M> INLINE V load_if(const T *p, M m, All lanes) {
     return all(m) ? load<V>(p, lanes) : gather_if<V>(m, lanes, [&](int k) { return p[k]; });
 }
 template <class V, class T, class M> INLINE V load_if(const T *p, M m, First lanes) {
-    return gather_if<V>(m, lanes, [&](int k) { return p[k]; });
+    return lanes.n == L && all(m) ? load<V>(p, All{}) : gather_if<V>(m, lanes, [&](int k) { return p[k]; });
 }
 """
 _MASKS = """\

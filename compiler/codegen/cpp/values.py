@@ -230,6 +230,8 @@ class StageValues:
         if op == "cast" and vector and ct.tag == "i32" and v.args[0].op == "index" and (text := self._short_index(v.args[0].attr, copy)):
             return text
         args = [self.operand(a, g, copy) for a, g in self._operands(v, guard)[:len(v.args)]]
+        if vector and op != "check_index" and not any(a.is_vector for a in args):      # only the guard differs from lane to lane
+            args = [Operand(splat(self.s, a), a.ct, True) for a in args]
         if op == "cast":
             return conversion(self.s, args[0], ct)
         if op == "check_index":

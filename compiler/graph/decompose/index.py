@@ -155,3 +155,57 @@ def pixel_shuffle(b: Builder, x: Node, r: int) -> Any:
     y = b.view(x, [*lead, c // (r * r), r, r, h, w])
     y = b.emit(aten.permute.default, y, [*range(n), n, n + 3, n + 1, n + 4, n + 2])
     return b.view(b.emit(aten.clone.default, y, memory_format=torch.contiguous_format), [*lead, c // (r * r), h * r, w * r])
+
+
+# ---- means of what is written to one place
+def _mean(b: Builder, x: Node, total: Any, counts: Any) -> Node:
+    """total / how many values a place received (eager divides integers towards minus infinity); places that received none keep theirs."""
+    m = x.meta["val"]
+    n = b.where(b.compare("eq", counts, 0), 1, counts)
+    if m.dtype.is_floating_point:
+        return b.call(aten.div.Tensor, total, n)
+    return b.call(aten.div.Tensor_mode, total, n, rounding_mode="floor")
+
+
+@decomposition(aten.scatter_reduce.two)
+def scatter_reduce(b: Builder, x: Node, dim: int, index: Node, src: Node, reduce: str, *, include_self: bool = True) -> Any:
+    m, s = x.meta["val"], src.meta["val"]
+    if reduce != "mean" or m.dtype.is_complex or m.device.type != "cpu":
+        return NotImplemented
+    total = b.call(aten.scatter_reduce.two, x, dim, index, src, "sum", include_self=include_self)
+    start = b.full(m.shape, int(include_self), m.dtype, m.device)
+    counts = b.call(aten.scatter_add.default, start, dim, index, b.full(s.shape, 1, m.dtype, m.device))
+    return _mean(b, x, total, counts)
+
+
+@decomposition(aten.index_reduce.default)
+def index_reduce(b: Builder, x: Node, dim: int, index: Node, source: Node, reduce: str, *, include_self: bool = True) -> Any:
+    m, s = x.meta["val"], source.meta["val"]
+    if reduce != "mean" or m.dtype.is_complex or m.device.type != "cpu":
+        return NotImplemented
+    start = x
+    if not include_self:
+        start = b.call(aten.index_fill.int_Scalar, x, dim, index, 0)
+    total = b.call(aten.index_add.default, start, dim, index, source)
+    first = b.full(m.shape, int(include_self), m.dtype, m.device)
+    counts = b.call(aten.index_add.default, first, dim, index, b.full(s.shape, 1, m.dtype, m.device))
+    return _mean(b, x, total, counts)
+
+
+@decomposition(aten.index_put.default)
+def index_put(b: Builder, x: Node, indices: Any, values: Node, accumulate: bool = False) -> Any:
+    """One number written where a mask holds is a choice."""
+    m, v = x.meta["val"], values.meta["val"]
+    masks = [(d, i) for d, i in enumerate(indices) if i is not None]
+    if len(masks) != 1 or masks[0][1].meta["val"].dtype is not torch.bool or v.shape not in ((), (1,)) or m.dtype.is_complex:
+        return NotImplemented
+    d, mask = masks[0]
+    shape = mask.meta["val"].shape
+    if tuple(m.shape[d:d + len(shape)]) != tuple(shape):
+        return NotImplemented
+    rest = len(m.shape) - d - len(shape)
+    mask = b.unsqueeze(mask, *[len(shape)] * rest) if rest else mask
+    value = values if v.shape == () else b.emit(aten.squeeze.dims, values, [0])
+    if accumulate:
+        value = b.add(x, value) if m.dtype is not torch.bool else b.emit(aten.logical_or.default, x, value)
+    return b.where(mask, b.expand(value, m.shape), x)

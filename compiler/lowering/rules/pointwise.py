@@ -7,7 +7,7 @@ from typing import Any, Callable
 import torch
 
 from ...symbolic.expr import Expr, as_expr
-from ..ir import Value, cast, const, prim
+from ..ir import Value, cast, check_index, const, prim
 from ..lower import Lowering, NoRule, rule, same_strides, strides_of
 from ..promote import compute_dtype, operand, result_type, rounded
 from ..ref import Ref, ranges_of, strided, value_range
@@ -213,41 +213,42 @@ def div(lo: Lowering, node: Any, a: Any, b: Any) -> Ref:
 def div_mode(lo: Lowering, node: Any, a: Any, b: Any, *, rounding_mode: str | None) -> Ref:
     x, y = _math(lo, a, b)
     name = {None: "div", "trunc": "div_trunc", "floor": "div_floor"}[rounding_mode]
-    _may_divide_by_zero(x, b)
-    return _out(lo, prim(name, x, y))
+    return _out(lo, prim(name, x, _divisor(lo, x, y, b)))
 
 
 @rule("aten.floor_divide.default", "aten.floor_divide.Scalar")
 def floor_divide(lo: Lowering, node: Any, a: Any, b: Any) -> Ref:
     x, y = _math(lo, a, b)
-    _may_divide_by_zero(x, b)
-    return _out(lo, prim("div_floor", x, y))
+    return _out(lo, prim("div_floor", x, _divisor(lo, x, y, b)))
 
 
 @rule("aten.remainder.Tensor", "aten.remainder.Scalar", "aten.remainder.Scalar_Tensor")
 def remainder(lo: Lowering, node: Any, a: Any, b: Any) -> Ref:
     x, y = _math(lo, a, b)
-    _may_divide_by_zero(x, b)
-    return _out(lo, prim("remainder", x, y))
+    return _out(lo, prim("remainder", x, _divisor(lo, x, y, b)))
 
 
 @rule("aten.fmod.Tensor", "aten.fmod.Scalar")
 def fmod(lo: Lowering, node: Any, a: Any, b: Any) -> Ref:
     x, y = _math(lo, a, b)
-    _may_divide_by_zero(x, b)
-    return _out(lo, prim("fmod", x, y))
+    return _out(lo, prim("fmod", x, _divisor(lo, x, y, b)))
 
 
-def _may_divide_by_zero(x: Value, b: Any) -> None:
-    """Eager raises ZeroDivisionError for an integer division by zero: only a constant divisor is known not to."""
-    if not x.dtype.is_floating_point and not (isinstance(b, int) and b != 0):
+def _divisor(lo: Lowering, x: Value, y: Value, b: Any) -> Value:
+    """The divisor of an integer division: eager raises for zeros, and so does the kernel."""
+    if x.dtype.is_floating_point or isinstance(b, int) and b != 0:
+        return y
+    if lo._device().type != "cpu" or x.dtype == torch.bool:
         raise NoRule("integer division by values that may be zero")
+    zero = cast(prim("eq", y, C(0, y.dtype)), torch.int64)
+    none = check_index(zero, C(1, torch.int64), "RuntimeError: ZeroDivisionError")         # (0 where it holds)
+    return prim("add", y, cast(none, y.dtype))
 
 
 @rule("aten.pow.Tensor_Tensor", "aten.pow.Scalar")
 def pow_tensor(lo: Lowering, node: Any, a: Any, b: Any) -> Ref:
     x, y = _math(lo, a, b)
-    if not x.dtype.is_floating_point:
+    if not x.dtype.is_floating_point and (lo._device().type != "cpu" or x.dtype == torch.bool):
         raise NoRule("integer power")
     return _out(lo, prim("pow", x, y))
 
@@ -259,7 +260,7 @@ def pow_scalar(lo: Lowering, node: Any, a: Ref, b: Any) -> Ref:
         r = _power(x, b)
         if r is not None:
             return _out(lo, r)
-    if not x.dtype.is_floating_point:
+    if not x.dtype.is_floating_point and (lo._device().type != "cpu" or x.dtype == torch.bool or not isinstance(b, int)):
         raise NoRule("integer power")
     return _out(lo, prim("pow", x, operand(b, x.dtype)))
 

@@ -229,15 +229,20 @@ def max_unpool(lo: Lowering, node: Any, x: Ref, ids: Ref, size: Sequence[Any], *
     on_cpu(lo)
     k = len(size)
     b = start(lo, const(0, x.dtype))
-    if not all(map(same, b.stride, contiguous_strides(b.shape))):
-        raise NoRule("flat positions in a tensor that is not contiguous")
     volume: Any = 1
     for s in size:
         volume = s * volume
     p = checked(ids.value, volume, "RuntimeError: Found an invalid max index")
     planes = x.ndim - k
-    at = [*(axis(x.shape, d) for d in range(planes)), p]
-    return store_at(lo, b, x.shape, x.value, at, "set", (*b.stride[:planes], 1))
+    at: list[Any] = [axis(x.shape, d) for d in range(planes)]
+    if all(map(same, b.stride, contiguous_strides(b.shape))):
+        return store_at(lo, b, x.shape, x.value, [*at, p], "set", (*b.stride[:planes], 1))
+    parts: list[Value] = []
+    for s in reversed(size):
+        n = const(s, torch.int64) if type(s) is int else index(as_expr(s))
+        parts.insert(0, prim("remainder", p, n))
+        p = prim("div_trunc", p, n)
+    return store_at(lo, b, x.shape, x.value, [*at, *parts], "set")
 
 
 @rule("aten.embedding_dense_backward.default")

@@ -1,0 +1,189 @@
+"""Resampling: nearest, linear and cubic interpolation onto another grid. The positions are computed as eager's kernels compute them, in
+float32 (double for double); where they are those of a whole-numbered factor, an element's source is plain index arithmetic."""
+from __future__ import annotations
+
+from typing import Any, Sequence
+
+import numpy
+import torch
+
+from ...symbolic.expr import Expr, as_expr, minimum
+from ..ir import Value, cast, const, index, indirect_symbol, prim
+from ..lower import Lowering, NoRule, rule
+from ..promote import rounded
+from ..ref import Ref, is_one
+from .windows import element_at, out_axis
+
+I64 = torch.int64
+
+
+def _floats(x: Ref) -> torch.dtype:
+    if not x.dtype.is_floating_point:
+        raise NoRule("interpolation of integers")
+    return torch.float64 if x.dtype == torch.float64 else torch.float32
+
+
+def _number(e: Any, dtype: torch.dtype) -> Value:
+    return const(float(e), dtype) if isinstance(e, int) else cast(index(as_expr(e)), dtype)
+
+
+def _ratio(size: Any, out: Any, scale: Any, dtype: torch.dtype) -> Value:
+    """Steps of the source per step of the result."""
+    if scale is not None and not isinstance(scale, (int, float)):
+        raise NoRule("a scale known at run time")
+    if scale is not None and scale > 0:
+        return const(_rounded(1.0 / scale, dtype), dtype)
+    return prim("div", _number(size, dtype), _number(out, dtype))
+
+
+def _rounded(x: float, dtype: torch.dtype) -> float:
+    return float(numpy.float32(x)) if dtype == torch.float32 else float(x)
+
+
+def _scales(args: Sequence[Any], n: int) -> list[Any]:
+    given = list(args[:n])
+    return given + [None] * (n - len(given))
+
+
+# ---- nearest
+def _nearest(exact: bool) -> Any:
+    def f(lo: Lowering, node: Any, x: Ref, size: Sequence[Any], *scales: Any) -> Ref:
+        if x.dtype.is_complex:
+            raise NoRule("complex numbers")
+        n = len(size)
+        shape = lo.out_shape()
+        lead = len(shape) - n
+        at = [_nearest_position(x.shape[lead + k], shape[lead + k], s, out_axis(shape, lead + k), exact, x.dtype)
+              for k, s in enumerate(_scales(scales, n))]
+        return lo.pointwise(element_at(x, shape, lead, at))
+    return f
+
+
+def _nearest_position(size: Any, out: Any, scale: Any, o: Expr, exact: bool, dtype: torch.dtype) -> Expr:
+    if is_one(size):
+        return as_expr(0)
+    if isinstance(size, int) and isinstance(out, int) and (scale is None or isinstance(scale, (int, float))):
+        if size == out:
+            return o
+        tables = [_nearest_table(size, out, scale, exact, t) for t in (numpy.float32, numpy.float64)]
+        table = tables[dtype == torch.float64]
+        if not dtype.is_floating_point and not numpy.array_equal(*tables):
+            raise NoRule("interpolation of integers")
+        if numpy.array_equal(table, numpy.arange(out) * size // out):
+            return o // (out // size) if out % size == 0 else (o * size) // out
+    elif not dtype.is_floating_point:
+        raise NoRule("interpolation of integers")
+    t = torch.float64 if dtype == torch.float64 else torch.float32
+    p = cast(index(o), t)
+    if exact:
+        p = prim("add", p, const(0.5, t))
+    i = cast(prim("floor", prim("mul", p, _ratio(size, out, scale, t))), I64)
+    # (eager takes a factor of one or two by the index alone; so do the floats, up to 2**24)
+    return minimum(indirect_symbol(i), as_expr(size) - 1)
+
+
+def _nearest_table(size: int, out: int, scale: float | None, exact: bool, t: Any) -> Any:
+    if not exact and out == 2 * size:
+        return numpy.arange(out) // 2
+    ratio = t(1.0 / scale) if scale is not None and scale > 0 else t(size) / t(out)
+    p = numpy.arange(out).astype(t) + t(0.5 if exact else 0)
+    return numpy.minimum(numpy.floor(p * ratio).astype(numpy.int64), size - 1)
+
+
+for _d in (1, 2, 3):
+    rule(f"aten.upsample_nearest{_d}d.default")(_nearest(False))
+    rule(f"aten._upsample_nearest_exact{_d}d.default")(_nearest(True))
+
+
+# ---- linear and cubic
+def _source(o: Expr, size: Any, out: Any, align: bool, scale: Any, cubic: bool, t: torch.dtype) -> Value:
+    """The position in the source, a float."""
+    p = cast(index(o), t)
+    if align:
+        if is_one(out):
+            return const(0.0, t)
+        return prim("mul", prim("div", _number(size - 1, t), _number(out - 1, t)), p)
+    p = prim("sub", prim("mul", _ratio(size, out, scale, t), prim("add", p, const(0.5, t))), const(0.5, t))
+    return p if cubic else prim("maximum", p, const(0.0, t))
+
+
+def _linear(lo: Lowering, node: Any, x: Ref, size: Sequence[Any], align: bool, *scales: Any) -> Ref:
+    t = _floats(x)
+    n = len(size)
+    shape = lo.out_shape()
+    lead = len(shape) - n
+    taps: list[list[tuple[Expr, Value | None]]] = []
+    for k, s in enumerate(_scales(scales, n)):
+        old, new, o = x.shape[lead + k], shape[lead + k], out_axis(shape, lead + k)
+        if is_one(old):
+            taps.append([(as_expr(0), None)])
+            continue
+        if isinstance(old, int) and isinstance(new, int) and old == new:
+            taps.append([(o, None)])
+            continue
+        p = _source(o, old, new, align, s, False, t)
+        last = index(as_expr(old) - 1)
+        i = prim("minimum", cast(p, I64), last)
+        j = prim("minimum", prim("add", i, const(1, I64)), last)
+        w = prim("minimum", prim("maximum", prim("sub", p, cast(i, t)), const(0.0, t)), const(1.0, t))
+        taps.append([(indirect_symbol(i), prim("sub", const(1.0, t), w)), (indirect_symbol(j), w)])
+    return lo.pointwise(rounded(_weighted(x, shape, lead, taps, t), x.dtype))
+
+
+def _weighted(x: Ref, shape: tuple, lead: int, taps: list[list[tuple[Expr, Value | None]]], t: torch.dtype) -> Value:
+    """Sum over all combinations of taps, the last dimension's first, as eager nests them."""
+    def inner(k: int, at: list[Expr]) -> Value:
+        if k == len(taps):
+            return cast(element_at(x, shape, lead, at), t)
+        total: Value | None = None
+        for p, w in taps[k]:
+            v = inner(k + 1, [*at, p])
+            v = v if w is None else prim("mul", v, w)
+            total = v if total is None else prim("add", total, v)
+        assert total is not None
+        return total
+    return inner(0, [])
+
+
+rule("aten.upsample_linear1d.default", "aten.upsample_bilinear2d.default", "aten.upsample_trilinear3d.default")(_linear)
+
+
+@rule("aten.upsample_bicubic2d.default")
+def bicubic(lo: Lowering, node: Any, x: Ref, size: Sequence[Any], align: bool, *scales: Any) -> Ref:
+    t = _floats(x)
+    shape = lo.out_shape()
+    lead = len(shape) - 2
+    taps: list[list[tuple[Expr, Value | None]]] = []
+    for k, s in enumerate(_scales(scales, 2)):
+        old, new, o = x.shape[lead + k], shape[lead + k], out_axis(shape, lead + k)
+        if isinstance(old, int) and isinstance(new, int) and old == new:
+            taps.append([(o, None)])
+            continue
+        p = _source(o, old, new, align, s, True, t)
+        last = index(as_expr(old) - 1)
+        i = prim("minimum", cast(prim("floor", p), I64), last)
+        w = prim("minimum", prim("maximum", prim("sub", p, cast(i, t)), const(0.0, t)), const(1.0, t))
+        row: list[tuple[Expr, Value | None]] = []
+        for d, c in zip((-1, 0, 1, 2), _cubic(w, t)):
+            q = prim("maximum", prim("minimum", prim("add", i, const(d, I64)), last), const(0, I64))
+            row.append((indirect_symbol(q), c))
+        taps.append(row)
+    return lo.pointwise(rounded(_weighted(x, shape, lead, taps, t), x.dtype))
+
+
+def _cubic(w: Value, t: torch.dtype) -> list[Value]:
+    """Weights of the four neighbours of a point that lies w after the second (Keys' kernel, a = -0.75)."""
+    a = -0.75
+    one, two = const(1.0, t), const(2.0, t)
+
+    def near(x: Value) -> Value:                             # |distance| <= 1
+        return prim("add", prim("mul", prim("mul", prim("sub", prim("mul", const(a + 2, t), x), const(a + 3, t)), x), x), one)
+
+    def far(x: Value) -> Value:                              # 1 < |distance| < 2
+        y = prim("sub", prim("mul", const(a, t), x), const(5 * a, t))
+        y = prim("add", prim("mul", y, x), const(8 * a, t))
+        return prim("sub", prim("mul", y, x), const(4 * a, t))
+    back = prim("sub", one, w)
+    return [far(prim("add", w, one)), near(w), near(back), far(prim("sub", two, w))]
+
+

@@ -1,0 +1,309 @@
+"""Windows over the last dimensions of a tensor: average pools, adaptive pools, unfolding into columns and folding back, and pads that
+repeat what is inside. Small windows are written out; of large ones the elements are reduced axes."""
+from __future__ import annotations
+
+import itertools
+from typing import Any, Sequence
+
+import torch
+
+from ...symbolic.expr import Expr, as_expr, maximum, minimum
+from ..ir import Value, cast, const, index, prim
+from ..lower import Lowering, NoRule, rule
+from ..promote import compute_dtype, rounded
+from ..ref import Ref, dim_symbol, is_one, remap, reshape
+
+__all__ = ["element_at"]
+
+WRITTEN_OUT = 32           # elements of a window up to which it is a sum of terms
+
+Condition = Value | None
+
+
+def both(a: Condition, b: Condition) -> Condition:
+    return b if a is None else a if b is None else prim("logical_and", a, b)
+
+
+def element_at(x: Ref, shape: Sequence[Any], lead: int, at: Sequence[Any], inside: Condition = None, fill: Any = 0) -> Value:
+    """x[j..., at...] for the `lead` leading dimensions of `shape` and positions in the others; `fill` where not `inside`."""
+    n = len(shape)
+    m = {d: (as_expr(0) if is_one(shape[d]) else dim_symbol(n, d)) for d in range(lead)}
+    m.update({lead + k: as_expr(p) for k, p in enumerate(at)})
+    v = remap(x, shape, m).value
+    return v if inside is None else prim("masked", inside, v, const(fill, v.dtype))
+
+
+def out_axis(shape: Sequence[Any], d: int) -> Expr:
+    return as_expr(0) if is_one(shape[d]) else dim_symbol(len(shape), d)
+
+
+def within(e: Expr, size: Any, least: Any, greatest: Any) -> Condition:
+    """0 <= e < size, as far as the least and greatest value of e leave it open."""
+    c: Condition = None
+    if not (isinstance(least, int) and least >= 0):
+        c = prim("ge", index(e), const(0, torch.int64))
+    if not (isinstance(greatest, int) and isinstance(size, int) and greatest < size):
+        c = both(c, prim("lt", index(e), index(as_expr(size))))
+    return c
+
+
+def _spread(x: Any, n: int, default: Any = None) -> list[Any]:
+    if x is None or isinstance(x, (list, tuple)) and not x:
+        return list(default)
+    xs = list(x) if isinstance(x, (list, tuple)) else [x]
+    return xs * n if len(xs) == 1 else xs
+
+
+def _no_complex(x: Ref) -> None:
+    if x.dtype.is_complex:
+        raise NoRule("complex numbers")
+
+
+def _last(size: Any, step: Any) -> Any:
+    """step * (size - 1), an int where it is known."""
+    return (size - 1) * step if isinstance(size, int) and isinstance(step, int) else None
+
+
+# ---- pools
+@rule("aten.avg_pool2d.default", "aten.avg_pool3d.default")
+def avg_pool(lo: Lowering, node: Any, x: Ref, kernel: Any, stride: Any = (), padding: Any = 0, ceil_mode: bool = False,
+             count_include_pad: bool = True, divisor_override: Any = None) -> Ref:
+    n = 2 if "2d" in str(node.target) else 3
+    kernel = _spread(kernel, n)
+    stride, padding = _spread(stride, n, kernel), _spread(padding, n)
+    _no_complex(x)
+    if not all(isinstance(v, int) for v in (*kernel, *stride, *padding)) or not x.dtype.is_floating_point:
+        raise NoRule("averages of integers")
+    shape = lo.out_shape()
+    lead = len(shape) - n
+    up = compute_dtype(x.dtype)
+    sizes = x.shape[lead:]
+    firsts = [out_axis(shape, lead + k) * stride[k] - padding[k] for k in range(n)]
+    exact = not ceil_mode and not any(padding)               # every window lies inside
+
+    def term(offsets: Sequence[Any], over: Sequence[Any], here: Sequence[Expr]) -> Value:
+        inside: Condition = None
+        for k in range(n):
+            off = offsets[k]
+            if not exact:
+                least = -padding[k] + off if isinstance(off, int) else -padding[k]
+                reach = _last(shape[lead + k], stride[k])
+                most = None if reach is None else reach - padding[k] + (off if isinstance(off, int) else kernel[k] - 1)
+                inside = both(inside, within(here[k] + off, sizes[k], least, most))
+        return cast(element_at(x, over, lead, [h + o for h, o in zip(here, offsets)], inside), up)
+
+    total = _sum_over(lo, shape, kernel, firsts, term, lead)
+    if divisor_override is not None:
+        return lo.pointwise(rounded(prim("div", total, const(divisor_override, up)), x.dtype))
+    fixed = 1
+    count: Expr = as_expr(1)
+    for k in range(n):
+        if exact or (count_include_pad and not ceil_mode):
+            fixed *= kernel[k]
+            continue
+        end = minimum(firsts[k] + kernel[k], as_expr(sizes[k]) + padding[k])
+        begin = firsts[k]
+        if not count_include_pad:
+            begin, end = maximum(begin, as_expr(0)), minimum(end, as_expr(sizes[k]))
+        count = count * (end - begin)
+    divisor = const(fixed, up) if count.is_const and count.value == 1 else cast(index(count * fixed), up)
+    return lo.pointwise(rounded(prim("div", total, divisor), x.dtype))
+
+
+def _sum_over(lo: Lowering, shape: tuple, kernel: Sequence[int], firsts: Sequence[Expr], term: Any, lead: int) -> Value:
+    """The sum of `term` over the window, over j symbols of `shape`."""
+    size = 1
+    for k in kernel:
+        size *= k
+    if size <= WRITTEN_OUT:
+        total: Value | None = None
+        for offsets in itertools.product(*(range(k) for k in kernel)):
+            t = term(offsets, shape, firsts)
+            total = t if total is None else prim("add", total, t)
+        assert total is not None
+        return total
+    return reduce_over(lo, "sum", shape, kernel, lambda offsets, over: term(offsets, over, shifted(firsts, shape, over))).value
+
+
+def shifted(es: Sequence[Expr], shape: Sequence[Any], over: Sequence[Any]) -> list[Expr]:
+    """Expressions over the axes of `shape` as ones over `over`, which has further dimensions at its end."""
+    m = {f"j{len(shape) - 1 - d}": dim_symbol(len(over), d) for d in range(len(shape)) if not is_one(shape[d])}
+    return [e.subs(m) if m else e for e in es]
+
+
+def reduce_over(lo: Lowering, op: str, shape: tuple, kernel: Sequence[Any], value: Any, suffix: str = "_window", logical: bool = False) -> Ref:
+    """A reduction of value(offsets, over) over a window that stands in further dimensions at the end of `shape`."""
+    over = (*shape, *kernel)
+    n = len(over)
+    offsets = [as_expr(0) if is_one(k) else dim_symbol(n, len(shape) + i) for i, k in enumerate(kernel)]
+    dims = list(range(len(shape), n))
+    return lo.reduce(op, value(offsets, over), over, dims, False, suffix=suffix, logical_order=logical)
+
+
+@rule("aten._adaptive_avg_pool2d.default", "aten._adaptive_avg_pool3d.default")
+def adaptive_avg_pool(lo: Lowering, node: Any, x: Ref, size: Sequence[Any]) -> Ref:
+    shape = lo.out_shape()
+    n = len(size)
+    lead = len(shape) - n
+    _no_complex(x)
+    if not x.dtype.is_floating_point:
+        raise NoRule("averages of integers")
+    up = compute_dtype(x.dtype)
+    windows = [_window(x.shape[lead + k], shape[lead + k], out_axis(shape, lead + k)) for k in range(n)]
+    kernel = [w[1] for w in windows]
+
+    def term(offsets: Sequence[Any], over: Sequence[Any], here: Sequence[Expr]) -> Value:
+        inside: Condition = None
+        lengths = shifted([w[2] for w in windows], shape, over) if len(over) != len(shape) else [w[2] for w in windows]
+        for k, (_, widest, length) in enumerate(windows):
+            if not (length.is_const and length.value == widest) and length is not as_expr(widest):
+                inside = both(inside, prim("lt", index(as_expr(offsets[k])), index(lengths[k])))
+        return cast(element_at(x, over, lead, [h + o for h, o in zip(here, offsets)], inside), up)
+
+    firsts = [w[0] for w in windows]
+    if all(isinstance(k, int) for k in kernel):
+        total = _sum_over(lo, shape, kernel, firsts, term, lead)
+    else:
+        total = reduce_over(lo, "sum", shape, kernel, lambda offsets, over: term(offsets, over, shifted(firsts, shape, over))).value
+    for _, _, length in windows:
+        total = prim("div", total, cast(index(length), up))
+    return lo.pointwise(rounded(total, x.dtype))
+
+
+def _window(size: Any, out: Any, o: Expr) -> tuple[Expr, Any, Expr]:
+    """(first element, widest window, this window's length) of an adaptive pool's o-th window."""
+    if is_one(out):
+        return as_expr(0), size, as_expr(size)
+    if not (isinstance(size, int) and isinstance(out, int)):
+        raise NoRule("an adaptive pool of unknown size")
+    if size % out == 0:
+        return o * (size // out), size // out, as_expr(size // out)
+    first = (o * size) // out
+    end = (o * size + (size + out - 1)) // out
+    widest = max((i * size + size + out - 1) // out - i * size // out for i in range(out))
+    return first, widest, end - first
+
+
+@rule("aten.adaptive_max_pool2d.default", "aten.adaptive_max_pool3d.default")
+def adaptive_max_pool(lo: Lowering, node: Any, x: Ref, size: Sequence[Any]) -> tuple[Ref, Ref]:
+    shape = lo.out_shape(k=0)
+    n = len(size)
+    lead = len(shape) - n
+    if not x.dtype.is_floating_point:
+        raise NoRule("maxima of integers")
+    windows = [_window(x.shape[lead + k], shape[lead + k], out_axis(shape, lead + k)) for k in range(n)]
+    kernel, firsts = [w[1] for w in windows], [w[0] for w in windows]
+
+    def value(offsets: Sequence[Any], over: Sequence[Any]) -> Value:
+        inside: Condition = None
+        here, lengths = shifted(firsts, shape, over), shifted([w[2] for w in windows], shape, over)
+        for k, (_, widest, length) in enumerate(windows):
+            if length is not as_expr(widest):
+                inside = both(inside, prim("lt", index(as_expr(offsets[k])), index(lengths[k])))
+        v = element_at(x, over, lead, [h + o for h, o in zip(here, offsets)], inside, float("-inf"))
+        return cast(v, compute_dtype(x.dtype))
+
+    best = reduce_over(lo, "max", shape, kernel, value, "_max")
+    at = reduce_over(lo, "argmax", shape, kernel, value, "_at", logical=True).value
+    i64 = torch.int64
+    flat: Value | None = None
+    inner: Any = 1
+    for k in kernel[1:]:
+        inner = k * inner
+    for k in range(n):                                       # from the position in the window to the one in the plane
+        step = index(as_expr(inner))
+        here = at if is_one(inner) else prim("div_trunc", at, step)
+        if not is_one(inner):
+            at = prim("sub", at, prim("mul", here, step))
+        p = prim("add", here, index(firsts[k]))
+        flat = p if flat is None else prim("add", prim("mul", flat, index(as_expr(x.shape[lead + k]))), p)
+        if k + 1 < n:
+            inner = inner // kernel[k + 1] if isinstance(inner, int) and isinstance(kernel[k + 1], int) else as_expr(inner) // kernel[k + 1]
+    assert flat is not None and flat.dtype == i64
+    return lo.pointwise(cast(best.value, x.dtype), 0), lo.pointwise(flat, 1)
+
+
+# ---- columns
+@rule("aten.im2col.default")
+def im2col(lo: Lowering, node: Any, x: Ref, kernel: Sequence[int], dilation: Sequence[int], padding: Sequence[int], stride: Sequence[int]) -> Ref:
+    _no_complex(x)
+    kernel, dilation, padding, stride = (_spread(v, 2) for v in (kernel, dilation, padding, stride))
+    lead = x.ndim - 2
+    sizes = x.shape[lead:]
+    outs = [(as_expr(sizes[k]) + 2 * padding[k] - dilation[k] * (kernel[k] - 1) - 1) // stride[k] + 1 for k in range(2)]
+    outs_ = [o.value if o.is_const else o for o in outs]
+    shape = (*x.shape[:lead], kernel[0], kernel[1], *outs_)
+    at, inside = [], None
+    for k in range(2):
+        e = out_axis(shape, lead + 2 + k) * stride[k] - padding[k] + out_axis(shape, lead + k) * dilation[k]
+        reach = _last(outs_[k], stride[k])
+        most = None if reach is None else reach - padding[k] + dilation[k] * (kernel[k] - 1)
+        inside = both(inside, within(e, sizes[k], -padding[k], most))
+        at.append(e)
+    v = element_at(x, shape, lead, at, inside)
+    return lo.pointwise(reshape(Ref(shape, x.dtype, v), lo.out_shape()).value)
+
+
+@rule("aten.col2im.default")
+def col2im(lo: Lowering, node: Any, x: Ref, size: Sequence[Any], kernel: Sequence[int], dilation: Sequence[int], padding: Sequence[int],
+           stride: Sequence[int]) -> Ref:
+    kernel, dilation, padding, stride = (_spread(v, 2) for v in (kernel, dilation, padding, stride))
+    if kernel[0] * kernel[1] > 2 * WRITTEN_OUT or not all(isinstance(s, int) for s in size) or not x.dtype.is_floating_point:
+        raise NoRule("folding of large windows")
+    shape = lo.out_shape()
+    lead = len(shape) - 2
+    outs = [(size[k] + 2 * padding[k] - dilation[k] * (kernel[k] - 1) - 1) // stride[k] + 1 for k in range(2)]
+    columns = reshape(x, (*shape[:lead], kernel[0], kernel[1], outs[0], outs[1]))
+    up = compute_dtype(x.dtype)
+    total: Value = const(0, up)
+    for offsets in itertools.product(range(kernel[0]), range(kernel[1])):
+        at, inside = [], None
+        for k in range(2):
+            e = out_axis(shape, lead + k) + (padding[k] - offsets[k] * dilation[k])
+            step = stride[k]
+            if step > 1:
+                inside = both(inside, prim("eq", index(e % step), const(0, torch.int64)))
+            q = e // step if step > 1 else e
+            least, most = padding[k] - offsets[k] * dilation[k], (size[k] - 1 + padding[k] - offsets[k] * dilation[k]) // step
+            inside = both(inside, within(q, outs[k], least, most))
+            at.append(q)
+        total = prim("add", total, cast(element_at(columns, shape, lead, [*map(as_expr, offsets), *at], inside), up))
+    return lo.pointwise(rounded(total, x.dtype))
+
+
+# ---- pads
+def _pad(source: Any) -> Any:
+    def f(lo: Lowering, node: Any, x: Ref, pad: Sequence[Any]) -> Ref:
+        shape = lo.out_shape()
+        n = len(pad) // 2
+        lead = x.ndim - n
+        inner, outer, inside = [], [], None
+        for k in range(n):
+            before, after = pad[2 * (n - 1 - k)], pad[2 * (n - 1 - k) + 1]
+            e = out_axis(shape, lead + k) - before
+            size = x.shape[lead + k]
+            if isinstance(before, int) and isinstance(after, int) and before <= 0 and after <= 0:
+                inner.append(e), outer.append(e)
+                continue
+            inner.append(e), outer.append(source(e, as_expr(size)))
+            inside = both(inside, within(e, size, None if not isinstance(before, int) else -before, None))
+        if inside is None:
+            return lo.pointwise(element_at(x, shape, lead, inner))
+        edge = element_at(x, shape, lead, outer, prim("logical_not", inside))
+        v = remap(x, shape, {**{d: out_axis(shape, d) for d in range(lead)}, **{lead + k: e for k, e in enumerate(inner)}}).value
+        return lo.pointwise(prim("masked", inside, v, edge))
+    return f
+
+
+def _reflected(e: Expr, size: Expr) -> Expr:
+    e = maximum(e, 0 - e)
+    return minimum(e, (size - 1) * 2 - e)
+
+
+def _clamped(e: Expr, size: Expr) -> Expr:
+    return minimum(maximum(e, as_expr(0)), size - 1)
+
+
+for _d in (1, 2, 3):
+    rule(f"aten.reflection_pad{_d}d.default")(_pad(_reflected))
+    rule(f"aten.replication_pad{_d}d.default")(_pad(_clamped))
