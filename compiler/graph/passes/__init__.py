@@ -17,6 +17,7 @@ from .masks import known_masks
 from .merge import merge_products
 from .products import pad_products
 from .scatters import slices_of_scatters
+from .sums import sums_of_parts
 
 __all__ = ["PASSES", "insert", "remove", "run_passes", "pass_names", "fingerprint"]
 
@@ -29,6 +30,7 @@ PASSES: list[tuple[str, str, Pass]] = [
     ("attention", "recorded", attention),
     ("constant_folding", "decomposed", fold.constant_folding),
     ("slices_of_scatters", "decomposed", slices_of_scatters),
+    ("sums_of_parts", "decomposed", sums_of_parts),
     ("no_ops", "decomposed", clean.no_ops),
     ("view_chains", "decomposed", clean.view_chains),
     ("cse", "decomposed", clean.common_subexpressions),
