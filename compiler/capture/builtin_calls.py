@@ -85,7 +85,7 @@ def made_by_native(m: Machine, value: Any) -> Any:
 # --- pure native functions, called on plain values
 PURE = set((
     ord, chr, hex, bin, oct, hash, ascii, math.sqrt, *(f for f in vars(math).values() if callable(f)),
-    operator.index, operator.length_hint, sys.intern, re.escape, sys.getdefaultencoding,
+    operator.index, sys.intern, re.escape, sys.getdefaultencoding,
     torch._C._get_tracing_state,
 ))
 
@@ -193,6 +193,7 @@ def _call_named(m: Machine, fn: Any, args: list) -> Any:
 
 def _class_function(m: Machine, fn: Any, owner: type, args: list, kwargs: dict) -> Any:
     """Static and class methods of native classes: dict.fromkeys, str.maketrans, chain.from_iterable, object.__new__, ..."""
+    from .elements import settle_keys
     name = fn.__name__
     if owner in (datetime.date, datetime.datetime, decimal.Decimal) and name not in ("now", "today", "utcnow", "__new__"):
         return m.native(fn, *[m.deep_plain(a) for a in args], **kwargs)
@@ -209,7 +210,9 @@ def _class_function(m: Machine, fn: Any, owner: type, args: list, kwargs: dict) 
             return m.world.create(obj)
         raise Break("c_call", f"{owner.__name__}.__new__ is called")
     if name == "fromkeys" and issubclass(owner, dict):
-        return m.native(owner.fromkeys, list(m.iterate(args[0])), *args[1:])
+        keys = list(m.iterate(args[0]))
+        settle_keys(m, keys)
+        return m.native(owner.fromkeys, keys, *args[1:])
     if owner is itertools.chain and name == "from_iterable":
         return made_by_native(m, itertools.chain.from_iterable(map(m.iterate, m.iterate(args[0]))))
     if owner in (str, int, float, bytes):
@@ -399,7 +402,7 @@ _TAKES_ITERABLE = frozenset(("extend", "join", "union", "intersection", "differe
 
 def _inside_method(m: Machine, fn: Any, owner: Any, name: str, args: list, kwargs: dict) -> Any:
     """A method of a container made inside, or of an immutable value."""
-    from .elements import as_index, as_key, settle_keys, spelled
+    from .elements import as_index, as_key, items, settle_keys, spelled
     if isinstance(owner, (dict, set, frozenset)) and args and name in _TAKES_KEY:
         settle_keys(m, args[:1], owner)
     if isinstance(owner, dict):
@@ -414,9 +417,10 @@ def _inside_method(m: Machine, fn: Any, owner: Any, name: str, args: list, kwarg
                     value = as_mapping(m, value)
                 else:
                     value = [tuple(m.iterate(pair)) for pair in m.iterate(value)]
+                    settle_keys(m, [pair[0] for pair in value if pair], owner)
             args = [value]
     elif name in _TAKES_ITERABLE or name == "update":
-        args = [list(m.iterate(a)) if not isinstance(a, (set, frozenset)) else m.plain(a) for a in args]
+        args = [items(m, a) if not isinstance(a, (set, frozenset)) else m.plain(a) for a in args]
         if isinstance(owner, (set, frozenset)):
             for a in args:
                 settle_keys(m, a, owner)

@@ -15,7 +15,7 @@ import torch
 
 from . import containers, polyfills, tensor_calls
 from .builtin_calls import CLASSES, cls, function, made_by_native
-from .elements import as_index, as_number, hint_length, settle_keys
+from .elements import as_index, as_number, hint_length, items, settle_keys
 from .lookups import class_attribute
 from .signals import Break, Raised
 from .generators import InlineGenerator
@@ -228,13 +228,12 @@ def sorted_(m: Machine, iterable: Any, *, key: Any = None, reverse: Any = False)
 
 def _extreme(m: Machine, fn: Callable, args: tuple, key: Any, default: Any) -> Any:
     from .operators import compare
-    values = list(_native_iter(m, args[0])) if len(args) == 1 else list(args)
-    if not values:
-        if default is not MISSING:
-            return default
-        return m.native(fn, [])                              # the error, in this version's words
-    best, best_key = values[0], values[0] if key is None else m.call(key, [values[0]])
-    for v in values[1:]:
+    values = _native_iter(m, args[0]) if len(args) == 1 else iter(args)
+    best = next(values, MISSING)
+    if best is MISSING:
+        return default if default is not MISSING else m.native(fn, [])       # the error, in this version's words
+    best_key = best if key is None else m.call(key, [best])
+    for v in values:
         k = v if key is None else m.call(key, [v])
         if m.truth(compare(m, "<" if fn is min else ">", k, best_key)):
             best, best_key = v, k
@@ -562,13 +561,30 @@ def device_(m: Machine, /, *args: Any, **kwargs: Any) -> Any:
     return m.native(torch.device, *args, **kwargs)
 
 
-for _plain_class in (bytes, bytearray, torch.finfo, torch.iinfo, object, types.SimpleNamespace, types.MappingProxyType, operator.itemgetter,
+def _bytes(m: Machine, *args: Any, c: type, **kwargs: Any) -> Any:
+    from .operators import python_method
+    if len(args) == 1 and not kwargs and type(args[0]) not in ATOMS:
+        if c is bytes and python_method(type(args[0]), "__bytes__") is not None:
+            return m.call(m.getattr(args[0], "__bytes__"), [])
+        number = as_index(m, args[0])
+        if number is not args[0]:
+            args = (number,)
+        elif isinstance(args[0], (list, tuple, set, InlineGenerator)) or python_method(type(args[0]), "__iter__") is not None:
+            args = ([as_index(m, v) for v in items(m, args[0])],)
+    return m.native(c, *[m.plain(x) for x in args], **kwargs)
+
+
+CLASSES[bytes] = functools.partial(_bytes, c=bytes)
+CLASSES[bytearray] = functools.partial(_bytes, c=bytearray)
+for _plain_class in (torch.finfo, torch.iinfo, object, types.SimpleNamespace, types.MappingProxyType, operator.itemgetter,
                      operator.attrgetter, types.GenericAlias):
     CLASSES[_plain_class] = functools.partial(lambda m, *a, c, **k: m.native(c, *[m.plain(x) for x in a], **k), c=_plain_class)
 
 
 def _itertool(m: Machine, *args: Any, tool: Any, **kwargs: Any) -> Any:
     def native(value: Any) -> Any:
+        if tool is itertools.product:
+            return items(m, value) if type(value) not in ATOMS or isinstance(value, (str, bytes, range)) else value
         if value is None or type(value) in ATOMS and not isinstance(value, (str, bytes, range)):
             return value
         if callable(value) and not hasattr(type(value), "__iter__"):

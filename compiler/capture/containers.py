@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..guards import source as S
+from . import polyfills
 from .generators import InlineGenerator, PythonIterator
 from .signals import Break, Raised
 from .world import ATOMS, TraceTensor
@@ -197,6 +198,9 @@ def iterate(m: Machine, value: Any) -> Any:
         return PythonIterator(m, value, m.root_index)
     if base_of(value) is not None:
         return iterate_subclass(m, value)
+    if not hasattr(t, "__iter__") and python_method(t, "__getitem__") is not None:
+        from .calls import interpret
+        return interpret(m, polyfills.items_by_index, [value], {})
     if id(value) in world.sources and not isinstance(value, (type, types.ModuleType)):
         raise Break("unknown_object", f"an object of type {t.__name__} from outside is iterated over", "make it a list first")
     return m.native(iter, value)

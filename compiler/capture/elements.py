@@ -17,7 +17,8 @@ from .world import ATOMS, TraceTensor
 if TYPE_CHECKING:
     from .machine import Machine
 
-__all__ = ["settle_keys", "equal_sequences", "order_sequences", "equal_dicts", "as_index", "as_number", "as_key", "hint_length", "Spelled", "spelled"]
+__all__ = ["settle_keys", "equal_sequences", "order_sequences", "equal_dicts", "as_index", "as_number", "as_key", "hint_length", "items", "with_own_text",
+           "Spelled", "spelled"]
 
 _KEY_METHODS = ("__hash__", "__eq__")
 
@@ -30,6 +31,11 @@ def _own(value: Any, *names: str) -> bool:
         return False
     return any(method is not None and not is_trusted_module(getattr(method, "__module__", None) or "")
                for method in (python_method(t, name) for name in names))
+
+
+def asks_back(value: Any) -> bool:
+    """Whether torch's functions, given this value for a number or a sequence, run Python code of its class to find out which."""
+    return not isinstance(value, torch.Tensor) and _own(value, "__index__", "__float__", "__len__", "__getitem__", "__iter__")
 
 
 # --- keys
@@ -156,6 +162,13 @@ def hint_length(m: Machine, value: Any) -> None:
                 raise
 
 
+def items(m: Machine, value: Any) -> list:
+    """What list(value) holds; the iterator is made first, then the length is asked for."""
+    iterator = m.iterate(value)
+    hint_length(m, value)
+    return m.native(list, iterator)
+
+
 def as_key(m: Machine, key: Any) -> Any:
     """The key of a sequence's item: an index or a slice."""
     if type(key) is slice:
@@ -202,6 +215,29 @@ class Spelled:
         from .generators import natively
         from .operators import get_item
         return spelled(self.machine, natively(get_item, self.machine, self.value, key))
+
+
+def with_own_text(m: Machine, value: Any) -> Any:
+    """A container as native repr() may take it: elements whose classes make their text in Python are interpreted."""
+    from .operators import mro_lookup, python_method
+    t = type(value)
+    if t in ATOMS:
+        return value
+    if t in (list, tuple):
+        parts = [with_own_text(m, v) for v in value]
+        return t(parts) if any(p is not v for p, v in zip(parts, value)) else value
+    if t is dict:
+        pairs = [(with_own_text(m, k), with_own_text(m, v)) for k, v in value.items()]
+        return dict(pairs) if any(p is not k or q is not v for (p, q), (k, v) in zip(pairs, value.items())) else value
+    if t in (set, frozenset):
+        if any(with_own_text(m, v) is not v for v in value):
+            raise Break("unsupported", "a set of objects that make their own text is made into text")
+        return value
+    if python_method(t, "__repr__") is not None:
+        return Spelled(m, value)
+    if mro_lookup(t, "__repr__") is object.__dict__["__repr__"]:
+        raise Break("unsupported", "an object's address is made into text")
+    return value
 
 
 def spelled(m: Machine, value: Any) -> Any:

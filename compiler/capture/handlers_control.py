@@ -11,6 +11,7 @@ from ..guards import source as S
 from . import groups, operators
 from .bytecode.version import NULL_FIRST
 from .classes import build_class  # noqa: F401  (registers itself with calls)
+from .elements import items
 from .exceptions import traceback_at
 from .frame import Frame
 from .generators import InlineGenerator
@@ -216,7 +217,7 @@ def call_function_ex(m: Machine, f: Frame, ins: Any) -> None:
     fn = second if first is NULL else first
     if not isinstance(given, (tuple, list)) and not hasattr(type(given), "__iter__") and not hasattr(type(given), "__getitem__"):
         raise Raised(TypeError(f"{name_of(fn)} argument after * must be an iterable, not {type(given).__name__}"))
-    args = m.native(list, m.iterate(given))
+    args = items(m, given)
     if first is not NULL and second is not NULL:
         args.insert(0, second)
     for k in kwargs:

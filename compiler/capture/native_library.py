@@ -51,7 +51,7 @@ _IN_PYTHON: tuple[tuple[Any, dict[str, Any]], ...] = (
                "insort_left": polyfills.insort_left, "insort_right": polyfills.insort_right, "insort": polyfills.insort_right}),
     (_functools, {"cmp_to_key": polyfills.cmp_to_key}),
     (_operator, {"countOf": polyfills.count_of, "indexOf": polyfills.index_of, "concat": polyfills.concat, "iconcat": polyfills.iconcat,
-                 "call": polyfills.call, "abs": polyfills.absolute}),
+                 "call": polyfills.call, "abs": polyfills.absolute, "length_hint": polyfills.length_hint}),
     (_collections, {"_count_elements": polyfills.count_elements}),
     (itertools, {"tee": polyfills.tee}),
     (sys, {"exit": polyfills.leave}),
@@ -66,7 +66,7 @@ CLASSES[itertools.starmap] = _polyfilled(polyfills.starmap)
 
 
 # --- native functions and classes of constants
-PURE.update((str.maketrans, bytes.maketrans, bytearray.maketrans, operator.length_hint, *(getattr(_struct, n) for n in ("pack", "unpack", "calcsize")),
+PURE.update((str.maketrans, bytes.maketrans, bytearray.maketrans, *(getattr(_struct, n) for n in ("pack", "unpack", "calcsize")),
              *(f for f in vars(cmath).values() if isinstance(f, types.BuiltinFunctionType)), binascii.crc32, binascii.hexlify, binascii.unhexlify, zlib.crc32, zlib.adler32,
              *(f for f in vars(unicodedata).values() if isinstance(f, types.BuiltinFunctionType))))
 

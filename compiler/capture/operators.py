@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import builtins
+import collections
 import operator
 import types
 from typing import TYPE_CHECKING, Any, Callable
@@ -137,12 +138,17 @@ def binary(m: Machine, text: str, a: Any, b: Any) -> Any:
             result = m.call(method, [a, b])
             if result is not NotImplemented:
                 return result
+        elif ta in _ASK_FIRST and (right := python_method(tb, f"__r{name}__")) is not None and (
+                result := m.call(right, [b, a])) is not NotImplemented:
+            return result
         elif m.world.is_outside(a) and ta in containers.MUTABLE:
             return containers.inplace(m, a, text, b)
         elif ta in containers.MUTABLE:
-            return native_operation(m, fn, a, m.iterate(b) if ta is list and text == "+=" else m.plain(b))
+            return native_operation(m, fn, a, elements.items(m, b) if ta is list and text == "+=" else m.plain(b))
         fn = _BINARY[text[:-1]][0]
     right = python_method(tb, f"__r{name}__")
+    if text in ("%", "%=") and isinstance(a, (str, bytes)) and python_method(ta, "__mod__") is None and not (right is not None and issubclass(tb, ta)):
+        return native_operation(m, fn, a, _spelled_arguments(m, b))              # text knows what to do with any object
     if right is not None and tb is not ta and issubclass(tb, ta) and right is not python_method(ta, f"__r{name}__"):
         result = m.call(right, [b, a])
         if result is not NotImplemented:
@@ -153,20 +159,39 @@ def binary(m: Machine, text: str, a: Any, b: Any) -> Any:
         result = m.call(left, [a, b])
         if result is not NotImplemented:
             return result
-    if right is not None:
+    if right is not None and tb is not ta:
         result = m.call(right, [b, a])
         if result is not NotImplemented:
             return result
     if left is not None or right is not None:
+        joined = _as_sequences(m, text.removesuffix("="), fn, a, b)
+        if joined is not None:
+            return joined
         raise Raised(TypeError(f"unsupported operand type(s) for {text}: '{ta.__name__}' and '{tb.__name__}'"))
     if text[0] == "*":
         a, b = elements.as_index(m, a) if isinstance(b, _SEQUENCES) else a, elements.as_index(m, b) if isinstance(a, _SEQUENCES) else b
-    elif text == "%" and isinstance(a, (str, bytes)):
-        return native_operation(m, fn, a, _spelled_arguments(m, b))
     elif isinstance(a, _SETS) and isinstance(b, _SETS):
         a, b = m.plain(a), m.plain(b)
         elements.settle_keys(m, b, a)
     return native_operation(m, fn, m.plain(a), m.plain(b))
+
+
+_ASK_FIRST = frozenset((list, collections.deque, bytearray))       # sequences without operators of numbers: in place, too, the other side is asked first
+_CONCATENATED = (str, list, tuple, bytes, bytearray, collections.deque)
+
+
+def _as_sequences(m: Machine, text: str, fn: Callable, a: Any, b: Any) -> Any:
+    """`a + b` and `a * b` where the methods of numbers did not know the other side: sequences are concatenated and repeated. None: neither."""
+    if text == "+" and isinstance(a, _CONCATENATED):
+        name, base = type(b).__name__, next(base for base in _CONCATENATED if isinstance(a, base)).__name__
+        raise Raised(TypeError(f"can't concat {name} to {base}" if base.startswith("byte") else f'can only concatenate {base} (not "{name}") to {base}'))
+    for sequence, times in ((a, b), (b, a)) if text == "*" else ():
+        if isinstance(sequence, _CONCATENATED):
+            number = elements.as_index(m, times)
+            if number is times:
+                raise Raised(TypeError(f"can't multiply sequence by non-int of type '{type(times).__name__}'"))
+            return native_operation(m, operator.mul, m.plain(sequence), number)
+    return None
 
 
 def _spelled_arguments(m: Machine, value: Any) -> Any:
@@ -327,7 +352,7 @@ def contains(m: Machine, container: Any, item: Any) -> bool:
             if m.truth(compare(m, "==", v, item)):
                 return True
         return False
-    if python_method(t, "__iter__") is not None:
+    if python_method(t, "__iter__") is not None or not hasattr(t, "__iter__") and python_method(t, "__getitem__") is not None:
         return any(v is item or m.truth(compare(m, "==", v, item)) for v in m.iterate(container))
     container = m.plain(container)
     if isinstance(container, (dict, *_SETS)):
@@ -435,7 +460,7 @@ def to_text(m: Machine, value: Any, function: str) -> str:
     if mro_lookup(type(value), "__repr__") is object.__dict__["__repr__"] and not isinstance(value, BaseException) \
             and mro_lookup(type(value), "__str__") is object.__dict__["__str__"]:
         raise Break("unsupported", "an object's address is made into text")
-    return m.native(getattr(builtins, function), value)
+    return m.native(getattr(builtins, function), elements.with_own_text(m, value))
 
 
 def format_text(m: Machine, value: Any, spec: str) -> str:

@@ -10,10 +10,47 @@ from typing import Any, Callable, Iterable, Iterator
 
 __all__ = ["accumulate", "tee", "call_until", "leave", "fspath", "cmp_to_key", "heapify", "heappush", "heappop", "heappushpop", "heapreplace", "heapify_max",
            "heappop_max", "heapreplace_max", "bisect_left", "bisect_right", "insort_left", "insort_right", "count_of", "index_of", "concat", "iconcat", "absolute",
-           "call", "count_elements", "starmap"]
+           "call", "count_elements", "starmap", "items_by_index", "length_hint"]
 
 
 # --- itertools, iter
+def items_by_index(sequence: Any) -> Iterator:
+    """iter() of what has __getitem__ alone."""
+    i = 0
+    while True:
+        try:
+            value = sequence[i]
+        except (IndexError, StopIteration):
+            return
+        yield value
+        i += 1
+
+
+def length_hint(obj: Any, default: int = 0) -> int:
+    """operator.length_hint."""
+    if type(default) is not int:
+        raise TypeError(f"'{type(default).__name__}' object cannot be interpreted as an integer")
+    try:
+        return len(obj)
+    except TypeError:
+        pass
+    try:
+        hint = type(obj).__length_hint__
+    except AttributeError:
+        return default
+    try:
+        value = hint(obj)
+    except TypeError:
+        return default
+    if value is NotImplemented:
+        return default
+    if type(value) is not int:
+        raise TypeError(f"__length_hint__ must be an integer, not {type(value).__name__}")
+    if value < 0:
+        raise ValueError("__length_hint__() should return >= 0")
+    return value
+
+
 def accumulate(iterable: Iterable, func: Callable | None = None, *, initial: Any = None) -> Iterator:
     iterator = iter(iterable)
     total = initial

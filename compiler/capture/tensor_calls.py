@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import operator
 import types
-from typing import TYPE_CHECKING, Any, Callable
+from typing import TYPE_CHECKING, Any, Callable, Iterable
 
 import torch
 
@@ -12,9 +12,10 @@ from ..guards import source as S
 from ..symbolic.expr import maybe_int
 from . import scalars
 from .arrays import holds_array
+from .elements import asks_back
 from .signals import Break, Raised
 from .tensor_errors import true_error
-from .world import MISSING, TraceTensor, is_numpy_scalar
+from .world import ATOMS, MISSING, TraceTensor, is_numpy_scalar
 
 if TYPE_CHECKING:
     from .machine import Machine
@@ -68,10 +69,24 @@ def _run(m: Machine, fn: Callable, args: list, kwargs: dict) -> Any:
     env = m.env
     if env.hints:
         env.location = m.user_line()
+    _refuse_objects(args)
+    _refuse_objects(kwargs.values())
     try:
         return m.native(fn, *args, **kwargs)
     except Raised as raised:
         raise Raised(true_error(m, fn, args, kwargs, raised.exc)) from None
+
+
+def _refuse_objects(values: Iterable) -> None:
+    """Torch would call methods of an object that it is given for a number or a sequence, behind the interpreter's back."""
+    for value in values:
+        t = type(value)
+        if t is TraceTensor or t in ATOMS:
+            continue
+        if t is list or t is tuple:
+            _refuse_objects(value)
+        elif asks_back(value):
+            raise Break("unknown_object", f"a torch function is given an object of type {t.__name__}, whose methods it would call")
 
 
 def _finish(m: Machine, kind: str, target: Any, args: list, kwargs: dict, result: Any) -> Any:
@@ -113,6 +128,7 @@ def call_operator(m: Machine, fn: Callable, args: list) -> Any:
     args = [a if type(a) is TraceTensor or type(a) is int or type(a) is float else _argument(m, a) for a in args]
     if scalars.holds_float(args):
         return scalars.scalar_operation(m, fn, args, lambda f, a: call_operator(m, f, a))
+    _refuse_objects(args)
     if fn in _INPLACE_OPERATORS:
         m.graph.writes_to(args[0])
     env = m.env
