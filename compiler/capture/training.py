@@ -9,7 +9,8 @@ The entry hands it out as a tensor that says so (`freed_result`), and the graph 
 """
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Iterator, Sequence
 
 import torch
 
@@ -196,25 +197,31 @@ def _without_hooks(m: Machine, real: torch.Tensor) -> None:
 def _accumulate(m: Machine, leaf: TraceTensor, g: TraceTensor, known: set[int]) -> None:
     """What AccumulateGrad does: `.grad` is added to in place, or set to a tensor of its own, laid out as the leaf where that is dense."""
     before = tensor_calls.get_attribute(m, leaf, "grad")
-    grad_mode = torch.is_grad_enabled()
-    off = torch._C._set_grad_enabled
-    if grad_mode:
-        m.call(off, [False])
     if before is not None:
         if before.requires_grad or before.dtype != g.dtype:
             raise Break("backward", "the gradient that is there has a history or another dtype", _OUTSIDE)
-        tensor_calls.call_method(m, before, "add_", [g], {})
-    else:
-        same_layout = g.stride() == leaf.stride() if _dense(leaf) else g.is_contiguous()
-        if not same_layout or id(g.tt_storage) in known:
-            memory_format = torch.preserve_format if _dense(leaf) else torch.contiguous_format
+        with _no_grad(m):
+            tensor_calls.call_method(m, before, "add_", [g], {})
+        return
+    dense = _dense(leaf)
+    if not (g.stride() == leaf.stride() if dense else g.is_contiguous()) or id(g.tt_storage) in known:
+        with _no_grad(m):
+            memory_format = torch.preserve_format if dense else torch.contiguous_format
             fresh = tensor_calls.call_function(m, torch.empty_like, [leaf], {"memory_format": memory_format, "requires_grad": False})
             g = tensor_calls.call_method(m, fresh, "copy_", [g], {})
-        known.add(id(g.tt_storage))
-    if grad_mode:
-        m.call(off, [True])
-    if before is None:
-        set_grad(m, leaf, g)
+    known.add(id(g.tt_storage))
+    set_grad(m, leaf, g)
+
+
+@contextmanager
+def _no_grad(m: Machine) -> Iterator[None]:
+    """The graph's own grad mode is off for what is recorded in between."""
+    before = torch.is_grad_enabled()
+    if before:
+        m.call(torch._C._set_grad_enabled, [False])
+    yield
+    if before:
+        m.call(torch._C._set_grad_enabled, [True])
 
 
 def _dense(t: TraceTensor) -> bool:
