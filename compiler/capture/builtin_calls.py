@@ -278,10 +278,10 @@ def _autocast_state(m: Machine, fn: Any, args: tuple) -> Any:
 
 _AUTOCAST_FLAGS = ("torch.is_autocast_cache_enabled", "torch.get_autocast_gpu_dtype", "torch.get_autocast_cpu_dtype",
                    *(f"torch.get_autocast_dtype:{d}" for d in AUTOCAST_DEVICES))
+_UNDEPRECATED = {"torch.get_autocast_gpu_dtype": "torch.get_autocast_dtype:cuda", "torch.get_autocast_cpu_dtype": "torch.get_autocast_dtype:cpu"}   # no warnings
 _STATE_CHANGES = [getattr(home, name) for home, name in (
     (torch._C, "_set_grad_enabled"), (torch, "set_autocast_enabled"), (torch, "set_autocast_dtype"), (torch, "set_autocast_cache_enabled"),
     (torch, "autocast_increment_nesting"), (torch, "autocast_decrement_nesting"), (torch, "clear_autocast_cache"),
-_UNDEPRECATED = {"torch.get_autocast_gpu_dtype": "torch.get_autocast_dtype:cuda", "torch.get_autocast_cpu_dtype": "torch.get_autocast_dtype:cpu"}   # no warnings
     (torch, "set_autocast_cpu_enabled"), (torch, "set_autocast_cpu_dtype"), (torch, "set_autocast_gpu_dtype")) if hasattr(home, name)]
 
 
