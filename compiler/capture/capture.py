@@ -64,9 +64,9 @@ class CaptureOptions:
     failed         failed(error, func, args, handlers=): the graph raised `error`; runs the frame as it is
     in_order       the backend does the graph's calls in their order; else it changes inputs after all calls that may fail (raising.py)
     graph_name     class name of the GraphModule
-    every_frame    frames without tensor work are captured too (tests of capture)
     training       backward passes and optimizers' steps become part of the graph (else they break)
     entries_exist  there are entries for other calls of this frame: capture raises StateMade where one of them may do after all
+    every_frame    frames without tensor work are captured too (tests of capture)
     returned       returned(machine, value, outputs): told the stack value that the frame returns, and what the graph gives for it (export)
     """
     dynamic: bool | None = None
@@ -80,9 +80,9 @@ class CaptureOptions:
     failed: Callable = run_natively
     in_order: bool = True
     graph_name: str = "graph"
-    max_breaks: int = 64
     training: bool = True
     entries_exist: bool = False
+    max_breaks: int = 64
     every_frame: bool = False
     returned: Callable | None = None
 
@@ -333,15 +333,14 @@ class _Attempt:
                                 __failed=functools.partial(self.opts.failed, handlers=handlers))
         keeping = inputs_to_keep(graph) if graph is not None else ([], False)
         if graph is not None and keeping and any(graph.example_inputs[i].requires_grad for i in keeping[0]):
-            raise SkipFrame("a tensor that requires grad is changed in place, and a later operator may fail: its history could not be undone")
             self._step_natively()
+            raise SkipFrame("a tensor that requires grad is changed in place, and a later operator may fail: its history could not be undone")
         text = writer.text(sources, graph is not None, keeping if self.opts.in_order else ([], False),
                            modes=changes_modes(graph) if graph is not None and self.opts.in_order else None)
         return CaptureResult(
             code=self.code, guards=self._guards(graph), source=text, namespace=writer.namespace, graph=graph, breaks=breaks,
             inlined=list(machine.inlined), effects=[e.words() for e in machine.effects], needs_hook=needs_hook)
 
-    def _guards(self, graph: CapturedGraph | None) -> list[Guard]:
     def _step_natively(self) -> None:
         """Where an optimizer's step changed parameters: break before it, so that it is done once and what may fail follows in a graph of its own."""
         first = self.machine.first_step
@@ -351,6 +350,7 @@ class _Attempt:
             self.stops[first] = make_graph_break(signal, [self.frame.position()])
             raise _Restart
 
+    def _guards(self, graph: CapturedGraph | None) -> list[Guard]:
         machine = self.machine
         world = machine.world
         guards = [Guard(None, "STATE", dict(world.state_relied), None, None, "global state")]

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Sequence
 import torch
 
 from ..guards.source import array_text
-from ..guards.source import Source, calc_text, scalar_text
+from ..guards.source import Source, calc_text, optimizer_state_text, scalar_text
 from .arrays import Array
 from .float_node import FloatNode
 from .bytecode.regions import UNBOUND
@@ -131,6 +131,8 @@ class EntryWriter:
             return scalar_text(base, key, self.constant)
         if kind == "array":
             return array_text(base, self.constant)
+        if kind == "optimized":
+            return optimizer_state_text(base, key)
         return {"type": f"type({base})", "cell": f"{base}.cell_contents", "default": f"{base}.__defaults__[{key}]",
                 "kwdefault": f"{base}.__kwdefaults__[{key!r}]", "size": f"{base}.shape[{key}]", "stride": f"{base}.stride({key})",
                 "offset": f"{base}.storage_offset()"}[kind]
@@ -492,6 +494,7 @@ class EntryWriter:
         kept, random = keeping or ([], False)
         if kept or random:
             lines.append(f"    __kept = __keep(({''.join(arguments[i] + ', ' for i in kept)}), {random})")
+        back = f"        {'__set_grad_enabled(__modes)' if modes == 'grad' else '__modes.restore()'}"
         if modes:
             lines.append("    __modes = " + ("__grad_enabled()" if modes == "grad" else "__TorchModes()"))
         lines += ["    try:", f"        {assign}{name}({', '.join(arguments)})", "    except Exception as __e:", "        __error = [__e]",
@@ -500,7 +503,6 @@ class EntryWriter:
         if keeping is None:
             lines.append("    raise __error.pop()")
             return "\n".join(lines) + "\n"
-        back = f"        {'__set_grad_enabled(__modes)' if modes == 'grad' else '__modes.restore()'}"
         if kept or random:
             lines.append("    __give_back(__kept)")
         lines.append(f"    return __failed(__error.pop(), __fn, ({''.join(p + ', ' for p in self.params)}))")

@@ -190,6 +190,8 @@ def call_method(m: Machine, obj: TraceTensor, name: str, args: list, kwargs: dic
         return METHODS[name](m, obj, *args, **kwargs)
     args = [m.deep_plain(a) for a in args]
     kwargs = {k: m.deep_plain(v) for k, v in kwargs.items()}
+    if kwargs and holds_scale(obj, name, args, kwargs):
+        return scaled(m, obj, name, args, kwargs)
     if scalars.holds_float(args) or scalars.holds_float(kwargs.values()):
         same = scalars.METHODS.get(name)
         if same is not None and not kwargs:
@@ -209,8 +211,6 @@ def call_method(m: Machine, obj: TraceTensor, name: str, args: list, kwargs: dic
     if name == "__iter__":
         return m.iterate(obj)
     if name.endswith("_") and (not name.endswith("__") or name.startswith("__i")) or name == "__setitem__":
-    if kwargs and holds_scale(obj, name, args, kwargs):
-        return scaled(m, obj, name, args, kwargs)
         m.graph.writes_to(obj)
     if kwargs.get("generator") is not None:
         raise Break("rng_state", "a random generator object is used")

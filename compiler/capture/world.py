@@ -186,7 +186,7 @@ class World:
             return value
         if isinstance(value, torch.Tensor):
             return self.load_tensor(value, source)
-        if t.__module__ == "numpy" and t.__name__ == "ndarray" and (array := load_array(self.machine, value, source, why)) is not None:
+        if getattr(t, "__module__", "") == "numpy" and t.__name__ == "ndarray" and (array := load_array(self.machine, value, source, why)) is not None:
             return array
         known = self.sources.get(id(value))
         if known is not None and known is not source:

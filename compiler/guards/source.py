@@ -92,10 +92,10 @@ class Source:
             return f"{b}[{self.key!r}]"
         if k == "calc":
             return calc_text(b, self.key)
-        return {"type": f"type({b})", "cell": f"{b}.cell_contents", "default": f"{b}.__defaults__[{self.key}]",
         if k == "optimized":
             owner = b.removesuffix(".__dict__")
             return f"{owner}.state[{owner}.param_groups[{self.key[0]}]['params'][{self.key[1]}]]"
+        return {"type": f"type({b})", "cell": f"{b}.cell_contents", "default": f"{b}.__defaults__[{self.key}]",
                 "kwdefault": f"{b}.__kwdefaults__[{self.key!r}]", "size": f"{b}.shape[{self.key}]",
                 "stride": f"{b}.stride({self.key})", "offset": f"{b}.storage_offset()", "scalar": b, "array": b}[k]
 
@@ -137,6 +137,8 @@ class Source:
             return scalar_text(b, self.key, lambda obj: _const_name(obj, consts))
         if k == "array":
             return array_text(b, lambda obj: _const_name(obj, consts))
+        if k == "optimized":
+            return optimizer_state_text(b, self.key)
         return {"type": f"type({b})", "cell": f"{b}.cell_contents", "default": f"{b}.__defaults__[{self.key}]",
                 "kwdefault": f"{b}.__kwdefaults__[{self.key!r}]", "size": f"{b}.shape[{self.key}]",
                 "stride": f"{b}.stride({self.key})", "offset": f"{b}.storage_offset()"}[k]
@@ -168,11 +170,6 @@ def scalar_tensor(value: float, dtype: torch.dtype, device: torch.device) -> tor
 def optimizer_state_text(base: str, key: tuple[int, int]) -> str:
     """The Python text of an `optimized` step."""
     return f"{base}['state'][{base}['param_groups'][{key[0]}]['params'][{key[1]}]]"
-
-
-def array_text(base: str, name: Callable[[Any], str]) -> str:
-    """The Python text of an `array` step; `name` gives the name of an object that the text needs."""
-    return f"{name(torch.from_numpy)}({base})"
 
 
 def array_text(base: str, name: Callable[[Any], str]) -> str:
@@ -220,5 +217,6 @@ def stride(base: Source, dim: int) -> Source: return _make("stride", base, dim)
 def storage_offset(base: Source) -> Source: return _make("offset", base, None)
 def calc(base: Source, op: str, c: float, reflected: bool) -> Source: return _make("calc", base, (op, repr(c), reflected))   # 0.0 and -0.0 are equal keys
 def scalar(base: Source, dtype: Any, device: Any) -> Source: return _make("scalar", base, (dtype, device))
+def optimizer_state(base: Source, group: int, index: int) -> Source: return _make("optimized", base, (group, index))
 def array(base: Source) -> Source: return _make("array", base, None)
 def tensor_grad(base: Source) -> Source: return _make("attr", base, "grad")
