@@ -57,6 +57,7 @@ class Again:
     options: Any  # config.Options of the cell
     time_again: Callable[[float | None, tuple[str, ...] | None], None]
     calls: list[EntryCall] = field(default_factory=list)
+    tried: dict[str, dict[str, Any]] = field(default_factory=dict)  # what was compiled under each set of options
 
     def __post_init__(self) -> None:
         self.calls = [c for c in worth_timing(self.builder.calls, self.report) if c.safe]
@@ -67,11 +68,16 @@ class Again:
     # -- other options -----------------------------------------------------------------------------------------------------
     def under(self, settings: dict[str, Any], seconds: float = 1.0, say: Say = lambda text: None) -> dict[str, Any]:
         """Time the calls as they are and under `settings` (mode, backend, fullgraph, dynamic and options of config), in
-        turn. Raises OptionError for settings that do not exist, ValueError where no call can be run again."""
+        turn. `kernels` of the answer are those compiled under them: (name, operators); `unfused` the refusals to fuse. Raises OptionError for settings that do not exist, ValueError where no call can be run again."""
         if not self.calls:
             raise ValueError("no call of this report can be run again: each has effects (Speed says which)")
         other = self._options(settings)
-        return compare_options(self.calls, self.engine, {"as it was": self.options, "tried": other}, seconds, say)
+        key = repr(sorted(settings.items()))
+        with _kernels_made() as made:
+            answer = compare_options(self.calls, self.engine, {"as it was": self.options, "tried": other}, seconds, say)
+        if made["kernels"] or key not in self.tried:  # tried before: the entries are there, and nothing was compiled
+            self.tried[key] = made
+        return {**answer, **self.tried[key]}
 
     def _options(self, settings: dict[str, Any]) -> Any:
         own: dict[str, Any] = {k: settings[k] for k in ("mode", "backend", "fullgraph", "dynamic") if k in settings}
@@ -186,6 +192,22 @@ def _seconds(f: Callable, args: list, kwargs: dict) -> float:
     t0 = time.perf_counter()
     f(*args, **kwargs)
     return time.perf_counter() - t0
+
+
+@contextmanager
+def _kernels_made() -> Iterator[dict[str, Any]]:
+    """The kernels that are compiled meanwhile, and what was not fused."""
+    made: dict[str, Any] = {"kernels": [], "unfused": []}
+
+    def listen(e: Any) -> None:
+        if e.kind == "kernel":
+            origins = e.facts.get("origins") or getattr(e.facts.get("kernel"), "origins", None) or ()
+            made["kernels"].append([str(e.name), [str(o) for o in origins]])
+        elif e.kind == "schedule" and e.facts.get("schedule") is not None:
+            made["unfused"] += [list(map(str, u)) for u in e.facts["schedule"].unfused]
+
+    with events.listen(listen):
+        yield made
 
 
 @contextmanager

@@ -110,6 +110,7 @@ export function plot(series: Series[], options: PlotOptions): { element: HTMLEle
   }).catch(error => {
     console.debug('tcompile: plotly did not load, drawing with SVG', error);
     if (!gone) {
+      host.classList.add('tc-drawn');
       host.replaceChildren(svgPlot(series, options));
     }
   });
@@ -125,7 +126,8 @@ export function plot(series: Series[], options: PlotOptions): { element: HTMLEle
 
 /** The same plot in SVG, at a fixed size that scales. */
 export function svgPlot(series: Series[], options: PlotOptions): SVGElement {
-  const [W, H, L, B, T, R] = [560, 240, 64, 40, 24, 12];
+  const longest = Math.max(...ticks(series.flatMap(s => s.y), !!options.logY).map(v => options.yFormat(v).length));
+  const [W, H, L, B, T, R] = [560, 240, Math.max(40, 14 + 6.5 * longest), 40, 24, 12];
   const scale = (values: number[], log: boolean, from: number, to: number) => {
     const f = (v: number) => (log ? Math.log10(Math.max(v, 1e-12)) : v);
     const marks = ticks(values, log);

@@ -16,12 +16,14 @@ export interface Place {
 export type Level = 'captured' | 'lowered' | 'joint';
 type Listener = (place: Place, origin: unknown) => void;
 
-/** The graph that a reader wants to see first: the one with the most operations of those kept. */
+/** The graph that a reader wants to see first: of those kept the one with the most operations, forward before backward. */
 export function mainGraph(model: Model): number {
-  const { graphs } = model.report;
+  const { graphs, partitions } = model.report;
+  const backward = new Set(partitions.flatMap(p => p.backward));
+  const rank = (i: number) => (model.levels(i).length ? (backward.has(i) ? 0 : 1e9) + graphs[i].ops : -1);
   let best = 0;
-  graphs.forEach((g, i) => {
-    if (model.levels(i).length && (!model.levels(best).length || g.ops > graphs[best].ops)) {
+  graphs.forEach((_, i) => {
+    if (rank(i) > rank(best)) {
       best = i;
     }
   });

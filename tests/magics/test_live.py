@@ -97,6 +97,11 @@ def test_controls_of_a_report(real) -> None:
     call = next(c for c in tried["calls"] if c["name"] == "run")
     assert {e["engine"] for e in call["engines"]} == {"eager", "as it was", "tried"} and call["ratios"]["tried"][0] > 0
     assert "unknown option" in comm.ask("try", report=report, settings={"disable_fusio": True})["error"]
+    apart = comm.ask("try", report=report, settings={"force_split": "relu:sum_1"}, seconds=0.05)["ok"]
+    assert apart["kernels"] and not any({"relu", "sum_1"} <= set(origins) for _, origins in apart["kernels"])
+    again = comm.ask("try", report=report, settings={"force_split": "relu:sum_1"}, seconds=0.05)["ok"]
+    assert again["kernels"] == apart["kernels"], "tried before: what was compiled then is told again"
+    assert "pairs of operators" in comm.ask("try", report=report, settings={"force_split": "relu"}, seconds=0.05)["ok"]["calls"][0]["engines"][2]["reason"]
 
     points = comm.ask("sweep", report=report, call="run", argument=0, dim=0, sizes=[4, 8, 9, 1])["ok"]["points"]
     assert [p["size"] for p in points] == [4, 8, 9, 1] and not any(p["error"] for p in points)

@@ -51,6 +51,12 @@ function clip(text: string, width: number, perChar: number): string {
   return text.length <= room ? text : text.slice(0, Math.max(1, room - 1)) + '…';
 }
 
+/** A kernel's name no longer than the box that it stands over: its neighbour has one, too. */
+function clipped(name: string, width: number): string {
+  const most = Math.max(8, Math.floor(width / 5.2));
+  return name.length > most ? `${name.slice(0, most - 1)}…` : name;
+}
+
 /** An edge from forward to backward: a value that is kept meanwhile. */
 function isKept(edge: Edge): boolean {
   return edge.source.home !== undefined && edge.source.home.graph !== edge.target.home?.graph;
@@ -141,7 +147,7 @@ export class GraphCanvas {
     }
     const { w, h } = this.layout.root;
     const whole = Math.min(this.width / w, this.height / h, 1);
-    this.scale = Math.max(MIN_SCALE, everything ? whole : Math.max(whole, Math.min(0.8, Math.max(this.width / w, 0.5))));
+    this.scale = Math.max(MIN_SCALE, everything ? whole : Math.max(whole, Math.min(1, Math.max(this.width / w, 0.72))));
     this.tx = (this.width - w * this.scale) / 2;
     this.ty = h * this.scale < this.height ? (this.height - h * this.scale) / 2 : 0;
     if (w * this.scale > this.width) {
@@ -509,7 +515,7 @@ export class GraphCanvas {
       if (this.scale > 0.45) {
         // A kernel in several pieces has its name on each.
         for (const top of list.filter(b => !linked.has(b))) {
-          captions.push({ text: this.kernelNames[kernel] ?? t('kernel {0}', kernel), x: top.x, y: top.y - 10, colour: kernelColour(kernel, 1, dark) });
+          captions.push({ text: clipped(this.kernelNames[kernel] ?? t('kernel {0}', kernel), top.w), x: top.x, y: top.y - 10, colour: kernelColour(kernel, 1, dark) });
         }
       }
     }

@@ -10,6 +10,7 @@ import { passesElement } from './passes';
 import { GraphCanvas, measure } from './canvas';
 import { Box, Layout, layout } from './layout';
 import { buildTree, Group, initiallyOpen, size, Tree } from './tree';
+import { whyElement } from './why';
 import { t, words } from '../texts';
 
 const MINIMAP_FROM = 200;
@@ -356,7 +357,8 @@ export class GraphView {
       return;
     }
     if (this.chosen.length === 2) {
-      this.details.append(this.whyNotFused(this.chosen[0], this.chosen[1]));
+      const [a, b] = this.chosen;
+      this.details.append(whyElement(report, a.home?.graph ?? this.state.graph, a, b, this.element));
       return;
     }
     if (this.chosen.length > 2) {
@@ -377,33 +379,25 @@ export class GraphView {
         ? this.fact(t('kernel'), button(report.kernels[node.kernel].name, { class: 'tc-link' }, () => this.openKernel(node.kernel!))) : null,
       node.inputs.length ? this.fact(t('reads'), node.inputs.map(i => [this.link(this.nodes[i]), ' '])) : null,
       users.length ? this.fact(t('read by'), users.slice(0, 12).map(n => [this.link(n), ' '])) : null));
-    const refusals = (graph?.unfused ?? []).filter(([a, b]) => a === node.name || b === node.name);
-    if (refusals.length) {
-      append(this.details, [h('h5', null, t('Why not fused')), refusals.slice(0, 6).map(([a, b, why]) =>
-        h('p', null, t('with {0}: {1}', a === node.name ? b : a, why)))]);
-    }
+    this.showNeighbours(node, users);
   }
 
-  private whyNotFused(a: GraphNode, b: GraphNode): HTMLElement {
-    const graph = this.model.report.graphs[this.state.graph];
-    const names = [a.name, b.name];
-    const refusal = graph?.unfused.find(([x, y]) => names.includes(x) && names.includes(y) && x !== y);
-    const kernel = (n: GraphNode) => (n.kernel === null ? null : this.model.report.kernels[n.kernel]);
-    let answer: string;
-    if (a.kernel !== null && a.kernel === b.kernel) {
-      const why = kernel(a)?.fused_because ?? [];
-      answer = t('They are in one kernel, {0}{1}.', kernel(a)?.name, why.length ? `: ${why.join('; ')}` : '');
-    } else if (refusal) {
-      answer = t('Not in one kernel: {0}.', refusal[2]);
-    } else if (a.kernel === null || b.kernel === null) {
-      const outside = a.kernel === null ? a : b;
-      answer = t('{0} is not in a generated kernel: {1} is an input, a view or a call of torch’s own kernel.', outside.name, outside.op);
-    } else if (a.inputs.includes(b.index) || b.inputs.includes(a.index)) {
-      answer = t('One reads the other, and no reason against fusing them was recorded.');
-    } else {
-      answer = t('Neither reads the other and they share no input that was worth reading once, so they were never candidates.');
+  /** Whom the operation could share a kernel with: each is a question that can be asked. */
+  private showNeighbours(node: GraphNode, users: GraphNode[]): void {
+    const refused = (this.model.report.graphs[this.state.graph]?.unfused ?? []).filter(pair => pair.slice(0, 2).includes(node.name))
+      .map(([a, b]) => this.nodes.find(n => n.name === (a === node.name ? b : a)));
+    const around = [...node.inputs.map(i => this.nodes[i]), ...users, ...refused].filter((n): n is GraphNode => !!n && n.kernel !== null);
+    if (node.kernel === null || !around.length) {
+      return;
     }
-    return h('div', null, h('h4', null, t('{0} and {1}', a.name, b.name)), h('p', null, answer));
+    append(this.details, [h('h5', null, t('One kernel with …')), h('p.tc-links', null, [...new Set(around)].slice(0, 8).map(other => [
+      button(`${other.name} ${other.kernel === node.kernel ? '●' : '○'}`, {
+        class: 'tc-link', title: other.kernel === node.kernel ? t('In the same kernel: why, and what if not?') : t('In another kernel: why, and what if not?')
+      }, () => {
+        this.chosen = [node, other];
+        this.canvas.select(this.boxesOf(this.chosen), false);
+        this.showDetails();
+      }), ' ']))]);
   }
 
   private hover(text: string, x: number, y: number): void {

@@ -23,8 +23,9 @@ export function codeView({ model, memory }: ViewContext): View {
   const { report } = model;
   const known = report.frames.flatMap((f, i) => (f.bytecode ? [i] : []));
   const state: { closed: Name[]; kernel: number; graph: number; entry: number; frame: number } = (memory.code ??= {
-    closed: ['bytecode', 'entry'], frame: known[known.length - 1] ?? -1, kernel: model.place.kernel ?? 0, entry: 0,
-    graph: model.place.graph ?? report.kernels[model.place.kernel ?? 0]?.graph ?? mainGraph(model)
+    closed: ['bytecode', 'entry'], frame: known[known.length - 1] ?? -1, entry: 0,
+    kernel: model.place.kernel ?? report.graphs[mainGraph(model)]?.kernels[0] ?? 0,
+    graph: model.place.graph ?? report.kernels[model.place.kernel ?? -1]?.graph ?? mainGraph(model)
   });
   const bodies = new Map<Name, HTMLElement>();
   const panes = new Map<Name, HTMLElement>();

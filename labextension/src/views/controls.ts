@@ -69,7 +69,7 @@ export function controls(context: ViewContext): Controls {
 }
 
 /** A button that asks, shows that it waits, can be stopped, and shows the answer or the sentence why there is none. */
-function question(host: Host, label: string, ask: (say: (text: string) => void) => Promise<Child>): [HTMLElement, HTMLElement] {
+export function question(host: Host, label: string, ask: (say: (text: string) => void) => Promise<Child>): [HTMLElement, HTMLElement] {
   const out = h('div.tc-answer', { 'aria-live': 'polite' });
   const go = button(label, {}, async () => {
     go.disabled = true;
@@ -123,21 +123,26 @@ function tryOptions({ model }: ViewContext, host: Host, known: Known): HTMLEleme
     }
     const words = Object.entries(settings).map(([k, v]) => `${k}=${v}`).join(' ');
     const answer = await host.ask('try', { report: model.report.id, settings, seconds: Number(budget.value) }, say);
-    return table<any>([
-      { title: t('call'), cell: c => h('code', null, c.name) },
-      ...['eager', 'as it was', 'tried'].map(name => ({
-        title: name === 'tried' ? words : name === 'eager' ? engineName('eager') : t('as it was'), number: true,
-        cell: (c: any) => {
-          const e = c.engines.find((x: any) => x.engine === name);
-          return e?.median ? seconds(e.median) : h('span.tc-muted', null, e?.reason || '–');
-        }
-      })),
-      { title: t('tried, against before'), number: true, cell: c => verdict(c.ratios.tried) }
-    ], answer.calls, { label: t('Times under other options') });
+    return timesTable(words, answer);
   });
   return h('div.tc-control', null, h('span.tc-label', null, t('What if')),
     h('div.tc-toolbar', null, mode, switches.map(({ name, box }) => h('label', { title: name }, box, ` ${SWITCH_WORDS[name] ?? name}`)),
       h('label', null, budget, ' s'), go), out);
+}
+
+/** Eager, the calls as they were, and as tried (`words` says how), side by side. */
+export function timesTable(words: string, answer: { calls: any[] }): HTMLElement {
+  return table<any>([
+    { title: t('call'), cell: c => h('code', null, c.name) },
+    ...['eager', 'as it was', 'tried'].map(name => ({
+      title: name === 'tried' ? words : name === 'eager' ? engineName('eager') : t('as it was'), number: true,
+      cell: (c: any) => {
+        const e = c.engines.find((x: any) => x.engine === name);
+        return e?.median ? seconds(e.median) : h('span.tc-muted', null, e?.reason || '–');
+      }
+    })),
+    { title: t('tried, against before'), number: true, cell: c => verdict(c.ratios.tried) }
+  ], answer.calls, { label: t('Times under other options') });
 }
 
 /** `ratio` is how many times as fast the tried options are. */

@@ -72,7 +72,7 @@ function recompileCard(r: Recompile, here: string, act: () => void): HTMLElement
       h('div', null, h('dt', null, t('got')), h('dd.tc-got', null, value(r.got)))),
     r.line ? h('div.tc-labelled', null, h('span.tc-label', null, t('your line')),
       h('button.tc-code-link', { type: 'button', onclick: act }, h('span.tc-muted', null, place(r.file, r.line, here)), ' ', h('code', null, r.code.trim()))) : null,
-    r.why ? h('div.tc-labelled', null, h('span.tc-label', null, t('why it matters')), h('span', null, ...prose(r.why))) : null,
+    r.why.includes(' ') ? h('div.tc-labelled', null, h('span.tc-label', null, t('why it matters')), h('span', null, ...prose(r.why))) : null,
     r.suggestion ? h('div.tc-remedy', null, h('span.tc-label', null, t('what to change')), h('span', null, ...prose(r.suggestion))) : null,
     r.others ? h('p.tc-muted', null, t('{0} of the function failed as well', plural(r.others, 'further entry', 'further entries'))) : null);
 }

@@ -25,7 +25,9 @@ export function memoryView({ model }: ViewContext): MemoryView {
   const kept = report.partitions.map((p, i) => partitionElement(p, i, model));
   const element = h('div', null,
     section(t('Memory over one call'), plans.length ? [
-      figures(plans, report), curves(plans, report, disposers), plans.filter(m => m.buffers.length).slice(0, MOST_PLANS).map(m => lifetimes(m, report))
+      figures(plans, report), curves(plans, report, disposers), plans.some(m => m.buffers.length) ? h('details', null,
+        h('summary', null, t('each buffer over the steps of its plan')),
+        plans.filter(m => m.buffers.length).slice(0, MOST_PLANS).map(m => lifetimes(m, report))) : null
     ] : empty(t('No plan with buffers: everything was written straight into outputs, or nothing was compiled.'))),
     kept.length ? section(t('Kept for backward'), kept) : null);
   return { element, partition: i => kept[i] ?? null, dispose: () => disposers.forEach(f => f()) };
@@ -68,8 +70,8 @@ function curves(plans: Memory[], report: Report, disposers: (() => void)[]): Chi
 function lifetimes(m: Memory, report: Report): HTMLElement {
   const steps = Math.max(m.steps, ...m.buffers.map(b => b.end), 1);
   const largest = Math.max(...m.buffers.map(b => b.bytes), 1);
-  return h('details.tc-memory', null,
-    h('summary', null, h('code', null, nameOf(m.graph, report)), h('span.tc-muted', null, t(': {0} over {1} of the plan', plural(m.buffers.length, 'buffer'), plural(m.steps, 'step')))),
+  return h('div.tc-memory', null,
+    h('p', null, h('code', null, nameOf(m.graph, report)), h('span.tc-muted', null, t(': {0} over {1} of the plan', plural(m.buffers.length, 'buffer'), plural(m.steps, 'step')))),
     h('div.tc-timeline', { role: 'list', 'aria-label': t('Buffers over the steps of the plan') }, m.buffers.slice(0, MOST_BUFFERS).map(b =>
       h('div.tc-lane', { role: 'listitem' }, h('span.tc-lane-name', { title: b.name }, b.name),
         h('span.tc-lane-track', null, h(`span.tc-buffer.tc-buffer-${b.kind === 'output' ? 'output' : b.reuse ? 'reused' : 'temp'}`, {
@@ -106,7 +108,7 @@ function partitionElement(p: Partition, index: number, model: Model): HTMLElemen
   return h('div.tc-partition', { tabindex: -1, 'data-partition': index },
     h('p', null, h('code', null, nameOf(p.graph, report)), ': ', t('{0} in {1}, {2} computed again in backward', bytes(p.saved_bytes), plural(p.saved.length, 'value'), count(p.recomputed.length)),
       p.budget < 1 ? t(', memory budget {0}', p.budget) : '', p.backward.length ? '' : t('; backward has not been compiled yet')),
-    h('div.tc-bars.tc-bars-long', { role: 'list', 'aria-label': t('Bytes kept from forward to backward') }, bars.map(([name, b], i) =>
+    p.read_bytes + (p.eager_bytes ?? 0) === 0 ? null : h('div.tc-bars.tc-bars-long', { role: 'list', 'aria-label': t('Bytes kept from forward to backward') }, bars.map(([name, b], i) =>
       h('div.tc-bar-row', { role: 'listitem' }, h('span.tc-bar-name', null, name), h('span.tc-bar-track', { 'aria-hidden': 'true' },
         h(i ? 'span.tc-bar.tc-engine-eager' : 'span.tc-bar.tc-engine-tcompile', { style: { width: `${((100 * b) / longest).toFixed(2)}%` } })),
       h('span.tc-bar-value', null, bytes(b))))),

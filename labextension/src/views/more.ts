@@ -1,8 +1,8 @@
 /** What is left: breaks in full, functions, fallbacks, sizes, numerics, cache, environment, the report as a file. */
 
 import { button, Child, empty, h, prose, section, table } from '../dom';
-import { count, frameWords, place, plural, seconds } from '../format';
-import { Break, CellSource } from '../schema';
+import { count, frameWords, place, plural, rate, seconds } from '../format';
+import { Break, CacheLookup, CellSource, Frame } from '../schema';
 import { fixElement } from './fix';
 import { flash } from './guards';
 import { numericsView } from './numerics';
@@ -20,7 +20,7 @@ export function moreView(context: ViewContext): View {
   const here = report.source.file;
   const breaks = report.graph_breaks.map(b => breakCard(b, report.source, () => model.selectLine(b.file || here, b.line, 'break')));
   const frames = report.frames.length ? table([
-    { title: t('function'), cell: f => h('code', null, frameWords(f.name)) }, { title: t('where'), short: true, cell: f => place(f.file, f.line, here) },
+    { title: t('function'), cell: f => h('code', null, frameWords(f.name)) }, { title: t('where'), short: true, cell: f => place(f.file, lineOf(f), here) },
     { title: t('result'), short: true, cell: f => FRAME_WORDS[f.status] ?? f.status }, { title: t('entries'), number: true, cell: f => f.entries.length },
     { title: t('compiled in'), number: true, cell: f => (f.seconds ? seconds(f.seconds) : '–') }, { title: t('why'), cell: f => prose(f.reason) }
   ], report.frames, { label: t('Functions'), onRow: f => model.selectLine(f.file || here, f.line, 'frames'), rowAttributes: (_, i) => ({ 'data-frame': i }) })
@@ -41,10 +41,7 @@ export function moreView(context: ViewContext): View {
       { title: t('why'), cell: s => [s.why, s.line ? h('span.tc-muted', null, ` ${place(s.file, s.line, here)}`) : null] }
     ], symbols, { label: t('Dynamic sizes') })) : null,
     numbers.element,
-    section(t('Cache'), report.cache.length ? table([
-      { title: t('what'), short: true, cell: c => c.what }, { title: t('result'), short: true, cell: c => (c.hit ? t('● hit') : t('○ miss')) }, { title: t('times'), number: true, cell: c => count(c.count) },
-      { title: t('why'), cell: c => prose(c.reason) }, { title: t('key'), cell: c => h('code.tc-muted', null, c.key.slice(0, 16)) }
-    ], report.cache, { label: t('Cache') }) : empty(t('The cache was not asked.'))),
+    section(t('Cache'), report.cache.length ? cacheTable(report.cache) : empty(t('The cache was not asked.'))),
     section(t('Options'), facts(report.options, t('None were given.'))),
     section(t('Environment'), facts(report.environment, t('It was not noted.'))),
     section(t('This report'), omissions(report), h('div.tc-toolbar', null,
@@ -59,10 +56,44 @@ export function moreView(context: ViewContext): View {
   };
 }
 
+/** The line that a frame begins at; a loop's stands in its name. */
+function lineOf(f: Frame): number {
+  return Number(/<loop at line (\d+)>$/.exec(f.name)?.[1] ?? f.line);
+}
+
+/** What was looked up for one reason is one row; misses first. */
+function cacheTable(lookups: CacheLookup[]): HTMLElement {
+  const rows = new Map<string, CacheLookup[]>();
+  for (const c of lookups) {
+    const key = `${c.hit} ${c.reason}`;
+    rows.set(key, [...(rows.get(key) ?? []), c]);
+  }
+  const sorted = [...rows.values()].sort(([a], [b]) => Number(a.hit) - Number(b.hit));
+  return table([
+    { title: t('result'), short: true, cell: r => (r[0].hit ? t('● hit') : t('○ miss')) },
+    { title: t('times'), number: true, cell: r => count(r.reduce((n, c) => n + c.count, 0)) },
+    { title: t('what'), cell: r => h('span', { title: r.map(c => `${c.what}  ${c.key}`).join('\n') },
+      r.slice(0, 3).map(c => c.what).join(', ') + (r.length > 3 ? ` ${t('and {0} more', r.length - 3)}` : '')) },
+    { title: t('why'), cell: r => prose(r[0].reason) },
+    { title: t('key'), short: true, cell: r => (r.length === 1 ? h('code.tc-muted', null, r[0].key.slice(0, 10)) : '') }
+  ], sorted, { label: t('Cache') });
+}
+
+/** What the environment's entries are called, and how their figures read. */
+const FACT_WORDS: { [name: string]: string } = words({
+  copy_bytes_per_second: 'a copy moves', matmul_flops_per_second: 'a product reaches', os: 'system', simd: 'vector unit', cores: 'cores', threads: 'threads',
+  compiler: 'C++ compiler', cpu: 'processor', gpu: 'GPU', python: 'Python', torch: 'torch', tcompile: 'tcompile'
+});
+
+function factValue(name: string, value: any): string {
+  const unit = name.endsWith('_bytes_per_second') ? 'B' : name.endsWith('_flops_per_second') ? 'FLOP' : '';
+  return unit ? rate(Number(value), unit) : typeof value === 'object' ? JSON.stringify(value) : String(value);
+}
+
 function facts(values: { [name: string]: any }, none: string): Child {
   const names = Object.keys(values);
-  return names.length ? h('dl.tc-facts.tc-facts-wide', null, names.map(name => h('div.tc-fact', null, h('dt', null, name),
-    h('dd', null, typeof values[name] === 'object' ? JSON.stringify(values[name]) : String(values[name]))))) : empty(none);
+  return names.length ? h('dl.tc-facts.tc-facts-wide', null, names.map(name => h('div.tc-fact', null, h('dt', null, FACT_WORDS[name] ?? name),
+    h('dd', null, factValue(name, values[name]))))) : empty(none);
 }
 
 function download(name: string, text: string): void {
