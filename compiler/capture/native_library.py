@@ -61,6 +61,7 @@ for _module, _names in _IN_PYTHON:
     for _name, _fn in _names.items():
         if hasattr(_module, _name):
             FUNCTIONS[getattr(_module, _name)] = _polyfilled(_fn)
+PYTHON_FUNCTIONS[("torch.masked._ops", "_combine_input_and_mask")] = _polyfilled(polyfills.combine_input_and_mask)
 CLASSES[itertools.accumulate] = _polyfilled(polyfills.accumulate)
 CLASSES[itertools.starmap] = _polyfilled(polyfills.starmap)
 

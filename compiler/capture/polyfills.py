@@ -352,3 +352,15 @@ def count_elements(mapping: Any, iterable: Iterable) -> None:
     get = mapping.get
     for element in iterable:
         mapping[element] = get(element, 0) + 1
+
+
+# --- torch
+def combine_input_and_mask(op: Callable, input: Any, mask: Any, *args: Any) -> Any:
+    """torch.masked's fill of what the mask leaves out, without the autograd function that it defines for tensors with a mask of their own."""
+    from torch.masked import _ops
+    if _ops.is_masked_tensor(input):
+        raise NotImplementedError("tensors with a mask of their own are not captured")
+    if mask is None:
+        return input
+    canonical = _ops._input_mask(input, mask=mask)
+    return _ops._where(canonical, input, _ops._reduction_identity(op.__name__, input, *args))
