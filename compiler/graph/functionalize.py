@@ -13,7 +13,7 @@ import torch
 import torch.fx
 
 from ..symbolic.env import ShapeEnv
-from ..symbolic.expr import Expr, as_expr, maybe_int
+from ..symbolic.expr import Expr, as_expr, eq, maybe_int
 from .aten import AtenGraph, GraphOutput
 from .meta import TensorMeta, views
 from .meta.core import fold, same, state
@@ -435,12 +435,15 @@ class Functionalizer:
         """A result node in memory of its own with eager's strides."""
         val = node.meta["val"]
         own = node.op == "call_function" and not _is_view(node)
-        if own and all(map(same, val.stride, meta.stride)) or own and val.stride == meta.stride:
+        if own and all(map(self._equal, val.stride, meta.stride)):
             return node
         if own and not constant and node.target is aten.clone.default and len(node.users) == 0:
             node.meta["val"] = meta.replace(storage_offset=0, requires_grad=False)
             return node
         return self.call(aten.clone.default, (node,), {}, meta.replace(storage_offset=0, requires_grad=False))
+
+    def _equal(self, a: Any, b: Any) -> bool:
+        return as_expr(a) is as_expr(b) or self.env is not None and self.env.decide(eq(as_expr(a), as_expr(b)))
 
     def _output(self, v: Any, slot: Any) -> GraphOutput:
         if isinstance(v, NewValue):

@@ -5,7 +5,7 @@ from typing import Callable, Mapping, Sequence
 
 import torch
 
-from ..symbolic.expr import Expr, simplify
+from ..symbolic.expr import ZERO, Expr, as_expr, simplify
 from .ir import Axis, Buffer, Value, cast, check_index, indirect_symbol, indirect_values, index, load, make, prim
 
 __all__ = ["Rewriter", "tidy", "is_affine", "positions"]
@@ -36,7 +36,7 @@ def positions(axes: Sequence[Axis], index: Expr, e: Expr, ranges: Mapping[str, t
             ranges = {**ranges, n: _checked_range(n)}
     for k, a in enumerate(axes):
         q = e // index.coeff(a.symbol.name)
-        out[a.symbol.name] = tidy(q if k == 0 else q % a.size, ranges)
+        out[a.symbol.name] = tidy(q if k == 0 or as_expr(a.size) is ZERO else q % a.size, ranges)       # (an empty axis has no positions)
     return out
 
 

@@ -107,10 +107,16 @@ def _strip(s: str) -> str:
     return s
 
 
+def _is_call(s: str) -> bool:
+    """Whether the text is one call of a helper and nothing else: `tc_mod(a, b)`, not `tc_mod(a, b) + c`."""
+    head, bracket, rest = s.partition("(")
+    return bool(bracket) and head.startswith("tc_") and len(_strip(bracket + rest)) < len(bracket + rest)
+
+
 def _factor(e: "Expr", style: Any) -> str:
     """Text that binds tighter than any operator."""
     t = _text(e, style)
-    if e.op in ("sym", "bool", "min", "max", "ite") or (e.op == "int" and e._args[0] >= 0) or t.startswith("tc_"):
+    if e.op in ("sym", "bool", "min", "max", "ite") or (e.op == "int" and e._args[0] >= 0) or _is_call(t):
         return t
     return f"({t})"
 

@@ -203,3 +203,11 @@ def test_long_sums_are_fast():
     assert len(total.py()) > 10000
     assert total.subs({"x0": 5}).const_term == 5
     assert time.process_time() - t < 2.0
+
+
+def test_a_sum_that_begins_with_a_helper_is_put_in_parentheses():
+    """`tc_mod(i - 3, n) * m + j` divided by something: the text begins with a call, and is not one."""
+    i, j, n, m = map(E.symbol, "ijnm")
+    flat = ((i - 3) % n) * m + j
+    assert (flat // (n * m)).c() == "(tc_mod(i - 3, n) * m + j) / (n * m)"
+    assert (((i - 3) % n) // m).c() == "tc_mod(i - 3, n) / m"
