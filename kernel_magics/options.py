@@ -7,6 +7,7 @@ Everything is checked before the cell runs, and every error names the argument a
 from __future__ import annotations
 
 import difflib
+import keyword
 import re
 import shlex
 from dataclasses import dataclass, field, replace
@@ -102,7 +103,7 @@ def parse(line: str, namespace: Mapping[str, Any] | None = None, base: CellOptio
         elif name == "time":
             cell.time = _seconds(value)
         elif name == "o":
-            if not str(value).isidentifier():
+            if not str(value).isidentifier() or keyword.iskeyword(str(value)):
                 raise OptionError(f"-o takes a variable name, such as -o r; got {value!r}")
             cell.out = value
         elif name == "quiet":
@@ -111,6 +112,10 @@ def parse(line: str, namespace: Mapping[str, Any] | None = None, base: CellOptio
             cell.check = _bool(name, value)
         else:
             settings[name] = config.check(name, value)
+    if settings.keys() & {"force_fuse", "force_split"}:
+        from ..compiler.fusion.wishes import Wishes
+
+        Wishes.of(settings)  # a mistake is said before the cell runs
     cell.options = config.Options.make(mode=mode, backend=backend, fullgraph=fullgraph, dynamic=dynamic)
     cell.options.given.update(settings)
     return cell

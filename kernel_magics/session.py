@@ -19,6 +19,7 @@ from ..compiler.report import CompileReport
 from ..compiler.report.finish import finish
 from ..compiler.report.labels import label, set_cell_labels
 from ..compiler.report.schema import CellSource, Speedups
+from .advice import about_cell, about_error, own_magic, why_nothing
 from .cell import RUNNERS, Cell, execute, execute_async, needs_await, prepare
 from .display import Place
 from .engine import Compiler, Engine
@@ -167,8 +168,8 @@ class Session:
         cell = self._prepare(first, body)
         if cell is None:
             return None
-        with self._own_lines_only(cell), self._running(cell, spec, first is None):
-            value = execute(self.shell, cell, lambda code, ns: self.engine.run_code(code, ns, spec.options))
+        with self._own_lines_only(cell), self._running(cell, spec, first is None, body):
+            value = execute(self.shell, cell, self._runner(spec, body))
         return None if cell.silenced else value
 
     async def run_async(self, head: str, body: str) -> Any:
@@ -179,9 +180,14 @@ class Session:
         cell = self._prepare(first, body)
         if cell is None:
             return None
-        with self._own_lines_only(cell), self._running(cell, spec, first is None):
+        with self._own_lines_only(cell), self._running(cell, spec, first is None, body):
             value = await execute_async(self.shell, cell, lambda code, ns: self.engine.run_code(code, ns, spec.options))
         return None if cell.silenced else value
+
+    def _runner(self, spec: CellOptions, body: str) -> Callable[[Any, dict], Any]:
+        if own_magic(body):  # `%%time` and its like run the rest of the cell themselves: there is nothing to capture in the call of them
+            return eval
+        return lambda code, ns: self.engine.run_code(code, ns, spec.options)
 
     def options(self, line: str, base: CellOptions | None = None) -> CellOptions:
         """Options of a line; a mistake in them is a UsageError, which IPython shows without a traceback."""
@@ -211,12 +217,13 @@ class Session:
             self._executing -= 1
 
     @contextlib.contextmanager
-    def _running(self, cell: Cell, spec: CellOptions, implicit: bool) -> Iterator[None]:
+    def _running(self, cell: Cell, spec: CellOptions, implicit: bool, body: str) -> Iterator[None]:
         __tracebackhide__ = True
         from ..compiler.report.builder import ReportBuilder  # imports torch: not needed to load the extension
 
         file = label(cell.name)
         builder = ReportBuilder(file, spec.words(), CellSource(cell.text, file, 1, self._cell_of(cell.name)))
+        builder.r.notes, builder.r.why_nothing = about_cell(cell, body), why_nothing(cell, body)
         place = Place(self.shell, spec.quiet)
         ok = False
         before = self.engine.entries(spec.options)
@@ -225,7 +232,8 @@ class Session:
                 yield
             ok = True
         except BaseException as e:
-            builder.r.raised = type(e).__name__
+            builder.r.raised, builder.r.raised_words = type(e).__name__, str(e)
+            builder.r.notes += about_error(e)
             raise
         finally:
             self.cells += 1

@@ -18,8 +18,9 @@ _MAX_FINDINGS = 3
 
 def finish(r: Any, served: int = 0) -> None:
     """Fill marks, findings and summary of a CompileReport. `served`: calls that entries of an earlier run served."""
+    _forget_own_error(r)
     r.marks = _marks(r)
-    r.findings = _findings(r)
+    r.findings = [*r.notes, *_findings(r)][:_MAX_FINDINGS]
     m = r.summary = s.Summary()
     backward = {b for p in r.partitions for b in p.backward}  # part of what was captured, not captured themselves
     m.graphs = sum(i not in backward for i in range(len(r.graphs)))
@@ -36,7 +37,7 @@ def finish(r: Any, served: int = 0) -> None:
         m.note = "interrupted"
         m.status = m.status if any(f.entries for f in r.frames) else "error"
     elif r.raised:
-        m.note = f"{m.note} · " * (m.status != "nothing" and bool(m.note)) + f"the cell raised {r.raised}"
+        m.note = f"{m.note} · " * (m.status not in ("nothing", "error") and bool(m.note)) + f"the cell raised {r.raised}"
     m.symbol = SYMBOLS[m.status]
     m.line = closed_line(r)
 
@@ -44,6 +45,8 @@ def finish(r: Any, served: int = 0) -> None:
 def _status(r: Any, served: int) -> tuple[str, str]:
     limit = next((f for f in r.frames if f.status == "limit"), None)
     skipped = [r.frames[f.frame] for f in r.fallbacks if f.frame is not None and r.frames[f.frame].status == "skipped"]
+    if r.raised and r.why_nothing:
+        return "error", ""
     if r.graphs or any(f.entries for f in r.frames):
         if limit is not None:
             return "partly", f"{limit.reason} in `{limit.name}`, which runs eager from there on"
@@ -64,7 +67,23 @@ def _status(r: Any, served: int) -> tuple[str, str]:
         return "eager", f"ran as plain Python:{where} {why}"
     if served:
         return "compiled", f"{plural(served, 'call')} served by entries compiled before"
-    return "nothing", "nothing to compile: no tensor code ran"
+    return "nothing", r.why_nothing or "nothing to compile: no tensor code ran"
+
+
+def _forget_own_error(r: Any) -> None:
+    """What the program raises, capture may have met first, as an error of its own: the cell's error is told once, as the program's."""
+    words = f"{r.raised}: {r.raised_words.splitlines()[0] if r.raised_words else ''}".rstrip(": ")
+    if not r.raised_words:
+        return
+    own = [f for f in r.fallbacks if "internal error" in f.reason and words in f.reason]
+    for f in own:
+        r.fallbacks.remove(f)
+        frame = r.frames[f.frame] if f.frame is not None else None
+        if frame is not None and frame.status == "skipped" and words in frame.reason:
+            frame.status, frame.reason = "error", f"it raises {r.raised}"
+    r.errors = [e for e in r.errors if words not in e]
+    if own:
+        r.why_nothing = f"the cell raised {r.raised}"
 
 
 def _marks(r: Any) -> list[s.Mark]:

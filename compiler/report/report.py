@@ -64,6 +64,9 @@ class CompileReport:
     omitted: list[s.Omission] = field(default_factory=list)
     previous: s.RunDiff = field(default_factory=s.RunDiff)
     raised: str = field(default="", compare=False, repr=False)  # the exception that ended the cell; the summary tells of it
+    raised_words: str = field(default="", compare=False, repr=False)  # its message
+    notes: list[s.Finding] = field(default_factory=list, compare=False, repr=False)  # findings of whoever ran the code: they come first
+    why_nothing: str = field(default="", compare=False, repr=False)  # why nothing was compiled, where that is known
     result: Any = field(default=None, compare=False, repr=False)  # explain(): the call's value; never saved
     live: Any = field(
         default=None, compare=False, repr=False

@@ -40,7 +40,7 @@ def render_short(r: Any) -> str:
         out.append(f"  {f.text}")
         if f.action:
             out.append(f"    → {f.action}")
-    if r.speedups.status in ("partial", "unavailable") and r.speedups.reason:
+    if r.speedups.status in ("partial", "unavailable") and r.speedups.reason and r.summary.status != "nothing" and not r.raised:
         out.append(f"  timing: {r.speedups.reason}")
     return "\n".join(out)
 

@@ -106,3 +106,23 @@ def test_explain():
     assert "1 graph · 0 breaks" in str(r)
     again = tcompile.CompileReport.from_json(r.to_json())
     assert again.kernels[0].source == r.kernels[0].source
+
+
+def test_what_a_stranger_meets_is_explained(shell):
+    """Errors and cells that have little to do with compiling: one plain sentence, and what to write."""
+    run(shell, "import torch")
+
+    def report(text):
+        shell.run_cell(text)
+        return shell.user_ns["r"]
+
+    if not torch.cuda.is_available():
+        r = report("%%tcompile -o r time=off\nz = torch.randn(4, device='cuda') + 1")
+        assert r.summary.status == "error" and "internal error" not in str(r) and "cell raised" in r.summary.line
+        assert "asks for a GPU" in r.findings[0].text and "is_available" in r.findings[0].action
+    r = report("%%tcompile -o r time=off\n%%time\nz = torch.ones(3) + 1")
+    assert not r.graph_breaks and "`%%time` runs the rest of the cell by itself" in r.findings[0].text and "%%time" in r.summary.line
+    r = report("%%tcompile -o r time=off\nimport asyncio\nawait asyncio.sleep(0)\nz = torch.ones(3) + 1")
+    assert "awaits" in r.summary.line and "no tensor code ran" not in str(r)
+    r = report("%%tcompile -o r time=off\nx = 1")
+    assert r.summary.line.endswith("nothing to compile: no tensor code ran") and not r.findings
