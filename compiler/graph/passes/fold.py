@@ -16,6 +16,7 @@ __all__ = ["constant_folding"]
 
 aten = torch.ops.aten
 Node = torch.fx.Node
+_NUMBERS = (torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.bool)
 LIMIT = 4096                                             # elements; larger results would bloat the entry
 
 
@@ -27,14 +28,14 @@ def constant_folding(a: AtenGraph) -> None:
 
 
 def _numbers(a: AtenGraph) -> None:
-    """Kept tensors of one number on the CPU (torch's composite operators make them) as numbers, where element-wise operators read them: equal
-    ones then are one."""
+    """Kept tensors of one number (torch's composite operators make them) as numbers, where element-wise operators read them: equal ones
+    then are one."""
     results = set(a.results)
     for n in list(a.graph.nodes):
         if n.op != "get_attr" or n.target not in a.constants or n.target.startswith("kept") or n in results:
             continue
         t = a.constants[n.target]
-        if t.ndim or t.device.type != "cpu" or t.is_complex() or t.requires_grad or not all(
+        if t.ndim or t.is_complex() or t.requires_grad or t.dtype not in _NUMBERS or not all(
                 isinstance(u.target, torch._ops.OpOverload) and torch.Tag.pointwise in u.target.tags for u in n.users):
             continue
         with a.graph.inserting_before(n):
