@@ -21,6 +21,7 @@ import torch
 from ...lowering.ir import Axis, Buffer, Kernel, Store, Value, indirect_values
 from ...symbolic.expr import ONE, ZERO, as_expr, ceildiv, integer, minimum
 from .dtypes import ctype
+from .few_rows import FEW_ROWS, few_rows_text, few_rows_tile
 from .layout import numel
 from .support import SIGNATURE, Support, Target, used_sizes
 from .values import LEVEL_ITEM, LEVEL_LOOP, LEVEL_TOP, LEVEL_VECTOR, Location, Scope, StageValues, stored
@@ -128,6 +129,9 @@ class ProductPrinter:
         self.block_first = rows * _hint(self.depth, kernel.hints) * 4 > FAR_BYTES and self.per_block * self.mr >= FAR_ROWS
         self.column_panels = ceildiv(self.n, self.nr)
         self.batches = numel(product.batch)
+        k = product.k.symbol.name
+        # few rows are multiplied as they lie, where the kernel sees few of them: see few_rows.py
+        self.few = rows <= self.mr and not self.block_first and product.a.attr[1].coeff(k) is ONE and product.b.attr[1].coeff(k) is ONE
 
     def source(self) -> tuple[str, list[str], dict[str, Any]]:
         body = [*([] if self.block_first else [self._pack()]), self._multiply(), self._plan()]
@@ -150,6 +154,9 @@ class ProductPrinter:
         self.s.need("product.transpose", transpose_text(self.lanes))
         self.s.need("product.pack", _PACK)
         self.s.need("product.tile", _TILE.replace("RUN", str(RUN)))
+        if self.few:
+            self.s.need("fold")
+            self.s.need("product.few", few_rows_text())
 
     def _head(self, symbol_name: str, body: list[str]) -> list[str]:
         out = [f'extern "C" int {symbol_name}{SIGNATURE} {{']
@@ -236,7 +243,8 @@ class ProductPrinter:
                  "    for (i64 item = begin; item < end; ++item) {",
                  *self._place(),
                  *self._decode("batch", p.batch, "        "),
-                 "        if (held != strip) {",
+                 *([f"        const bool few = rows <= {FEW_ROWS};         // they are read as they lie"] if self.few else []),
+                 f"        if ({'!few && ' if self.few else ''}held != strip) {{",
                  "            held = strip;",
                  "            const int used = columns - first < NR ? (int)(columns - first) : NR;",
                  "            const float *column_at[NR];",
@@ -250,7 +258,8 @@ class ProductPrinter:
                     *self._pack_panel("packed + panel % PANELS * panel_size", "                "), "            }", "        }"]
                    if self.block_first else []),
                  "        for (i64 panel = block * PANELS; panel < last; ++panel) {",
-                 f"            tc::multiply(packed + ({'panel % PANELS' if self.block_first else 'batch * panels + panel'}) * panel_size, right, depth, tile);",
+                 *self._few_tile(address, stride),
+                 f"            {'else ' if self.few else ''}tc::multiply(packed + ({'panel % PANELS' if self.block_first else 'batch * panels + panel'}) * panel_size, right, depth, tile);",
                  "            const int used = rows - panel * MR < MR ? (int)(rows - panel * MR) : MR;",
                  "            for (int i = 0; i < used; i++) {"]
         if needs_row:
@@ -266,6 +275,13 @@ class ProductPrinter:
                   "                }", "            }", "        }", "    }", "    __builtin_free(allocated);",
                   *(["    __builtin_free(own);"] if self.block_first else []), "    return 0;", "}", ""]
         return "\n".join([*self._head(self.name, lines), *lines])
+
+    def _few_tile(self, address: str, stride: Any) -> list[str]:
+        if not self.few:
+            return []
+        row_address, _ = self._at(self.p.a, ())
+        tile = few_rows_tile(self._decode("row", self.p.rows, ""), row_address, f"{address} + j * ({self._c(stride)})", 4 if self.lanes == 16 else 2)
+        return ["            if (few) {", *(f"                {t}" for t in tile), "            }"]
 
     def _place(self) -> list[str]:
         """Which block of rows and which strip of columns an item is."""
@@ -287,6 +303,8 @@ class ProductPrinter:
         else:
             phases.insert(0, (packed, pack_ps))
         rows_ = [f"    out[{k}] = {self._c(e)};" for k, e in enumerate([scratch, *(e for phase in phases for e in phase)])]
+        if self.few:
+            rows_.append(f"    if ({self._c(self.m)} <= {FEW_ROWS}) out[1] = 0;         // nothing to pack")
         return "\n".join([f'extern "C" void {self.name}_plan(const i64 *size, i64 *out) {{', *used_sizes(self.k.sizes, rows_), *rows_, "}", ""])
 
 
