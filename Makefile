@@ -24,7 +24,7 @@ help:
 	@echo "make lab      open JupyterLab on the quick start"
 	@echo "make lint     ruff and mypy"
 	@echo "make optable  operators of torch's op_db against eager; rewrites the table in tests/ops"
-	@echo "make fuzz     both fuzzers for FUZZ_SECONDS=600 in all; what differs from eager is made smaller, in build/fuzz"
+	@echo "make fuzz     the three fuzzers for FUZZ_SECONDS=600 in all; what differs from eager is made smaller, in build/fuzz"
 	@echo "make cpython  CPython's own tests under the compiler, plain against forced through capture (MODULES=\"test_grammar ...\")"
 	@echo "make leak     10,000 times compile and drop (LEAK=...), each way: nothing stays"
 	@echo "make bench    the budgets, measured on this machine; results in tests/benchmarks/results"
@@ -82,13 +82,14 @@ test: setup browser
 	@status=0; $(MAKE) --no-print-directory lint || status=1; \
 	 $(PY) -m pytest $(PYTEST_ARGS) || status=1; exit $$status
 
+JOBS ?= 2
 optable: setup
-	$(PY) -m tests.ops.table
+	$(PY) -m tests.ops.table --jobs $(JOBS)
 
-# Programs and changes by turns: mostly capture alone, a tenth of the time through the whole compiler.
+# Programs and changes by turns, mostly capture alone; tensors through the whole compiler.
 FUZZ_SECONDS ?= 600
 fuzz: setup
-	@status=0; for part in "programs eager 45" "changes eager 45" "programs tcompile 5" "changes tcompile 5"; do set -- $$part; \
+	@status=0; for part in "programs eager 35" "changes eager 35" "tensors tcompile 20" "programs tcompile 5" "changes tcompile 5"; do set -- $$part; \
 	   $(PY) -m tests.fuzz.bulk $$1 --backend $$2 --seconds $$(($(FUZZ_SECONDS) * $$3 / 100)) || status=1; done; exit $$status
 
 cpython: setup

@@ -38,21 +38,25 @@ def make(what: str, seed: int) -> dict[str, Any]:
         choices = Rolled(seed)
         source, layout, grad = write(choices), choices.pick(LAYOUTS), choices.integer(0, 3) == 0
         return {"source": source, "layout": layout, "grad": grad, "calls": tuple(sorted(choices.random.sample(range(len(CALLS)), choices.pick((2, 2, 3)))))}
-    from .changes import CHANGES
     rolled = random.Random(seed)
+    if what == "tensors":
+        from .tensors import write as write_tensors
+        return {"source": write_tensors(rolled), "dynamic": rolled.choice((None, None, True)), "grad": rolled.random() < 0.25}
+    from .changes import CHANGES
     return {"changes": [rolled.randrange(len(CHANGES)) for _ in range(rolled.choice((1, 1, 2, 2, 3, 4, 6)))]}
 
 
 def run(what: str, scenario: dict[str, Any], backend: str) -> str:
     """Nothing, or in what way the scenario differs from eager."""
     from .checks import check_changes, check_program
+    from .tensors import check_tensors
 
     def hangs(*_: Any) -> None:
         raise Hangs(f"takes more than {HANGS} s")
     signal.signal(signal.SIGALRM, hangs)
     signal.alarm(HANGS)
     try:
-        (check_program if what == "programs" else check_changes)(**scenario, backend=backend)
+        {"programs": check_program, "changes": check_changes, "tensors": check_tensors}[what](**scenario, backend=backend)
     except AssertionError as e:
         return "differs: " + str(e)
     except (Exception, Hangs) as e:
@@ -77,7 +81,7 @@ def names_are_bound(source: str) -> bool:
     except SyntaxError:
         return False
     from .programs import namespace
-    read, bound = set(), set(dir(builtins)) | set(namespace()) | {"undefined_name"}
+    read, bound = set(), set(dir(builtins)) | set(namespace()) | {"F", "undefined_name"}
     for node in ast.walk(tree):
         if isinstance(node, ast.Name):
             (read if isinstance(node.ctx, ast.Load) else bound).add(node.id)
@@ -98,19 +102,20 @@ def smaller(what: str, scenario: dict[str, Any], backend: str, found: str, secon
     """A scenario that still differs in the same way and from which nothing can be left out."""
     until = time.monotonic() + seconds
     wanted = kind_of(found)
-    key = "source" if what == "programs" else "changes"
-    parts = scenario[key].split("\n") if what == "programs" else list(scenario[key])
+    is_source = what != "changes"
+    key = "source" if is_source else "changes"
+    parts = scenario[key].split("\n") if is_source else list(scenario[key])
     lowest = 0
-    if what == "programs":
+    if is_source:
         lowest = next(k for k, line in enumerate(parts) if line.startswith("def f(")) + 1
 
     def joined(chosen: list) -> Any:
-        return "\n".join(chosen) if what == "programs" else chosen
+        return "\n".join(chosen) if is_source else chosen
 
     def fails(chosen: list) -> bool:
         if time.monotonic() > until:
             return False
-        if what == "programs" and not names_are_bound(joined(chosen)):
+        if is_source and not names_are_bound(joined(chosen)):
             return False
         return kind_of(run(what, {**scenario, key: joined(chosen)}, backend)) == wanted
 
@@ -119,22 +124,23 @@ def smaller(what: str, scenario: dict[str, Any], backend: str, found: str, secon
         at = lowest
         while at < len(parts):
             rest = parts[:at] + parts[at + size:]
-            if (rest if what == "programs" else len(rest) < len(parts)) and fails(rest):
+            if (rest if is_source else len(rest) < len(parts)) and fails(rest):
                 parts = rest
             else:
                 at += 1
         size //= 2
     small = {**scenario, key: joined(parts)}
-    for k, v in {"layout": "apart", "grad": False}.items():
+    for k, v in {"layout": "apart", "grad": False, "dynamic": None}.items():
         if k in small and run(what, {**small, k: v}, backend):
             small[k] = v
     return small
 
 
 def write_down(out: pathlib.Path, what: str, seed: int, small: dict[str, Any], found: str, backend: str) -> None:
-    if what == "programs":
+    if "source" in small:
         source = small["source"]
-        text = f"# seed {seed}, backend {backend}, layout {small['layout']}, grad {small['grad']}\n# " + "\n# ".join(found.split("\ndef f(")[0].split("\n")[:12]) + "\n" + source
+        how = ", ".join(f"{k} {v}" for k, v in small.items() if k in ("layout", "grad", "dynamic"))
+        text = f"# seed {seed}, backend {backend}, {how}\n# " + "\n# ".join(found.split("\ndef f(")[0].split("\n")[:12]) + "\n" + source
     else:
         from .changes import CHANGES
         text = f"# seed {seed}, backend {backend}\n# {small['changes']} {[CHANGES[i].__name__ for i in small['changes']]}\n# " + "\n# ".join(found.split("\n")[:12]) + "\n"
@@ -143,7 +149,7 @@ def write_down(out: pathlib.Path, what: str, seed: int, small: dict[str, Any], f
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz.bulk", description=__doc__)
-    parser.add_argument("what", choices=("programs", "changes"))
+    parser.add_argument("what", choices=("programs", "changes", "tensors"))
     parser.add_argument("--backend", default="eager", help="eager: capture alone; tcompile: the whole compiler")
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--count", type=int, default=1_000_000)

@@ -1,0 +1,203 @@
+"""Fuzzer 3: straight programs of tensor operators, for what is behind capture: shapes, layouts, lowering, fusion, generated code.
+
+`write(rolled)` gives the source of `inputs()` and `f(...)`. The writer runs every line in eager as it goes and keeps those that work, so that any text may
+be proposed: each of PROPOSALS gives one expression for the operand at hand. `check_tensors` compares compiled with eager: values, dtypes, strides that can
+be seen, gradients, and where eager fails, that compiled fails as well.
+"""
+from __future__ import annotations
+
+import linecache
+import random
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+import tcompile
+
+__all__ = ["check_tensors", "write", "namespace"]
+
+Proposal = Callable[[random.Random, str, torch.Tensor, str], str]
+SIZES = (1, 2, 3, 4, 5, 7, 8, 10, 16, 17, 33)
+DTYPES = ("float32",) * 6 + ("float64", "bfloat16", "float16", "int64", "int32", "uint8", "bool")
+MOST_ELEMENTS = 20_000
+
+
+def namespace() -> dict[str, Any]:
+    return {"torch": torch, "F": F}
+
+
+# ---- what a line may be: r rolls, n names the operand, v is its value, m names another operand, d is a dimension of v
+def _dim(r: random.Random, v: torch.Tensor) -> int:
+    return r.randrange(-v.ndim, v.ndim) if v.ndim else 0
+
+
+def _pointwise(r: random.Random, n: str, v: torch.Tensor, m: str) -> str:
+    return r.choice((f"{n} + {m}", f"{n} * {m}", f"{n} - {m}", f"{n} / ({m} + 3)", f"torch.maximum({n}, {m})", f"torch.where({n} > {m}, {n}, {m})",
+                     f"{n} * {r.choice((2, 0.5, -1))} + 1", f"torch.minimum({n}, {m}).clamp(-1, 1)", f"{n} == {m}", f"torch.lerp({n}, {m}, 0.25)",
+                     f"torch.addcmul({n}, {m}, {n})", f"{n}.masked_fill({n} > 0.3, 0.25)", f"F.gelu({n}) * {m}", f"torch.atan2({n}, {m})"))
+
+
+def _unary(r: random.Random, n: str, v: torch.Tensor, m: str) -> str:
+    return n + r.choice((".sin()", ".cos()", ".tanh()", ".sigmoid()", ".exp()", ".abs()", ".neg()", ".relu()", ".sign()", ".square()", ".erf()", ".log1p()",
+                         ".floor()", ".isnan()", ".reciprocal()", ".logical_not()", ".sqrt()", ".expm1()", ".round()", ".frac()", ".bitwise_not()"))
+
+
+def _cast(r: random.Random, n: str, v: torch.Tensor, m: str) -> str:
+    return f"{n}.{r.choice(('float', 'double', 'bfloat16', 'half', 'long', 'int', 'bool', 'float', 'contiguous', 'clone', 'detach'))}()"
+
+
+def _reduce(r: random.Random, n: str, v: torch.Tensor, m: str) -> str:
+    d = r.choice((f"{_dim(r, v)}", f"({', '.join(map(str, r.sample(range(v.ndim), r.randint(1, v.ndim))))},)")) if v.ndim else "0"
+    one, keep = _dim(r, v), r.choice(("", ", keepdim=True"))
+    return r.choice((f"{n}.sum({d}{keep})", f"{n}.amax({d}{keep})", f"{n}.amin({d}{keep})", f"{n}.float().mean({d}{keep})", f"{n}.sum()", f"{n}.mean()",
+                     f"{n}.float().var({d}, unbiased=False{keep})", f"{n}.argmax({one}{keep})", f"{n}.argmin({one})", f"{n}.prod({one}{keep})",
+                     f"{n}.any({one}{keep})", f"{n}.all({one})", f"{n}.max({one})[0]", f"{n}.float().logsumexp({d}{keep})",
+                     f"{n}.float().norm(dim={d}{keep})", f"{n}.count_nonzero({one})", f"torch.std_mean({n}.float(), {one})[1]", f"{n}.sum({d}, dtype=torch.float64)"))
+
+
+def _normalise(r: random.Random, n: str, v: torch.Tensor, m: str) -> str:
+    d = _dim(r, v)
+    last = v.shape[-1] if v.ndim else 1
+    return r.choice((f"F.softmax({n}.float(), {d})", f"F.log_softmax({n}.float(), {d})", f"F.layer_norm({n}.float(), ({last},))", f"{n}.cumsum({d})",
+                     f"F.normalize({n}.float(), dim={d})", f"{n} - {n}.amax({d}, keepdim=True)", f"{n}.float() / {n}.float().exp().sum({d}, keepdim=True)",
+                     f"F.rms_norm({n}.float(), ({last},))", f"{n}.cummax({d})[0]", f"{n}.float().cumprod({d})", f"{n}.diff(dim={d})", f"{n}.sort({d})[0]"))
+
+
+def _view(r: random.Random, n: str, v: torch.Tensor, m: str) -> str:
+    d, e, size = _dim(r, v), _dim(r, v), v.shape[_dim(r, v)] if v.ndim else 1
+    a = r.randint(0, max(size - 1, 0))
+    b = r.randint(a, size)
+    order = ", ".join(map(str, r.sample(range(v.ndim), v.ndim)))
+    cut = ", ".join([":"] * (d % max(v.ndim, 1)) + [r.choice((f"{a}:{b}", f"{a}::{r.randint(1, 3)}", f"{a}:", f":-{a}"))])
+    half = v.shape[d] // 2 if v.ndim and v.shape[d] % 2 == 0 else 1
+    return r.choice((f"{n}[{cut}]", f"{n}[{cut}]", f"{n}.select({d}, {a})", f"{n}.transpose({d}, {e})", f"{n}.permute({order})", f"{n}.flatten()", f"{n}.view(-1)",
+                     f"{n}.reshape({v.shape[0] if v.ndim else 1}, -1)", f"{n}.unsqueeze({d})", f"{n}.squeeze({d})", f"{n}[None]", f"{n}.narrow({d}, {a}, {b - a})",
+                     f"{n}.expand(2, *{tuple(v.shape)})", f"{n}.unflatten({d}, (2, {half}))", f"{n}.unfold({d}, {min(2, size)}, 1)", f"{n}.diagonal(0, -2, -1)",
+                     f"{n}.unbind({d})[{a}]", f"{n}.chunk(2, {d})[0]", f"{n}.mT.contiguous()", f"{n}.movedim({d}, {e})", f"{n}.flatten({min(d, e)}, {max(d, e)})"))
+
+
+def _move(r: random.Random, n: str, v: torch.Tensor, m: str) -> str:
+    d, size = _dim(r, v), max(v.shape[_dim(r, v)] if v.ndim else 1, 1)
+    rows = [r.randrange(size) for _ in range(r.randint(1, 4))]
+    return r.choice((f"torch.cat([{n}, {n}], {d})", f"torch.cat([{n}, {m}], {d})", f"torch.cat([{n}, {n} * 2, {n}], {d})", f"torch.stack([{n}, {m}], {d})",
+                     f"{n}.flip({d})", f"{n}.roll({r.randint(-5, 5)}, {d})", f"{n}.repeat_interleave(2, {d})", f"{n}.repeat(2, *{(1,) * v.ndim})", f"{n}.tril({r.randint(-1, 1)})",
+                     f"{n}.triu()", f"F.pad({n}.float(), ({r.randint(-1, 2)}, {r.randint(0, 2)}), value=0.5)", f"F.pad({n}.float()[None], (1, 1), mode='reflect')",
+                     f"{n}.index_select({d}, torch.tensor({rows}))", f"{n}[torch.tensor({rows})]", f"{n}.gather({d}, {n}.long().abs() % {size})",
+                     f"torch.take_along_dim({n}, {n}.argmax({d}, keepdim=True), {d})", f"{n}[..., torch.tensor({rows})]", f"{n}.rot90()",
+                     f"torch.zeros_like({n}).scatter({d}, {n}.argsort({d}), {n})", f"torch.zeros_like({n}).scatter_add({d}, {n}.long().abs() % {size}, {n})",
+                     f"torch.zeros({size}).index_add(0, torch.arange({n}.numel()) % {size}, {n}.float().flatten())", f"torch.arange(50)[{n}.long().abs() % 40]",
+                     f"F.embedding({n}.long().abs() % 5, torch.arange(15.0).view(5, 3))", f"F.one_hot({n}.argmax(-1), {v.shape[-1] if v.ndim else 1})"))
+
+
+def _products(r: random.Random, n: str, v: torch.Tensor, m: str) -> str:
+    return r.choice((f"{n}.float() @ {n}.float().mT", f"{n}.float() @ {m}.float()", f"torch.einsum('...i,...j->...ij', {n}.float(), {n}.float())", f"F.linear({n}.float(), {m}.float())",
+                     f"{n} // 3", f"{n} % 3", f"{n} << 1", f"{n} ^ {n} // 2", f"torch.outer({n}.flatten()[:7], {m}.flatten()[:5])", f"torch.cdist({n}.float()[None], {n}.float()[None])"))
+
+
+def _write_in_place(r: random.Random, n: str, v: torch.Tensor, m: str) -> str:
+    d, size = _dim(r, v), max(v.shape[_dim(r, v)] if v.ndim else 1, 1)
+    return f"{n}.clone()" + r.choice((".mul_(2)", f".copy_({m})", f".index_fill_({d}, torch.tensor([{r.randrange(size)}]), 3)", f".add_({m})", ".fill_diagonal_(1)",
+                                      ".zero_()", f".masked_fill_({n} > 0, 1)", f".index_copy_(0, torch.tensor([0]), {n}[:1])", ".clamp_(min=0.1)", f".transpose_({d}, 0)"))
+
+
+PROPOSALS: tuple[Proposal, ...] = (_pointwise, _pointwise, _unary, _cast, _reduce, _reduce, _normalise, _view, _view, _view, _move, _move, _products, _write_in_place)
+
+
+# ---- programs
+def _input(r: random.Random, base: list[int]) -> str:
+    shape = [1 if r.random() < 0.15 else 0 if r.random() < 0.02 else s for s in base]
+    shape = shape[r.randrange(len(shape)):] if shape and r.random() < 0.3 else shape
+    dtype = r.choice(DTYPES)
+    if dtype == "bool":
+        text = f"torch.rand({shape}) > 0.5"
+    elif dtype.startswith(("float", "bfloat")):
+        text = f"torch.randn({shape}).to(torch.{dtype})"
+    else:
+        text = f"torch.randint({0 if dtype == 'uint8' else -5}, 6, {shape}).to(torch.{dtype})"
+    layout = r.random()
+    if layout < 0.15 and len(shape) > 1:
+        return f"({text}).mT.contiguous().mT"
+    return f"torch.cat([{text}] * 2, -1)[..., ::2]" if layout < 0.25 and shape else text
+
+
+def write(r: random.Random) -> str:
+    """A program that eager runs: `def inputs()` and `def f(...)`."""
+    base = [r.choice(SIZES) for _ in range(r.randint(0, 4))]
+    texts = [_input(r, base) for _ in range(r.randint(1, 3))]
+    seed = r.randrange(1000)
+    head = f"def inputs():\n    torch.manual_seed({seed})\n    return [{', '.join(texts)}]\n\n\n"
+    space = namespace()
+    exec(head, space)
+    known: dict[str, torch.Tensor] = {f"x{k}": t for k, t in enumerate(space["inputs"]())}
+    lines: list[str] = []
+    for _ in range(r.randint(6, 40)):
+        n = r.choice(list(known)[-4:] if r.random() < 0.75 else list(known))
+        text = r.choice(PROPOSALS)(r, n, known[n], r.choice(list(known)))
+        try:
+            value = eval(text, space, dict(known))
+        except (RuntimeError, IndexError, ValueError, TypeError, AttributeError, NotImplementedError):
+            continue                                          # eager does not take it: another line
+        if isinstance(value, torch.Tensor) and value.numel() <= MOST_ELEMENTS:
+            known[f"v{len(lines)}"] = value
+            lines.append(f"    v{len(lines)} = {text}")
+    results = sorted({list(known)[-1], *(r.choice(list(known)) for _ in range(r.randint(0, 2)))})
+    return f"{head}def f({', '.join(f'x{k}' for k in range(len(texts)))}):\n" + "\n".join([*lines, f"    return ({', '.join(results)},)", ""])
+
+
+# ---- the oracle
+def _unit(source: str, values: list[torch.Tensor]) -> float:
+    """The rounding unit of the coarsest floating-point type in play."""
+    types = {v.dtype for v in values if v.is_floating_point()} | {torch.bfloat16 for w in ("bfloat16",) if w in source}
+    types |= {torch.float16 for w in ("half()", "float16") if w in source}
+    return max([torch.finfo(t).eps for t in types] + [torch.finfo(torch.float32).eps])
+
+
+def _differs(a: torch.Tensor, b: torch.Tensor, unit: float) -> str:
+    if (a.shape, a.dtype) != (b.shape, b.dtype):
+        return f"eager gives {a.dtype} {tuple(a.shape)}, compiled {b.dtype} {tuple(b.shape)}"
+    if a.numel() and any(x != y for n, x, y in zip(a.shape, a.stride(), b.stride()) if n > 1):
+        return f"eager's strides are {a.stride()}, compiled's {b.stride()} (shape {tuple(a.shape)})"
+    if not a.dtype.is_floating_point:
+        wrong = a != b
+        return f"{int(wrong.sum())} of {a.numel()} differ: {a[wrong][:3].tolist()}, compiled {b[wrong][:3].tolist()}" if wrong.any() else ""
+    x, y = a.detach().double(), b.detach().double()
+    finite = x[x.isfinite()].abs()
+    scale = float(finite.max()) if finite.numel() else 1.0
+    tolerance = max(2e-3, 16 * unit)
+    right = torch.isclose(x, y, rtol=tolerance, atol=tolerance * 0.1 * max(1.0, scale), equal_nan=True)
+    return "" if right.all() else f"{int((~right).sum())} of {a.numel()} differ: {x[~right][:3].tolist()}, compiled {y[~right][:3].tolist()}"
+
+
+def _observe(f: Callable, inputs: list[torch.Tensor], grad: bool) -> list[torch.Tensor] | Exception:
+    if grad:
+        inputs = [t.detach().requires_grad_() if t.dtype in (torch.float32, torch.float64) else t for t in inputs]
+    try:
+        results = list(f(*inputs))
+        if grad:
+            roots = [t for t in inputs if t.requires_grad]
+            total = sum((t.double().clamp(-9, 9).sum() for t in results if t.requires_grad), torch.zeros((), dtype=torch.float64))
+            if total.requires_grad:
+                results += [g for g in torch.autograd.grad(total, roots, allow_unused=True) if g is not None]
+        return results
+    except Exception as e:                                    # noqa: BLE001 -- what it is, is compared
+        return e
+
+
+def check_tensors(source: str, backend: str = "tcompile", dynamic: bool | None = None, grad: bool = False) -> None:
+    """One call eager and compiled. Raises AssertionError with the program and what differs."""
+    space = namespace()
+    name = f"<tensors {abs(hash(source))}>"
+    linecache.cache[name] = (len(source), None, source.splitlines(True), name)
+    exec(compile(source, name, "exec"), space)
+    want = _observe(space["f"], space["inputs"](), grad)
+    got = _observe(tcompile.compile(space["f"], backend=backend, dynamic=dynamic), space["inputs"](), grad)
+    if isinstance(want, Exception) or isinstance(got, Exception):
+        assert type(want) is type(got), f"eager gives {want!r:.200}, compiled {got!r:.500}\n{source}"
+        return
+    assert len(want) == len(got), f"eager gives {len(want)} tensors, compiled {len(got)}\n{source}"
+    unit = _unit(source, want)
+    for k, (a, b) in enumerate(zip(want, got)):
+        found = _differs(a, b, unit)
+        assert not found, f"tensor {k}: {found}\n{source}"
