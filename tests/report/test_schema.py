@@ -12,7 +12,7 @@ from make_sample import sample
 from tcompile.compiler.report.json import _SKIP
 from tcompile.compiler.report import MIME, CompileReport
 from tcompile.compiler.report import schema as s
-from tcompile.compiler.report.json import _SKIP, pack, unpack
+from tcompile.compiler.report.json import pack, unpack
 from tcompile.compiler.report.payload import encode, expand
 
 HERE = os.path.dirname(os.path.abspath(__file__))
