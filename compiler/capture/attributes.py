@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import enum
 import functools
+import sys
 import threading
 import types
 import weakref
@@ -63,7 +64,10 @@ def get_attribute(m: Machine, obj: Any, name: str) -> Any:
     t = type(obj)
     if t is TraceTensor:
         return tensor_calls.get_attribute(m, obj, name)
-    if t in ATOMS or t is InlineGenerator or isinstance(obj, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+    if isinstance(obj, (torch.SymInt, torch.SymFloat, torch.SymBool)) and name != "node":
+        from .operators import specialize
+        obj = specialize(obj)                            # methods of numbers ask for the number itself
+    if t in ATOMS or t is InlineGenerator or type(obj) in ATOMS:
         return m.native(getattr, obj, name)
     if isinstance(obj, types.ModuleType):
         return _module_attribute(m, obj, name)
@@ -162,6 +166,8 @@ def _class_attribute(m: Machine, cls: type, name: str) -> Any:
         return fn if made or not isinstance(fn, types.FunctionType) else _guarded_function(m, cls, name, fn)
     if isinstance(raw, classmethod):
         fn = raw.__func__
+        if isinstance(fn, property):                     # up to Python 3.12 a classmethod of a property is a property of the class
+            return _property_of_class(m, cls, name, fn)
         if isinstance(fn, types.FunctionType) and not made:
             _guarded_function(m, cls, name, fn, S.attr(S.attr(world.anchor(cls), name), "__func__"))
         return types.MethodType(fn, cls)
@@ -364,6 +370,14 @@ def _missing(m: Machine, obj: Any, t: type, name: str) -> AttributeError:
     if source is not None and (m.world.pending.get(id(obj)) or {}).get(name) is not MISSING:
         _guard_absent(m, obj, t, source, name)
     return AttributeError(f"'{t.__name__}' object has no attribute '{name}'", name=name, obj=None)
+
+
+def _property_of_class(m: Machine, cls: type, name: str, raw: property) -> Any:
+    if sys.version_info >= (3, 13) or not isinstance(raw.fget, types.FunctionType):
+        raise Break("unsupported", "a classmethod of something else than a function is used")
+    if not is_trusted_module(raw.fget.__module__ or ""):
+        m.world.anchor(raw.fget)
+    return m.call(raw.fget, [cls])
 
 
 def _call_property(m: Machine, obj: Any, t: type, name: str, raw: property) -> Any:

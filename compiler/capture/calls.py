@@ -72,6 +72,8 @@ def call(m: Machine, fn: Any, args: list, kwargs: dict) -> Any:
         return modules.call_module(m, fn, args, kwargs)
     if isinstance(fn, _OPS):
         return tensor_calls.call_function(m, fn, args, kwargs)
+    if isinstance(fn, torch._ops.HigherOrderOperator):
+        return call_higher_order(m, fn, args, kwargs)
     if t is _LRU:
         return _call_cached(m, fn, args, kwargs)
     if t is weakref.ReferenceType:
@@ -97,6 +99,14 @@ def call(m: Machine, fn: Any, args: list, kwargs: dict) -> Any:
     if method is not MISSING and isinstance(method, torch.nn.Module):
         return call(m, method, args, kwargs)
     return builtin_calls.call_native(m, fn, None, args, kwargs)
+
+
+def call_higher_order(m: Machine, fn: Any, args: list, kwargs: dict) -> Any:
+    """An operator of torch whose operands are functions, called as an object: torch.ops.higher_order.cond."""
+    handler = builtin_calls.PYTHON_FUNCTIONS.get(("torch.ops.higher_order", fn.name()))
+    if handler is None:
+        raise Break("higher_order", f"torch.ops.higher_order.{fn.name()} is called")
+    return builtin_calls.run_handler(handler, m, args, kwargs)
 
 
 def _call_original(m: Machine, fn: Any, original: Any, args: list, kwargs: dict) -> Any:
@@ -179,7 +189,7 @@ def _call_function(m: Machine, fn: types.FunctionType, args: list, kwargs: dict)
         return named
     replaced = builtin_calls.PYTHON_FUNCTIONS.get((module, fn.__qualname__))
     if replaced is not None:
-        return replaced(m, fn, *args, **kwargs) if replaced in builtin_calls.TAKES_FUNCTION else replaced(m, *args, **kwargs)
+        return builtin_calls.run_handler(replaced, m, [fn, *args] if replaced in builtin_calls.TAKES_FUNCTION else args, kwargs)
     if fn.__code__.co_filename == _TRANSFORMS and (transformed := jacobian_wrapper(m, fn)) is not None:
         return call_object(m, transformed, args, kwargs)
     if fn.__dict__ and (result := marked_call(m, fn, args, kwargs)) is not NotImplemented:

@@ -51,8 +51,14 @@ def _give(m: Machine, call: Any, inputs: list, body: Body) -> Any:
     return template.fill(record_call(m, call, inputs, body.lifted))
 
 
+# --- operators that call their function and do nothing else that capture needs to know
+@python_function(("torch.ops.higher_order", "wrap"))
+def wrap_(m: Machine, fn: Any, *args: Any, **kwargs: Any) -> Any:
+    return m.call(fn, list(args), kwargs)
+
+
 # --- torch.cond
-@python_function(("torch._higher_order_ops.cond", "cond"), ("torch", "cond"))
+@python_function(("torch._higher_order_ops.cond", "cond"), ("torch", "cond"), ("torch.ops.higher_order", "cond"))
 def cond_(m: Machine, pred: Any, true_fn: Any, false_fn: Any, operands: Any = ()) -> Any:
     args = list(m.iterate(operands))
     if not isinstance(pred, TraceTensor):
@@ -128,6 +134,15 @@ def _check_alike(a: Any, b: Any) -> None:
 
 
 # --- loops
+@python_function(("torch.ops.higher_order", "while_loop"))
+def while_loop_operator(m: Machine, cond_fn: Any, body_fn: Any, carried: Any, more: Any = ()) -> Any:
+    """The operator itself, whose functions also get what they use of their surroundings."""
+    more = list(m.iterate(more))
+    if not more:
+        return while_loop_(m, cond_fn, body_fn, carried)
+    raise Break("higher_order", "torch.ops.higher_order.while_loop with further inputs", "call torch.while_loop")
+
+
 @python_function(("torch._higher_order_ops.while_loop", "while_loop"))
 def while_loop_(m: Machine, cond_fn: Any, body_fn: Any, carried_inputs: Any, **kwargs: Any) -> Any:
     carried = m.deep_plain(carried_inputs)
@@ -227,10 +242,10 @@ def _is_pair(result: Any) -> None:
 
 
 @python_function(("torch._higher_order_ops.map", "map"))
-def map_(m: Machine, f: Any, xs: Any, *args: Any) -> Any:
+def map_(m: Machine, f: Any, xs: Any, *args: Any, **kwargs: Any) -> Any:
     xs_t, sequences = _tensors_only(m.deep_plain(xs), "map")
     pure = Purity(m, "the body of map", f, args)
-    result, out = _scan(m, "map", lambda c, x: m.call(f, [xs_t.fill(x), *args]), [], sequences, False, lambda r: None)
+    result, out = _scan(m, "map", lambda c, x: m.call(f, [xs_t.fill(x), *args], kwargs), [], sequences, False, lambda r: None)
     pure.check()
     return _tensors_only(result, "map")[0].fill(out)
 

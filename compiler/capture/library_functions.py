@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Callable
 import torch
 
 from ..guards import source as S
-from . import tensor_calls
 from .builtin_calls import PYTHON_FUNCTIONS, python_function
 from .calls import interpret
 from .classes import made_inside
@@ -27,29 +26,12 @@ if TYPE_CHECKING:
 __all__: list[str] = []
 
 
-@python_function(("torch._higher_order_ops.cond", "cond"), ("torch", "cond"))
-def cond_(m: Machine, pred: Any, true_fn: Any, false_fn: Any, operands: Any = ()) -> Any:
-    """torch.cond: both branches are captured, and each result chosen by torch.where. Branches with effects break."""
-    args = list(m.iterate(operands))
-    if not isinstance(pred, TraceTensor):
-        return m.call(true_fn if m.truth(pred) else false_fn, args)
-    before = (len(m.effects.entries), len(m.graph.written))
-    results = [m.call(fn, args) for fn in (true_fn, false_fn)]
-    if (len(m.effects.entries), len(m.graph.written)) != before:
-        raise Break("higher_order", "a branch of torch.cond has side effects", "let the branches only return values")
-    return _choose(m, tensor_calls.call_method(m, pred, "reshape", [()], {}), *results)
-
-
-def _choose(m: Machine, pred: Any, a: Any, b: Any) -> Any:
-    if isinstance(a, TraceTensor) and isinstance(b, TraceTensor) and a.shape == b.shape and a.dtype == b.dtype:
-        if a.requires_grad or b.requires_grad:
-            raise Break("higher_order", "torch.cond is applied to tensors that need a gradient", "use torch.where")
-        return tensor_calls.call_function(m, torch.where, [pred, a, b], {})
-    if type(a) is type(b) and isinstance(a, (tuple, list)) and len(a) == len(b):
-        return type(a)(_choose(m, pred, x, y) for x, y in zip(a, b))
-    if isinstance(a, dict) and isinstance(b, dict) and list(a) == list(b):
-        return {k: _choose(m, pred, a[k], b[k]) for k in a}
-    raise Break("higher_order", "the branches of torch.cond return different things", "return tensors of one shape and dtype from both")
+@python_function(("torch._ops", "_OpNamespace.__getattr__"), ("torch._ops", "_Ops.__getattr__"), ("torch._ops", "OpOverloadPacket.__getattr__"))
+def operator_of(m: Machine, owner: Any, name: str) -> Any:
+    """torch.ops.aten.add.Tensor: looked up and kept by torch, and fixed from then on."""
+    value = m.native(getattr, owner, name)
+    m.world.anchor(value)
+    return value
 
 
 @python_function(("inspect", "signature"))

@@ -19,6 +19,7 @@ from . import tensor_calls
 from .arrays import Array, array_class, array_dtype, holds_array, make_array
 from .numpy_samples import try_beside
 from .builtin_calls import PYTHON_FUNCTIONS
+from .calls import call_python
 from .signals import Break, Raised
 from .world import ATOMS, constant_only
 
@@ -96,6 +97,8 @@ def call_numpy(m: Machine, fn: Any, args: list, kwargs: dict) -> Any:
             raise Break("numpy", "numpy is given a tensor", "write tensor.numpy()")
         args[0] = from_tensor(m, args[0])                        # its __array__; other functions give tensors back, or ask for methods
     name = _names().get(id(fn), (None, ""))[1]
+    if isinstance(fn, types.FunctionType) and not name and not holds_array(args) and not holds_array(kwargs):
+        return call_python(m, fn, args, kwargs)                  # Python like any other: numpy.iinfo's properties
     shown = getattr(fn, "__name__", type(fn).__name__)
     if not holds_array(args) and not holds_array(kwargs):
         return _constant(m, fn, shown, args, kwargs)

@@ -201,6 +201,8 @@ def call_method(m: Machine, obj: TraceTensor, name: str, args: list, kwargs: dic
         m.world.rely_on_tensor(obj, name)
         if name == "is_inference" and id(obj) in m.world.reals:
             return m.world.reals[id(obj)].is_inference()
+    if "from" in kwargs:                                 # x.random_(**{"from": 1, "to": 5}): a word of Python's, which no text can name
+        args = [*args, kwargs.pop("from"), *([kwargs.pop("to")] if "to" in kwargs else [])]
     if name in _METADATA_METHODS or (name == "type" and not args and not kwargs):
         return _run(m, getattr(obj, name), args, kwargs)
     if name == "requires_grad_":
@@ -228,8 +230,8 @@ def get_attribute(m: Machine, t: TraceTensor, name: str) -> Any:
         return m.graph.record("call_function", getattr, (t, name), {}, result)
     if name == "__class__":
         return world.type_of(t)
-    if name == "data":
-        return call_method(m, t, "detach", [], {})
+    if name == "data":                                   # as detach(), but writes are not counted as changes of the tensor
+        return m.graph.record("call_function", getattr, (t, "data"), {}, m.native(t.detach))
     written = world.pending.get(id(t))
     if written is not None and name in written:
         return written[name]

@@ -1,0 +1,96 @@
+"""Programs of kinds that torch.compile captures whole: captured whole here, too, and right."""
+from __future__ import annotations
+
+import sys
+from enum import IntEnum
+
+import pytest
+import torch
+from torch._higher_order_ops.wrap import wrap
+
+import tcompile
+
+X = torch.arange(6.).reshape(2, 3) / 5
+
+
+def check(fn, *args, **options):
+    """Three calls with equal arguments, in one graph, with the results of eager."""
+    compiled = tcompile.compile(fn, fullgraph=True, backend=options.pop("backend", "eager"), **options)
+    for _ in range(2):
+        want, got = fn(*args), compiled(*args)
+        torch.testing.assert_close(got, want)
+
+
+def test_operators_that_wrap_a_function():
+    def fn(x, bias):
+        return wrap(lambda a: wrap(lambda b: b + bias, a) * 2, x), wrap(lambda a, *, scale: a * scale, x, scale=3.0)
+    check(fn, X, X + 1)
+
+
+def test_cond_as_an_object():
+    def fn(x):
+        return torch.ops.higher_order.cond(x.sum() > 0, lambda a: a + 1, lambda a: a - 1, (x,))
+    check(fn, X)
+    check(fn, -X)
+
+
+def test_operators_are_found_by_name_for_the_first_time():
+    with torch.library._scoped_library("tcompile_found", "FRAGMENT") as lib:
+        lib.define("twice(Tensor x) -> Tensor")
+        lib.impl("twice", lambda x: x * 2, "CompositeImplicitAutograd")
+        check(lambda x: torch.ops.tcompile_found.twice(x) + 1, X)
+
+
+def test_arguments_named_by_a_keyword_of_python():
+    bounds = {"from": -10, "to": 10}
+    compiled = tcompile.compile(lambda x, b: x.clone().random_(**b) * 0 + x, fullgraph=True, backend="eager")
+    torch.testing.assert_close(compiled(X, bounds), X)
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 13), reason="classmethods of properties are gone")
+def test_property_of_a_class():
+    class Column(IntEnum):
+        _X = 0
+        _Y = 1
+
+        @classmethod
+        @property
+        def pair(cls):
+            return slice(cls._X, cls._Y + 1)
+    check(lambda x: x[..., Column.pair] + Column._Y, X)
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_methods_of_floats_that_vary(dynamic):
+    def fn(x, scale):
+        return x * 2 if scale.is_integer() else x + len(scale.hex())
+    compiled = tcompile.compile(fn, fullgraph=True, backend="eager", dynamic=dynamic)
+    for scale in (2.0, 3.0, 4.5, 5.0, 4.5, 0.1):
+        torch.testing.assert_close(compiled(X, scale), fn(X, scale))
+
+
+def test_methods_of_ints_that_vary():
+    def fn(x, n):
+        return x * n.bit_length() + n.real
+    compiled = tcompile.compile(fn, fullgraph=True, backend="eager", dynamic=True)
+    for n in (2, 3, 4, 9):
+        torch.testing.assert_close(compiled(X, n), fn(X, n))
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "tcompile"])
+def test_writes_through_data_are_no_change_to_autograd(backend):
+    def fn(x):
+        out = x.sin()
+        x.data.mul_(2)
+        return out
+    grads = []
+    for f in (fn, tcompile.compile(fn, backend=backend)):
+        x = X.clone().requires_grad_()
+        f(x).sum().backward()
+        grads += [x.grad, x.detach()]
+    torch.testing.assert_close(grads[:2], grads[2:])
+
+
+def test_handlers_refuse_arguments_in_eagers_words():
+    with pytest.raises(TypeError):
+        tcompile.compile(lambda x: torch.cond(x.sum() > 0, lambda a: a, lambda a: a + 1, (x,), nonsense=1), backend="eager")(X)
