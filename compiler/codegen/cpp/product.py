@@ -39,10 +39,12 @@ FAR_ROWS = 256                # packing the strips again for each block of that 
 
 @dataclass
 class Product:
-    """`a`, `b`: the loads; `rows` run over a alone (one axis or several), `columns` over b alone; `batch` over both."""
+    """`a`, `b`: the loads; `rows` run over a alone (one axis or several), `columns` over b alone; `batch` over both, or over b alone where
+    one matrix multiplies several. The sum runs over `outer_k` (mostly none) and `k`."""
     a: Value
     b: Value
     acc: str
+    outer_k: tuple[Axis, ...]
     k: Axis
     rows: tuple[Axis, ...]
     columns: Axis
@@ -55,9 +57,9 @@ def find_product(kernel: Kernel, target: Target) -> Product | None:
     if not target.fma or target.width < 32 or kernel.checks or kernel.locals or len(kernel.stages) < 2:
         return None
     first, rest = kernel.stages[0], kernel.stages[1:]
-    if len(first.axes) != 1 or len(first.accs) != 1 or first.stores or any(s.axes or s.accs for s in rest):
+    if not first.axes or len(first.accs) != 1 or first.stores or any(s.axes or s.accs for s in rest):
         return None
-    acc, k = first.accs[0], first.axes[0]
+    acc, outer_k, k = first.accs[0], first.axes[:-1], first.axes[-1]
     v = acc.value
     if acc.op != "sum" or acc.dtype != torch.float32 or v.op != "mul" or v.dtype != torch.float32:
         return None
@@ -67,7 +69,7 @@ def find_product(kernel: Kernel, target: Target) -> Product | None:
     if not stores or any(s.mode != "set" for s in stores):
         return None
     a, b = v.args
-    if any(x.attr[1].coeff(k.symbol.name) in (None, ZERO) for x in (a, b)):
+    if any(x.attr[1].coeff(d.symbol.name) in (None, ZERO) for x in (a, b) for d in first.axes):
         return None
     of: dict[str, list[Axis]] = {"a": [], "b": [], "ab": []}
     for axis in kernel.outer:
@@ -75,17 +77,21 @@ def find_product(kernel: Kernel, target: Target) -> Product | None:
         if ca is None or cb is None or (ca is ZERO and cb is ZERO):
             return None
         of["b" if ca is ZERO else "a" if cb is ZERO else "ab"].append(axis)
+    for one, many in (("a", "b"), ("b", "a")):
+        if of[one] and len(of[many]) > 1 and _unit(stores, of[many][-1]) and not any(_unit(stores, x) for x in of[one]):
+            of["ab"] += of[many][:-1]                    # one matrix times several: each by itself, so that results are stored in whole vectors
+            of[many] = of[many][-1:]
     if len(of["b"]) != 1 or (of["a"] and _unit(stores, of["a"][-1]) and len(of["a"]) == 1 and not _unit(stores, of["b"][0])):
         a, b, of["a"], of["b"] = b, a, of["b"], of["a"]
     if len(of["b"]) != 1 or not of["a"]:
         return None
-    sizes = [_hint(x.size, kernel.hints) for x in (*kernel.outer, k)]
+    sizes = [_hint(x.size, kernel.hints) for x in (*kernel.outer, *first.axes)]
     work = 1
     for n in sizes:
         work *= n
     if work < LEAST_WORK:
         return None
-    return Product(a, b, acc.name, k, tuple(of["a"]), of["b"][0], tuple(of["ab"]), stores)
+    return Product(a, b, acc.name, tuple(outer_k), k, tuple(of["a"]), of["b"][0], tuple(of["ab"]), stores)
 
 
 def _unit(stores: list[Store], axis: Axis) -> bool:
@@ -120,7 +126,7 @@ class ProductPrinter:
         self.nr = self.vectors * self.lanes
         self.s = Support(target, self.lanes)
         self.scope = Scope(self.s)
-        self.m, self.n, self.depth = numel(product.rows), as_expr(product.columns.size), as_expr(product.k.size)
+        self.m, self.n, self.depth = numel(product.rows), as_expr(product.columns.size), numel((*product.outer_k, product.k))
         self.panels = ceildiv(self.m, self.mr)
         per = max(LEAST_BLOCK, BLOCK_BYTES // (4 * max(1, _hint(self.depth, kernel.hints))))
         self.per_block = max(1, -(-per // self.mr))                # panels of one item
@@ -129,9 +135,10 @@ class ProductPrinter:
         self.block_first = rows * _hint(self.depth, kernel.hints) * 4 > FAR_BYTES and self.per_block * self.mr >= FAR_ROWS
         self.column_panels = ceildiv(self.n, self.nr)
         self.batches = numel(product.batch)
+        self.one = bool(product.batch) and all(product.a.attr[1].coeff(x.symbol.name) is ZERO for x in product.batch)     # packed once for all
         k = product.k.symbol.name
         # few rows are multiplied as they lie, where the kernel sees few of them: see few_rows.py
-        self.few = rows <= self.mr and not self.block_first and product.a.attr[1].coeff(k) is ONE and product.b.attr[1].coeff(k) is ONE
+        self.few = rows <= self.mr and not self.block_first and not product.outer_k and product.a.attr[1].coeff(k) is ONE and product.b.attr[1].coeff(k) is ONE
 
     def source(self) -> tuple[str, list[str], dict[str, Any]]:
         body = [*([] if self.block_first else [self._pack()]), self._multiply(), self._plan()]
@@ -200,15 +207,25 @@ class ProductPrinter:
         unit = len(p.rows) == 1 and p.a.attr[1].coeff(p.rows[0].symbol.name) is ONE
         return [f"{ind}const i64 top = panel * MR;",
                 f"{ind}const int used = rows - top < MR ? (int)(rows - top) : MR;",
-                f"{ind}const float *row_at[MR];",
-                f"{ind}for (int i = 0; i < used; i++) {{", f"{ind}    const i64 row = top + i;", *self._decode("row", p.rows, ind + "    "),
-                f"{ind}    row_at[i] = {address};", f"{ind}}}",
-                f"{ind}tc::{'pack_across' if unit else 'pack'}<MR>(row_at, {step}, used, depth, {to});"]
+                *self._parts(["const float *row_at[MR];",
+                              "for (int i = 0; i < used; i++) {", "    const i64 row = top + i;", *self._decode("row", p.rows, "    "),
+                              f"    row_at[i] = {address};", "}",
+                              f"tc::{'pack_across' if unit else 'pack'}<MR>(row_at, {step}, used, {{run}}, {to}{{at}} * MR{{end}});"], ind)]
+
+    def _parts(self, lines: list[str], ind: str) -> list[str]:
+        """Packing for each part of the sum that is evenly spaced in memory: all of it, or one for each step of the outer axes of the sum."""
+        pack = lines[-1]
+        if not self.p.outer_k:
+            pack = pack.replace("{at} * MR{end}", "").replace("{at} * NR{end}", "").replace("{run}", "depth")
+            return [ind + x for x in (*lines[:-1], pack)]
+        pack = pack.replace("{at}", " + (part * run)").replace("{end}", "").replace("{run}", "run")
+        return [f"{ind}const i64 run = {self._c(self.p.k.size)}, parts = depth / run;", f"{ind}for (i64 part = 0; part < parts; ++part) {{",
+                *self._decode("part", self.p.outer_k, ind + "    "), *(f"{ind}    {x}" for x in (*lines[:-1], pack)), f"{ind}}}"]
 
     def _pack(self) -> str:
         lines = ["    for (i64 item = begin; item < end; ++item) {",
-                 "        const i64 panel = item % panels, batch = item / panels;",
-                 *self._decode("batch", self.p.batch, "        "),
+                 *(["        const i64 panel = item;"] if self.one else
+                   ["        const i64 panel = item % panels, batch = item / panels;", *self._decode("batch", self.p.batch, "        ")]),
                  *self._pack_panel("packed + item * panel_size", "        "), "    }", "    return 0;", "}", ""]
         return "\n".join([*self._head(f"{self.name}_pack", lines), *lines])
 
@@ -231,6 +248,8 @@ class ProductPrinter:
         for st in p.stores:
             body += [text for _, text in values.store(st.buffer, st.index, st.value, st.mode, True)]
         needs_row = any(a.symbol.name in text for a in p.rows for text in (*body, *values.lines.get(LEVEL_LOOP, [])))
+        block = "block" if self.one else "batch * blocks + block"
+        panel = "panel % PANELS" if self.block_first else "panel" if self.one else "batch * panels + panel"
         lines = [*(f"    {t}" for t in values.lines.get(LEVEL_TOP, [])),
                  f"    const i64 blocks = {self._c(self.blocks)}, column_panels = {self._c(self.column_panels)};",
                  "    float *const allocated = (float *)__builtin_malloc((depth + 1) * NR * 4 + 64);",
@@ -247,19 +266,19 @@ class ProductPrinter:
                  f"        if ({'!few && ' if self.few else ''}held != strip) {{",
                  "            held = strip;",
                  "            const int used = columns - first < NR ? (int)(columns - first) : NR;",
-                 "            const float *column_at[NR];",
-                 f"            for (int j = 0; j < used; j++) column_at[j] = {address} + (first + j) * ({self._c(stride)});",
-                 f"            tc::{'pack_across' if unit else 'pack'}<NR>(column_at, {step}, used, depth, right);",
+                 *self._parts(["const float *column_at[NR];",
+                               f"for (int j = 0; j < used; j++) column_at[j] = {address} + (first + j) * ({self._c(stride)});",
+                               f"tc::{'pack_across' if unit else 'pack'}<NR>(column_at, {step}, used, {{run}}, right{{at}} * NR{{end}});"], " " * 12),
                  "        }",
                  *(f"        {t}" for t in values.lines.get(LEVEL_ITEM, [])),
                  "        const i64 last = (block + 1) * PANELS < panels ? (block + 1) * PANELS : panels;",
-                 *(["        if (held_rows != batch * blocks + block) {", "            held_rows = batch * blocks + block;",
+                 *([f"        if (held_rows != {block}) {{", f"            held_rows = {block};",
                     "            for (i64 panel = block * PANELS; panel < last; ++panel) {",
                     *self._pack_panel("packed + panel % PANELS * panel_size", "                "), "            }", "        }"]
                    if self.block_first else []),
                  "        for (i64 panel = block * PANELS; panel < last; ++panel) {",
                  *self._few_tile(address, stride),
-                 f"            {'else ' if self.few else ''}tc::multiply(packed + ({'panel % PANELS' if self.block_first else 'batch * panels + panel'}) * panel_size, right, depth, tile);",
+                 f"            {'else ' if self.few else ''}tc::multiply(packed + ({panel}) * panel_size, right, depth, tile);",
                  "            const int used = rows - panel * MR < MR ? (int)(rows - panel * MR) : MR;",
                  "            for (int i = 0; i < used; i++) {"]
         if needs_row:
@@ -292,7 +311,7 @@ class ProductPrinter:
                 "        const i64 strip = batch * column_panels + item % column_panels, first = item % column_panels * NR;"]
 
     def _plan(self) -> str:
-        packed = self.batches * self.panels
+        packed = self.panels if self.one else self.batches * self.panels
         scratch = packed * (self.depth * self.mr + 2 * self.lanes) * 4 + 64
         pack_ps = self.depth * (self.mr * 250)
         rows = minimum(self.panels, integer(self.per_block)) * self.mr

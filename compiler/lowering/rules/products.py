@@ -26,10 +26,11 @@ def generated(lo: Lowering, node: Any, refs: Sequence[Ref]) -> bool:
     a, b = refs[-2:]
     if any(r.dtype != torch.float32 for r in refs):
         return False
-    return _worth_it(lo, lo.meta(node), (a.shape[-2], a.shape[-1], b.shape[-1]), same(a.shape[-1], b.shape[-2]))
+    return worth_it(lo, lo.meta(node), (a.shape[-2], a.shape[-1], b.shape[-1]), same(a.shape[-1], b.shape[-2]))
 
 
-def _worth_it(lo: Lowering, m: Any, sizes: Sequence[Any], fits: bool) -> bool:
+def worth_it(lo: Lowering, m: Any, sizes: Sequence[Any], fits: bool) -> bool:
+    """Whether a product of these (rows, inner size, columns), whose result is `m`, is worth a loop nest."""
     choice = lo.opts.get("cpu_products", "auto")
     if choice == "library" or lo.emulate or not (choice == "generated" or machine.generated_products_win()):
         return False
@@ -165,4 +166,4 @@ def _attention_fits(lo: Lowering, node: Any, q: Ref, k: Ref, v: Ref, scale: Any)
         return False
     if not isinstance(q.shape[-1], int) or hint(lo, numel((*q.shape[:3], k.shape[2]))) > SCORES:
         return False
-    return _worth_it(lo, lo.meta(node, 0), (q.shape[2], q.shape[3], k.shape[2]), same(q.shape[3], k.shape[3])) and hint(lo, v.shape[3]) >= LEAST
+    return worth_it(lo, lo.meta(node, 0), (q.shape[2], q.shape[3], k.shape[2]), same(q.shape[3], k.shape[3])) and hint(lo, v.shape[3]) >= LEAST

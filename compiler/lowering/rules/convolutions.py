@@ -1,0 +1,113 @@
+"""Convolutions with kernels of one element are matrix products over the channels: loop nests where generated code multiplies faster than
+the library. Other convolutions are library calls."""
+from __future__ import annotations
+
+from typing import Any, Sequence
+
+import torch
+
+from ...symbolic.expr import as_expr
+from ..ir import prim
+from ..lower import Lowering, rule, strides_of
+from ..promote import operand
+from ..ref import Ref, dim_symbol, is_one, numel, ref_of_buffer, remap, same, strided
+from .products import LEAST, in_memory, worth_it
+
+__all__: list[str] = []
+
+
+def _is_product(w: Ref, stride: Sequence[Any], padding: Sequence[Any], transposed: bool, groups: Any) -> bool:
+    """Kernels of one element, in one group, over every pixel."""
+    return (w.ndim >= 3 and all(is_one(s) for s in w.shape[2:]) and not transposed and groups == 1
+            and all(s == 1 for s in stride) and all(p == 0 for p in padding))
+
+
+def _pixels(x: Ref) -> Any:
+    return numel(x.shape[2:])
+
+
+def _merges(x: Ref) -> bool:
+    """Whether the pixels of an image lie evenly spaced, so that they are one axis."""
+    v = strided(x)
+    if v is None:
+        return False
+    dims = [d for d in range(2, x.ndim) if not is_one(x.shape[d])]
+    return all(same(as_expr(v[1][d]), as_expr(v[1][e]) * x.shape[e]) for d, e in zip(dims, dims[1:]))
+
+
+def _image(lo: Lowering, x: Ref) -> Ref | None:
+    if not _merges(x):
+        x = ref_of_buffer(lo.realise(x, None if strided(x) is None else _contiguous(x)))
+    return in_memory(lo, x)
+
+
+def _contiguous(x: Ref) -> tuple:
+    out: list[Any] = []
+    n: Any = 1
+    for s in reversed(x.shape):
+        out.insert(0, n)
+        n = s * n
+    return tuple(out)
+
+
+def _product(lo: Lowering, left: Ref, right: Ref, shape: Sequence[Any], at: tuple[dict, dict], reduced: Sequence[int], stride: Any, suffix: str) -> Ref:
+    """The sum over `reduced` dimensions of `shape` of left * right, which are read where `at` says: dimension of the operand -> symbol."""
+    a, b = (remap(x, shape, {d: _at(shape, k) for d, k in m.items()}) for x, m in zip((left, right), at))
+    out = lo.reduce("sum", prim("mul", a.value, b.value), shape, reduced, False, stride=stride, suffix=suffix, logical_order=True)
+    lo.steps[-1].product = True
+    return out
+
+
+def _at(shape: Sequence[Any], d: int) -> Any:
+    return as_expr(0) if is_one(shape[d]) else dim_symbol(len(shape), d)
+
+
+@rule("aten.convolution.default")
+def convolution(lo: Lowering, node: Any, x: Ref, w: Ref, bias: Ref | None, stride: Sequence[Any], padding: Sequence[Any], dilation: Sequence[Any],
+                transposed: bool, output_padding: Sequence[Any], groups: Any) -> Any:
+    args = (x, w, bias, stride, padding, dilation, transposed, output_padding, groups)
+    m = lo.meta()
+    if x.ndim != w.ndim or not _is_product(w, stride, padding, transposed, groups) or not _worth(lo, m, x, w, w.shape[0]):
+        return lo.extern(node, args, {}, "convolution")
+    image, weight = _image(lo, x), in_memory(lo, w)
+    if image is None or weight is None:
+        return lo.extern(node, args, {}, "convolution")
+    n, pixels = x.ndim, range(2, x.ndim)
+    shape = (x.shape[0], w.shape[0], *x.shape[2:], w.shape[1])                # batch, to, pixels, from
+    out = _product(lo, weight, image, shape, ({0: 1, 1: n}, {0: 0, 1: n, **{d: d for d in pixels}}), [n],
+                   None if bias is not None else strides_of(m), "_product" if bias is not None else "")
+    if bias is None:
+        return out
+    b = remap(bias, out.shape, {0: _at(out.shape, 1)})
+    return lo.pointwise(prim("add", out.value, operand(b, torch.float32)))
+
+
+@rule("aten.convolution_backward.default")
+def convolution_backward(lo: Lowering, node: Any, g: Ref, x: Ref, w: Ref, bias_sizes: Any, stride: Sequence[Any], padding: Sequence[Any],
+                         dilation: Sequence[Any], transposed: bool, output_padding: Sequence[Any], groups: Any, mask: Sequence[bool]) -> Any:
+    args = (g, x, w, bias_sizes, stride, padding, dilation, transposed, output_padding, groups, mask)
+    if (x.ndim != w.ndim or mask[2] or not any(mask[:2]) or not _is_product(w, stride, padding, transposed, groups)
+            or not _worth(lo, lo.meta(k=0 if mask[0] else 1), x, w, w.shape[0])):
+        return lo.extern(node, args, {}, "convolution")
+    gradient, image, weight = _image(lo, g), _image(lo, x), in_memory(lo, w)
+    if gradient is None or image is None or weight is None:
+        return lo.extern(node, args, {}, "convolution")
+    n, pixels = x.ndim, range(2, x.ndim)
+    dx = dw = None
+    if mask[0]:
+        shape = (x.shape[0], w.shape[1], *x.shape[2:], w.shape[0])            # batch, from, pixels, to
+        dx = _product(lo, weight, gradient, shape, ({0: n, 1: 1}, {0: 0, 1: n, **{d: d for d in pixels}}), [n], strides_of(lo.meta(k=0)), "_0")
+    if mask[1]:
+        shape = (w.shape[0], w.shape[1], x.shape[0], *x.shape[2:])            # to, from, batch, pixels
+        where = {0: 2, **{d: d + 1 for d in pixels}}
+        flat = _product(lo, gradient, image, shape, ({1: 0, **where}, {1: 1, **where}), list(range(2, n + 1)), None, "_1")
+        to = lo.meta(k=1)
+        dw = remap(flat, to.shape, {0: _at(to.shape, 0), 1: _at(to.shape, 1)})
+    return dx, dw, None
+
+
+def _worth(lo: Lowering, m: Any, x: Ref, w: Ref, columns: Any) -> bool:
+    sizes = (w.shape[0], w.shape[1], _pixels(x))
+    if any(r.dtype != torch.float32 for r in (x, w)) or any(type(s) is int and s < LEAST for s in sizes):
+        return False
+    return worth_it(lo, m, sizes, same(w.shape[1], x.shape[1]))
