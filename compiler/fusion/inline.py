@@ -23,6 +23,7 @@ __all__ = ["Uses", "find_uses", "inline", "checks_unread"]
 
 CHEAP = 4              # computed again anywhere, as often as it is read: a conversion, a scaled or shifted load
 CHEAP_INDEX = 16       # of what reads no memory at all: masks made of indices
+FEW = 64               # a load of this many times fewer elements than the result costs nothing
 MOVED = 96             # read through another index by one nest: moved there, up to this many nodes
 
 
@@ -168,7 +169,7 @@ def _worth(p: LoopNest, u: Uses, cost: Costs, hints: dict[str, int]) -> bool:
     values = walk([p.value])
     rows = {a.id for v in values if v.op == "load" and v.args and reads_rows(v) for a in walk(v.args)}
     loads = sum(1 for v in values if v.op == "load" and v.id not in rows)
-    if c <= CHEAP and loads <= 1:
+    if c <= CHEAP and (loads <= 1 or _one_of_size(p, values, hints)):
         return True
     if loads == 0:
         return c <= CHEAP_INDEX
@@ -184,6 +185,19 @@ def _worth(p: LoopNest, u: Uses, cost: Costs, hints: dict[str, int]) -> bool:
     # Broadcast along inner axes (statistics of channels), it is computed once per run of those, outside of the inner loop.
     again = sum(c * _evaluations(n, e, hints) for n, e in u.loads)
     return loads <= 8 and 2 * again <= sum(numel_hint([a.size for a in n.domain], hints) for n in readers.values())
+
+
+def _one_of_size(p: LoopNest, values: Sequence[Value], hints: dict[str, int]) -> bool:
+    """Whether all but one of the loads are of far less memory than p's result (statistics of channels, a row's mean): what is read again is
+    the one large operand, which holds no more bytes than the result."""
+    large = [v for v in values if v.op == "load" and FEW * _extent_hint(p, v, hints) > numel_hint([a.size for a in p.axes], hints)]
+    return len(large) == 1 and large[0].dtype.itemsize <= p.buffer.dtype.itemsize and not any(v.op == "load" and v.args for v in values)
+
+
+def _extent_hint(p: LoopNest, v: Value, hints: dict[str, int]) -> int:
+    """How many elements of memory a load goes through."""
+    names = v.attr[1].symbol_names()
+    return numel_hint([a.size for a in p.axes if a.symbol.name in names], hints)
 
 
 def _evaluations(n: LoopNest, e: Expr, hints: dict[str, int]) -> int:

@@ -6,10 +6,12 @@ from typing import Any, Sequence
 import torch
 
 from ...symbolic.expr import Expr, as_expr
-from ..ir import Buffer, LoopNest, Value, cast, const, index, prim
+from ..ir import Buffer, LoopNest, Value, cast, const, index, prim, walk
 from ..lower import Lowering, NoRule, memory_order, rule, strides_of
-from ..ref import Ref, dim_symbol, flat_index, is_one, ref_of_buffer, remap
+from ..ref import Ref, dim_symbol, flat_index, is_one, ranges_of, ref_of_buffer, remap
+from ..rewrite import Rewriter, positions, tidy
 
+MOST_MOVED = 96         # operations that are computed where their result is padded
 # A cat of few pieces is a choice by index inside a fused kernel; of many, each piece is stored into its part of the result.
 CHOICE_LIMIT = 4
 
@@ -124,8 +126,40 @@ def constant_pad(lo: Lowering, node: Any, x: Ref, pad: Sequence[Any], value: Any
         raise NoRule("a padding value known at run time")
     if any(type(s) is int and s == 0 for s in x.shape):
         return lo.pointwise(fill)
+    if lo.meta().device.type == "cuda":
+        x = _before_it_is_stored(lo, x)
     v = remap(x, shape, m).value
     return lo.pointwise(v if cond is None else prim("masked", cond, v, fill))
+
+
+def _before_it_is_stored(lo: Lowering, x: Ref) -> Ref:
+    """What element-wise operators compute, in the place of their result, where nothing but the padding reads it (nor what leads to it): it
+    is then computed where it is padded."""
+    if x.value.op != "load":
+        return x
+    made: dict[Any, list[LoopNest]] = {}
+    for s in lo.steps:
+        if isinstance(s, LoopNest):
+            made.setdefault(s.buffer, []).append(s)
+    alone = {lo.node}                                    # operators that serve nothing but the padding
+    for n in reversed(list(lo.aten.graph.nodes)):
+        if n.op == "call_function" and n.users and all(u in alone for u in n.users):
+            alone.add(n)
+    names = {n.name for n in alone if n is not None}
+    ranges = ranges_of(x.shape)
+
+    def value_at(b: Buffer, e: Expr) -> Value | None:
+        nests = made.get(b, ())
+        if len(nests) != 1 or b.origin not in names:
+            return None
+        nest = nests[0]
+        if nest.reduce_op is not None or nest.mode != "set" or nest.product or nest.alone or any(
+                nest.index.coeff(a.symbol.name) is None for a in nest.axes) or any(v.op == "check_index" for v in walk([nest.value])):
+            return None
+        at = positions(nest.axes, nest.index, e, ranges)
+        return Rewriter(on_index=lambda e: tidy(e.subs(at), ranges), on_load=value_at)(nest.value)
+    value = value_at(*x.value.attr)
+    return x if value is None or len(walk([value])) > MOST_MOVED else Ref(x.shape, x.dtype, value)
 
 
 def _is_zero(x: Any) -> bool:
