@@ -70,10 +70,11 @@ def test_integer_arithmetic_wraps_and_promotes(dtype):
         check(f, a, b, n_externs=0)
 
 
-def test_integer_division_by_a_tensor_is_left_to_eager():
-    a, b = torch.arange(1, 5), torch.arange(1, 5)
-    s = check(lambda a, b: a // b, a, b, n_externs=1)
-    assert [x.reason for x in s.steps if hasattr(x, "out_variant")] == ["integer division by values that may be zero"]
+def test_integer_division_by_a_tensor_checks_for_zeros():
+    a, b = torch.arange(-4, 4), torch.arange(1, 9)
+    for f in (lambda a, b: a // b, torch.remainder, torch.fmod, lambda a, b: torch.div(a, b, rounding_mode="trunc")):
+        s = check(f, a, b, n_externs=0)
+        assert [k.checks for k in kernels(s)] == [["RuntimeError: ZeroDivisionError"]]
 
 
 def test_bools():

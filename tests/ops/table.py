@@ -1,8 +1,8 @@
 """The table of operators: every entry of torch's op_db through the whole compiler, against eager.
 
-    python -m tests.ops.table [--names add,mul] [--dtype float32] [--limit 6] [--out rows.json]
+    python -m tests.ops.table [--names add,mul] [--dtype float32] [--limit 6] [--jobs 16] [--part 0/4] [--out rows.json]
 
-Each operator runs in a process of its own with a time limit, two at once, so that a hang or a crash is a line of the table.
+Each operator runs in a process of its own with a time limit, --jobs at once, so that a hang or a crash is a line of the table.
 Writes table.md (to read) and table.json (what tests hold) beside this file; with --names or --dtype the other rows stay.
 """
 from __future__ import annotations
@@ -112,7 +112,9 @@ def run_jobs(todo: list[Job], at_once: int = 2, seconds: float = SECONDS, say: b
             except EOFError:
                 p.join()
                 row = _died(job, f"the process died: exit code {p.exitcode}")
-            p.join()
+            p.join(10)
+            if p.is_alive():                       # (it has said what it had to say)
+                p.kill()
             rows.append(row)
             if say:
                 print(f"{len(rows):5} {row['dtype']:9} {row['result']:8} {row['kind']:11} {row['name']}  {row['why'][:150]}", flush=True)
@@ -184,6 +186,9 @@ def main() -> None:
     ap.add_argument("--names", help="operators of op_db, or operator:dtype, separated by commas (default: all)")
     ap.add_argument("--dtype", help="dtypes, separated by commas (default: float32 and the other passes)")
     ap.add_argument("--limit", type=int, help="samples of each operator")
+    ap.add_argument("--jobs", type=int, default=2, help="operators at once")
+    ap.add_argument("--seconds", type=float, default=SECONDS, help="for one operator")
+    ap.add_argument("--part", help="k/n: every n-th operator from the k-th on; the table keeps its other rows")
     ap.add_argument("--out", help="write the rows to this file as JSON, and no table")
     a = ap.parse_args()
     os.environ.setdefault("TCOMPILE_SUPPRESS_ERRORS", "0")
@@ -192,12 +197,15 @@ def main() -> None:
     tcompile.config.suppress_errors = False
     tcompile.config.verify = True
     todo = jobs(a.names.split(",") if a.names else None, a.dtype.split(",") if a.dtype else None, a.limit)
-    rows = run_jobs(todo, say=True)
+    if a.part:
+        k, n = map(int, a.part.split("/"))
+        todo = todo[k::n]
+    rows = run_jobs(todo, a.jobs, a.seconds, say=True)
     done = {(r["name"], r["dtype"]) for r in rows}
     if a.out:
         Path(a.out).write_text(json.dumps(rows))
     else:
-        kept = [] if not (a.names or a.dtype) else [r for r in load() if (r["name"], r["dtype"]) not in done]
+        kept = [] if not (a.names or a.dtype or a.part) else [r for r in load() if (r["name"], r["dtype"]) not in done]
         save([*kept, *rows])
     print(dict(Counter(r["result"] for r in rows)), dict(Counter(r["kind"] for r in rows)))
 

@@ -6,7 +6,7 @@ filled by the modules beside this one; `builder.py` emits nodes and gives them m
 """
 from __future__ import annotations
 
-from . import backward, casts, index, nn, pointwise, reduce, views  # noqa: F401  (they fill the table)
+from . import backward, casts, composites, index, nn, pointwise, reduce, views  # noqa: F401  (they fill the table)
 from . import borrowed  # noqa: F401, I001  (fills what they left)
 from .builder import TABLE, Builder, decompose, decomposition
 

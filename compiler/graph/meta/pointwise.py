@@ -204,9 +204,15 @@ def lazy_bits(a: TensorMeta) -> TensorMeta:
     raise NotImplementedError("conj and neg views are not traced")
 
 
+@rule("ldexp")
+def ldexp(a: TensorMeta, b: TensorMeta) -> TensorMeta:
+    """a * 2.0 ** b."""
+    power = b if b.dtype.is_floating_point or b.dtype.is_complex else b.replace(dtype=torch.get_default_dtype())
+    return pointwise([a, b], result_type([a, power]))
+
+
 _PROMOTING = """mul bitwise_and bitwise_or bitwise_xor bitwise_left_shift bitwise_right_shift __lshift__ __rshift__ __and__
-    __or__ __xor__ remainder fmod maximum minimum fmax fmin copysign nextafter hypot heaviside floor_divide gcd lcm
-    ldexp""".split()
+    __or__ __xor__ remainder fmod maximum minimum fmax fmin copysign nextafter hypot heaviside floor_divide gcd lcm""".split()
 
 
 def _register_promoting() -> None:

@@ -61,8 +61,7 @@ def index_select(lo: Lowering, node: Any, x: Ref, dim: int, ids: Ref) -> Ref:
 
 @rule("aten.gather.default")
 def gather(lo: Lowering, node: Any, x: Ref, dim: int, ids: Ref, **kw: Any) -> Ref:
-    if x.ndim == 0 or ids.ndim == 0:
-        raise NoRule("gather of a 0-dim tensor")
+    x, ids = (Ref((1,), t.dtype, t.value) if t.ndim == 0 else t for t in (x, ids))
     dim %= x.ndim
     m: dict[int, Any] = {d: (dim_symbol(x.ndim, d) if not is_one(ids.shape[d]) else 0) for d in range(x.ndim)}
     message = f"RuntimeError: index out of bounds for dimension {dim} with size {x.shape[dim]}"

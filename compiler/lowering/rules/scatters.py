@@ -14,7 +14,7 @@ from ...symbolic.expr import Expr, as_expr
 from ..ir import Axis, Buffer, LoopNest, Value, cast, check_index, const, index, prim, put, put_symbol
 from ..lower import Lowering, NoRule, rule, strides_of
 from ..promote import compute_dtype, operand, rounded
-from ..ref import Ref, contiguous_strides, dim_symbol, is_one, ref_of_buffer, remap, same
+from ..ref import Ref, contiguous_strides, dim_symbol, is_one, numel, ref_of_buffer, remap, reshape, same
 
 __all__ = ["on_cpu", "start", "store_at", "checked"]
 
@@ -185,17 +185,27 @@ def _broadcast(shapes: Sequence[Sequence[Any]], width: int) -> tuple:
 def put_flat(lo: Lowering, node: Any, x: Ref, ids: Ref, source: Ref, accumulate: bool = False) -> Ref:
     on_cpu(lo)
     b = start(lo, x)
-    if not all(map(same, b.stride, contiguous_strides(b.shape))) or not _alike(ids.shape, source.shape):
-        raise NoRule("flat positions in a tensor that is not contiguous")
+    if not same(numel(ids.shape), numel(source.shape)):
+        raise NoRule("values of another number than what they are written to")
+    source = reshape(source, ids.shape)
     total: Any = 1
     for s in b.shape:
         total = s * total
     p = checked(ids.value, total, f"IndexError: out of range: tried to access an index on a tensor of {total} elements.", True)
-    return store_at(lo, b, ids.shape, source.value, [p], "add" if accumulate else "set", (1,))
+    mode = "add" if accumulate else "set"
+    if all(map(same, b.stride, contiguous_strides(b.shape))):
+        return store_at(lo, b, ids.shape, source.value, [p], mode, (1,))
+    return store_at(lo, b, ids.shape, source.value, _places(p, b.shape), mode)
 
 
-def _alike(a: Sequence[Any], b: Sequence[Any]) -> bool:
-    return len(a) == len(b) and all(map(same, a, b))
+def _places(p: Value, shape: Sequence[Any]) -> list[Value]:
+    """A row-major position as one for each dimension."""
+    out: list[Value] = []
+    for s in reversed(shape):
+        n = const(s, torch.int64) if type(s) is int else index(as_expr(s))
+        out.insert(0, prim("remainder", p, n))
+        p = prim("div_trunc", p, n)
+    return out
 
 
 @rule("aten.diagonal_scatter.default")
@@ -237,12 +247,7 @@ def max_unpool(lo: Lowering, node: Any, x: Ref, ids: Ref, size: Sequence[Any], *
     at: list[Any] = [axis(x.shape, d) for d in range(planes)]
     if all(map(same, b.stride, contiguous_strides(b.shape))):
         return store_at(lo, b, x.shape, x.value, [*at, p], "set", (*b.stride[:planes], 1))
-    parts: list[Value] = []
-    for s in reversed(size):
-        n = const(s, torch.int64) if type(s) is int else index(as_expr(s))
-        parts.insert(0, prim("remainder", p, n))
-        p = prim("div_trunc", p, n)
-    return store_at(lo, b, x.shape, x.value, [*at, *parts], "set")
+    return store_at(lo, b, x.shape, x.value, [*at, *_places(p, size)], "set")
 
 
 @rule("aten.embedding_dense_backward.default")
