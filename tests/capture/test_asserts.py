@@ -1,0 +1,45 @@
+"""Assertions on tensors: checked when the graph runs, with the program's own error. (PYTEST_DONT_REWRITE: the statements below stay as they are.)"""
+from __future__ import annotations
+
+import pytest
+import torch
+
+import tcompile
+
+X = torch.arange(6.).reshape(2, 3) / 5
+
+
+@pytest.mark.parametrize("backend", ["eager", "tcompile"])
+def test_assertions_on_tensors_are_checked_by_the_graph(backend):
+    done = []
+
+    def fn(x):
+        assert x.sum() > 0, f"sum of {x.shape[0]} rows"
+        assert not x.isnan().any()
+        done.append(1)
+        y = x * 2
+        assert y[0, 0]
+        return y
+    compiled = tcompile.compile(fn, fullgraph=True, backend=backend)
+    for x in (X + 1, X + 2):
+        torch.testing.assert_close(compiled(x), x * 2)
+    for x, text, steps in ((-X - 1, "sum of 2 rows", 0), (X * float("nan") + 1, "", 0), (X, "", 1)):
+        before = len(done)
+        with pytest.raises(AssertionError) as got:
+            compiled(x)
+        assert (str(got.value), len(done) - before) == (text, steps) or "nan" in str(x)
+        with pytest.raises(AssertionError):
+            fn(x)
+    torch.testing.assert_close(compiled(X + 1), (X + 1) * 2)
+
+
+def test_assertion_inside_try_reaches_its_handler():
+    def fn(x):
+        try:
+            assert x.max() < 1, "large"
+            return x + 1
+        except AssertionError as error:
+            return x - len(str(error))
+    compiled = tcompile.compile(fn, fullgraph=True, backend="eager")
+    for x in (X / 10, X + 5, X / 10):
+        torch.testing.assert_close(compiled(x), fn(x))
