@@ -47,28 +47,27 @@ def needs_precision(kernel: Kernel) -> set[int]:
     """Ids of the values whose last bits may be seen."""
     known = indirect_values()
     sums = {a.name: a.value for st in kernel.stages for a in st.accs}
-    todo: list[Value] = []
+    todo: list[tuple[Value, bool]] = []                  # and whether what decides hangs on it: then a rounding hides nothing
     for st in kernel.stages:
         for s in st.stores:
-            if not ttype(s.buffer.dtype).low_precision:
-                todo.append(s.value)
-            todo += [known[n] for n in s.index.symbol_names() if n in known]
-        for a in st.accs:
-            if a.op.startswith("arg"):
-                todo.append(a.value)
+            t = ttype(s.buffer.dtype)
+            if not t.low_precision:
+                todo.append((s.value, not t.is_float))
+            todo += [(known[n], True) for n in s.index.symbol_names() if n in known]
+        todo += [(a.value, True) for a in st.accs if a.op.startswith("arg")]
         for v in walk([a.value for a in st.accs] + [s.value for s in st.stores]):
             if v.op in _DISCRETE or v.op == "load" or (v.op == "cast" and not v.dtype.is_floating_point):
-                todo += v.args
-    seen: set[int] = set()
+                todo += [(a, True) for a in v.args]
+    seen: set[tuple[int, bool]] = set()
     while todo:
-        v = todo.pop()
-        if v.id in seen or _rounds(v):
+        v, strict = todo.pop()
+        if (v.id, strict) in seen or (v.id, True) in seen or _rounds(v) and not strict:
             continue
-        seen.add(v.id)
+        seen.add((v.id, strict))
         if v.op == "acc" and v.attr in sums:
-            todo.append(sums[v.attr])
-        todo += v.args
-    return seen
+            todo.append((sums[v.attr], strict))
+        todo += [(a, strict) for a in v.args]
+    return {i for i, _ in seen}
 
 
 def cheap_expression(v: Value, t: TType, args: list[Operand], need: Need, backend: str) -> str | None:

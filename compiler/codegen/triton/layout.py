@@ -24,7 +24,7 @@ __all__ = ["GpuTarget", "Choices", "Layout", "plan_layout", "numel", "is_wide", 
 INT32 = 2 ** 31
 MOST_PERSISTENT = 32768            # elements of a row that registers hold
 SMALL_PERSISTENT = 4096            # ... where there is but one pass to save
-MOST_SPLIT = 512
+MOST_SPLIT = 256
 
 
 @dataclass(frozen=True)
@@ -229,15 +229,18 @@ def _reduction(kernel: Kernel, target: GpuTarget, choices: Choices, reduced: tup
         if rows >= 1024:
             lay.warps = max(lay.warps, 4)
     elif x_fast:
-        lay.xblock = min(64, _pow2(x))
-        lay.rblock = min(64, rows)
-        lay.warps = 8
+        small = x * r < 1 << 23
+        lay.xblock = min(32 if small else 64, _pow2(x))
+        lay.rblock = min(32, rows)
+        lay.warps = 4 if small else 8
         while kind == "looped" and lay.xblock > 16 and -(-x // lay.xblock) < 2 * target.processors:
             lay.xblock //= 2
     else:
         lay.rblock = min(4096 if r >= 16384 else 2048, rows)
         lay.xblock = 1 if lay.rblock >= 1024 else min(_pow2(x), 1024 // lay.rblock)
         lay.warps = min(16, max(2, lay.xblock * lay.rblock // (32 * 8)))
+        if kind == "looped" and r >= 16384 and _row_bytes(kernel) <= 2:      # (a piece of a row is folded in each step: fewer warps wait for each other)
+            lay.rblock, lay.warps = 2048, 4
     if kind == "split":
         blocks = -(-x // lay.xblock)
         pieces = max(1, -(-r // lay.rblock))
@@ -270,6 +273,12 @@ def _row_loads(kernel: Kernel) -> int:
     """Different rows that a kernel reads from memory."""
     names = {a.symbol.name for s in kernel.stages for a in s.axes}
     return len({v.id for st in kernel.stages for v in stage_values(st) if v.op == "load" and v.attr[1].symbol_names() & names})
+
+
+def _row_bytes(kernel: Kernel) -> int:
+    """Bytes of the widest element that a kernel reads along its rows."""
+    names = {a.symbol.name for s in kernel.stages for a in s.axes}
+    return max((ttype(v.dtype).size for st in kernel.stages for v in stage_values(st) if v.op == "load" and v.attr[1].symbol_names() & names), default=8)
 
 
 def _along_x(kernel: Kernel, reduced: tuple[Axis, ...]) -> bool:

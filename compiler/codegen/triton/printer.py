@@ -103,6 +103,7 @@ class _Printer:
         self.accs: dict[str, Operand] = {}
         self.scratch: list[Scratch] = []
         self.asserts = False
+        self.sizes = {a.symbol.name: int(as_expr(a.size).value) for a in (*kernel.outer, *self.reduced) if as_expr(a.size).is_const}
 
     def need(self, name: str) -> None:
         self.helpers[name] = None
@@ -218,7 +219,14 @@ class _Printer:
 
     def _values(self, stage: Stage, names: Names, masks: dict[str, str], number: int = -1) -> Values:
         return Values(names, self._axis_dims(stage), masks, self._shape, self._acc, self.need, self.itype,
-                      (lambda b, d: self._policy(number, b, d)) if number >= 0 else (lambda b, d: ""), self.exact, self.target.backend)
+                      (lambda b, d: self._policy(number, b, d)) if number >= 0 else (lambda b, d: ""), self.exact, self.target.backend, self.sizes,
+                      self._loose())
+
+    def _loose(self) -> dict[str, tuple[str, int]]:
+        n = numel(self.reduced)
+        if self.lay.kind != "looped" or not n.is_const or n.value % 8 == 0 or n.value < 1024:
+            return {}
+        return {"r": ("rloose", -(-int(n.value) // 8) * 8)}
 
     def _acc(self, name: str) -> Operand:
         return self.accs[name]
@@ -298,6 +306,7 @@ class _Printer:
         if not (n.is_const and n.value % self.lay.rblock == 0):
             head.append("rmask = rindex < rnumel")
             inner["r"] = "rmask"
+            head += [f"{name} = rindex < {end}" for name, end in self._loose().values()]
         head += self._axes(stage.axes, "r")
         v = self._values(stage, names, inner, number)
         v.emit(self._roots(stage))
@@ -348,9 +357,10 @@ class _Printer:
         if not (n.is_const and n.value % self.lay.rblock == 0):
             head.append("rmask = rindex < rnumel")
             inner["r"] = "rmask"
+            head += [f"{name} = rindex < {end}" for name, end in self._loose().values()]
         head += self._axes(first.axes, "r")
         v = self._values(first, names, inner, number + 1)
-        v.emit([top.value])
+        v.emit(self._roots(first))
         x = v.operand(top.value)
         full = frozenset("xr")
         t = ttype(total.dtype)
@@ -363,6 +373,8 @@ class _Printer:
                      f"_from = tl.where(_top == -{infinite}, 0.0, _top)",
                      f"_{total.name} = _{total.name} * libdevice.exp({top.name} - _from) + libdevice.exp({piece} - _from)",
                      f"{top.name} = _top"]
+        for s in first.stores:
+            v.store(s.buffer, s.index, s.value, s.mode, full)
         declare = [f"{top.name} = tl.full([XBLOCK, 1], -{infinite}, {x.t.held})", f"_{total.name} = tl.full([XBLOCK, RBLOCK], 0.0, {t.held})"]
         finish: list[str] = []
         self._fold(total, f"_{total.name}", "", Operand("", t, full), finish)
@@ -444,8 +456,8 @@ class _Printer:
 
 
 def is_online_softmax(first: Stage, second: Stage) -> bool:
-    """Whether two passes are max(v) and sum(exp(v - max)) in float32."""
-    if first.stores or second.stores or len(first.accs) != 1 or len(second.accs) != 1 or first.axes != second.axes or not first.axes:
+    """Whether two passes are max(v) and sum(exp(v - max)) in float32; the first may store as well."""
+    if second.stores or len(first.accs) != 1 or len(second.accs) != 1 or first.axes != second.axes or not first.axes:
         return False
     top, total = first.accs[0], second.accs[0]
     e = total.value

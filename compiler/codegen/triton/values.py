@@ -54,13 +54,15 @@ class Values:
 
     axis_dims: axis symbol -> tile dimension; masks: dimension -> name of its mask (dimensions without one are always full);
     shape: dims -> text of a tile's shape; acc: accumulator name -> Operand; policy: buffer -> eviction policy of its loads or "";
-    exact: ids of values that take no short forms (None: all), `backend`: Triton's.
+    exact: ids of values that take no short forms (None: all), `backend`: Triton's; sizes: axis symbol -> its size where that is a number;
+    loose: dimension -> (name of a mask that ends at a multiple of 8, elements up to there), where a load may go so far.
     """
 
     def __init__(self, names: Names, axis_dims: dict[str, str], masks: dict[str, str], shape: Callable[[frozenset], str],
                  acc: Callable[[str], Operand], need: Callable[[str], None], index_type: str,
-                 policy: Callable[[Buffer, frozenset], str] = lambda b, d: "", exact: set[int] | None = None, backend: str = "cuda"):
-        self.exact, self.backend = exact, backend
+                 policy: Callable[[Buffer, frozenset], str] = lambda b, d: "", exact: set[int] | None = None, backend: str = "cuda",
+                 sizes: dict[str, int] | None = None, loose: dict[str, tuple[str, int]] | None = None):
+        self.exact, self.backend, self.sizes, self.loose = exact, backend, sizes or {}, loose or {}
         self.names, self.axis_dims, self.masks, self.shape, self.acc = names, axis_dims, masks, shape, acc
         self.need, self.index_type, self.policy = need, index_type, policy
         self.outside: list[str] = []             # statements that stand outside of the loop over "r"
@@ -86,7 +88,7 @@ class Values:
     def _order(self, roots: list[Value]) -> list[tuple[Value, Guard]]:
         for v in walk(roots):
             if v.id not in self._careful:
-                self._careful[v.id] = v.op in _CARE or any(self._careful[a.id] for a in v.args)
+                self._careful[v.id] = v.op in _CARE and not self._inside(v) or any(self._careful[a.id] for a in v.args)
         seen: set[tuple] = set()
         out: list[tuple[Value, Guard]] = []
         stack: list[tuple[Value, Guard, bool]] = [(r, (), False) for r in reversed(roots)]
@@ -198,10 +200,33 @@ class Values:
             over |= x.dims
         return " & ".join(parts), over
 
+    def _inside(self, v: Value, sizes: dict[str, int] | None = None) -> bool:
+        """Whether a load is inside of its buffer wherever the axes are: then a condition around it need not guard it."""
+        if v.op != "load" or v.args:
+            return False
+        buffer, e = v.attr
+        sizes = self.sizes if sizes is None else sizes
+        if not all(type(n) is int for n in (*buffer.shape, *buffer.stride)) or not all(buffer.shape):
+            return False
+        last, rest = 0, e
+        for name in e.symbol_names():
+            c = e.coeff(name)
+            if name not in sizes or c is None or not c.is_const or c.value < 0:
+                return False
+            last += c.value * (sizes[name] - 1)
+            rest = rest.subs({name: 0})
+        end = sum((n - 1) * st for n, st in zip(buffer.shape, buffer.stride))
+        return rest.is_const and rest.value >= 0 and last + rest.value <= end
+
     def _load(self, v: Value, guard: Guard) -> Operand:
         buffer, e = v.attr
         have = self.dims_of(e)
         mask, over = self.mask(have, guard)
+        if "r" in have and "r" in self.loose and not guard:     # whole words of 16 bytes: the end of a row may be read too far
+            name, n = self.loose["r"]
+            axes = [a for a, d in self.axis_dims.items() if d == "r"]
+            if len(axes) == 1 and self._inside(v, {**self.sizes, axes[0]: n}):
+                mask = " & ".join(name if part == self.masks["r"] else part for part in mask.split(" & "))
         dims = have | over
         at = self.spread(self.index(e), have, dims)
         policy = self.policy(buffer, dims)
