@@ -186,9 +186,9 @@ class Engine:
         name, began = state.name, time.perf_counter()
         if self.opts.dynamic is not False:
             for i, a in enumerate(args):
-                if isinstance(a, torch.Tensor) and (dims := dynamic_dims(a)):
+                if issubclass(type(a), torch.Tensor) and (dims := dynamic_dims(a)):
                     state.dynamic_dims.setdefault(local(i, func.__code__.co_varnames[i]), set()).update(dims)
-                if isinstance(a, torch.Tensor) and (dims := static_dims(a)):
+                if issubclass(type(a), torch.Tensor) and (dims := static_dims(a)):
                     state.static_dims.setdefault(local(i, func.__code__.co_varnames[i]), set()).update(dims)
         capture = CaptureOptions(dynamic=self.opts.dynamic, dynamic_dims=state.dynamic_dims, dynamic_ints=state.dynamic_ints,
                                  dynamic_floats=state.dynamic_floats, dynamic_strides=state.dynamic_strides, static_dims=state.static_dims,

@@ -9,7 +9,7 @@ import sys
 import threading
 import types
 import weakref
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Callable
 
 import torch
 
@@ -75,7 +75,7 @@ def get_attribute(m: Machine, obj: Any, name: str) -> Any:
         return _class_attribute(m, obj, name)
     if t is super:
         return _super_attribute(m, obj, name)
-    if name == "__class__" and _lookup(t, name) is object.__dict__[name]:
+    if name == "__class__" and _lookup(t, name) is object.__dict__[name] and not isinstance(_lookup(t, "__getattribute__"), types.FunctionType):
         return t
     return _instance_attribute(m, obj, t, name)
 
@@ -135,6 +135,8 @@ def _ask_module(m: Machine, module: types.ModuleType, source: Any, name: str) ->
 def _class_attribute(m: Machine, cls: type, name: str) -> Any:
     world = m.world
     meta = type(cls)
+    if meta is not type and isinstance(_lookup(meta, "__getattribute__"), types.FunctionType):
+        raise Break("unknown_object", f"the metaclass {meta.__name__} looks up attributes of classes by a __getattribute__ of its own")
     meta_attr = _lookup(meta, name)
     if meta_attr is not MISSING and meta is not type:
         if type(meta_attr) is property:
@@ -145,7 +147,10 @@ def _class_attribute(m: Machine, cls: type, name: str) -> Any:
         world.rely_on_bases(cls)
     if name in ("__dict__", "__mro__", "__name__", "__qualname__", "__module__", "__bases__", "__class__", "__doc__", "__subclasses__",
                 "__basicsize__", "__flags__", "__base__", "mro", "__members__", "__annotations__"):
-        return m.native(getattr, cls, name)
+        value = m.native(getattr, cls, name)
+        if name in _OWN_WORDS and cls.__flags__ & _HEAP_TYPE and id(cls) not in world.made and not is_trusted_module(cls.__dict__.get("__module__") or ""):
+            return world.load(value, S.attr(world.anchor(cls), name), "class attribute")
+        return value
     raw = _lookup(cls, name)
     if raw is MISSING:
         if meta_attr is not MISSING:
@@ -189,6 +194,9 @@ def _class_attribute(m: Machine, cls: type, name: str) -> Any:
         world.anchor(raw)                                # members of a native enum are fixed
         return raw
     return world.load(raw, S.attr(world.anchor(cls), name), "class attribute")
+
+
+_OWN_WORDS = frozenset(("__name__", "__qualname__", "__module__", "__doc__", "__annotations__"))       # what may be set anew
 
 
 def _rely_on_class_dict(m: Machine, cls: type) -> None:
@@ -302,20 +310,15 @@ def _generic(m: Machine, obj: Any, t: type, name: str, fallback: bool) -> Any:
         if kind is property:
             if raw.fget is None:
                 raise Raised(AttributeError(f"property '{name}' of '{t.__name__}' object has no getter"))
-            try:
-                return _call_property(m, obj, t, name, raw)
-            except Raised as raised:
-                if fallback and isinstance(raised.exc, AttributeError) and isinstance(_lookup(t, "__getattr__"), types.FunctionType):
-                    return _fallback(m, obj, t, name)
-                raise
+            return _or_fallback(m, obj, t, name, fallback, lambda: _call_property(m, obj, t, name, raw))
         if kind in _NATIVE_DATA:
-            return _native_data(m, obj, source, name)
+            return _or_fallback(m, obj, t, name, fallback, lambda: _native_data(m, obj, source, name))
         if isinstance(obj, enum.Enum) and name in ("name", "value", "_name_", "_value_"):
             return m.native(getattr, obj, name)
         if _lookup(kind, "__set__") is not MISSING and kind is not functools.cached_property:
             getter = _lookup(kind, "__get__")
             if isinstance(getter, types.FunctionType):
-                return m.call(getter, [_descriptor(m, t, raw), obj, t])
+                return _or_fallback(m, obj, t, name, fallback, lambda: m.call(getter, [_descriptor(m, t, raw), obj, t]))
             return _native_data(m, obj, source, name)
     written = world.pending.get(id(obj))
     if written is not None and name in written:
@@ -332,12 +335,22 @@ def _generic(m: Machine, obj: Any, t: type, name: str, fallback: bool) -> Any:
                 return value
             return world.load(value, _member_source(source, t, name), "attribute")
     if raw is not MISSING:
-        return _bind(m, obj, t, name, raw, source)
+        return _or_fallback(m, obj, t, name, fallback, lambda: _bind(m, obj, t, name, raw, source))
     if t is types.MethodType:
         return m.getattr(obj.__func__, name)
     if fallback:
         return _fallback(m, obj, t, name)
     raise Raised(_missing(m, obj, t, name))
+
+
+def _or_fallback(m: Machine, obj: Any, t: type, name: str, fallback: bool, read: Callable[[], Any]) -> Any:
+    """What a descriptor gives; the class's __getattr__ is asked where that raises AttributeError."""
+    try:
+        return read()
+    except Raised as raised:
+        if fallback and isinstance(raised.exc, AttributeError) and isinstance(_lookup(t, "__getattr__"), types.FunctionType):
+            return _fallback(m, obj, t, name)
+        raise
 
 
 def _reads_own_code(t: type, name: str) -> bool:
@@ -399,17 +412,30 @@ def _native_data(m: Machine, obj: Any, source: Any, name: str) -> Any:
         raise Break("mutation", "the __dict__ of an object with pending changes is read")
     if source is None and isinstance(obj, types.FunctionType) and id(obj) not in m.world.created:
         source = m.world.anchor(obj)
-    value = m.native(getattr, obj, name) if not isinstance(obj, torch.nn.Module) or name == "__dict__" else object.__getattribute__(obj, name)
+    try:
+        value = m.native(object.__getattribute__ if _object_reads(type(obj)) else getattr, obj, name)
+    except Raised as raised:
+        if source is not None and isinstance(raised.exc, AttributeError):          # an empty slot
+            if _object_reads(type(obj)):
+                raise Break("unknown_object", f"a slot of a {type(obj).__name__} is empty, whose class looks up attributes in its own way") from None
+            m.world.guard(source, "HASATTR", (name, False), "missing attribute")
+        raise
     if source is None or (isinstance(obj, IMMUTABLE) and type(value) in ATOMS):
         return value
     if isinstance(obj, types.FunctionType) and name == "__code__":
         m.world.identity(obj)
-    if isinstance(obj, (types.FunctionType, types.BuiltinFunctionType)) and (source.root.kind == "const" or name == "__code__"):
+    if isinstance(obj, (types.FunctionType, types.BuiltinFunctionType)) and (name == "__code__" or source.root.kind == "const" and (
+            isinstance(obj, types.BuiltinFunctionType) or is_trusted_module(obj.__module__ or ""))):
         if type(value) in ATOMS:
             return value
         if isinstance(value, (types.CodeType, types.ModuleType)):
             return value
     return m.world.load(value, S.attr(source, name), "attribute")
+
+
+def _object_reads(t: type) -> bool:
+    """Whether getattr would run Python code of the class's."""
+    return isinstance(_lookup(t, "__getattr__"), types.FunctionType) or isinstance(_lookup(t, "__getattribute__"), types.FunctionType)
 
 
 def _bind(m: Machine, obj: Any, t: type, name: str, raw: Any, source: Any) -> Any:

@@ -84,7 +84,7 @@ def made_by_native(m: Machine, value: Any) -> Any:
 
 # --- pure native functions, called on plain values
 PURE = set((
-    ord, chr, hex, bin, oct, hash, ascii, math.sqrt, *(f for f in vars(math).values() if callable(f)),
+    ord, chr, hex, bin, oct, ascii, math.sqrt, *(f for f in vars(math).values() if callable(f)),
     operator.index, sys.intern, re.escape, sys.getdefaultencoding,
     torch._C._get_tracing_state,
 ))
@@ -137,7 +137,7 @@ def call_native(m: Machine, fn: Any, owner: Any, args: list, kwargs: dict) -> An
         if _is_torch(fn, owner):
             return _torch_function(m, fn, args, kwargs)
         if _is_pure(fn):
-            return _pure(m, fn, args, kwargs)
+            return pure(m, fn, args, kwargs)
         if type(fn) in (operator.itemgetter, operator.attrgetter, operator.methodcaller):
             return _getter(m, fn, args)
         module = getattr(fn, "__module__", None) or getattr(owner, "__name__", "") or ""
@@ -152,7 +152,7 @@ def call_native(m: Machine, fn: Any, owner: Any, args: list, kwargs: dict) -> An
     return call_native_method(m, fn, owner, args, kwargs)
 
 
-def _pure(m: Machine, fn: Any, args: list, kwargs: dict) -> Any:
+def pure(m: Machine, fn: Any, args: list, kwargs: dict) -> Any:
     from .elements import as_index, as_number
     from .operators import native_operation, python_method
     if tensor_calls.holds_tensor(args):

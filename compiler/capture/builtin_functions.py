@@ -30,7 +30,7 @@ __all__ = ["sorted_"]
 # --- builtins
 @function(len)
 def len_(m: Machine, value: Any) -> Any:
-    from .operators import python_method
+    from .operators import own_length, python_method
     t = type(value)
     if t is TraceTensor:
         if value.dim() == 0:
@@ -38,12 +38,25 @@ def len_(m: Machine, value: Any) -> Any:
         return value.shape[0]
     method = python_method(t, "__len__")
     if method is not None:
-        return m.call(method, [value])
+        return own_length(m, method, value)
     if m.world.is_outside(value) and containers.base_of(value) is not None:
         return containers.length(m, value)
     if isinstance(value, types.MappingProxyType) and m.world.is_outside(value):
         raise Break("unknown_object", "a read-only view of a dict from outside is read: guards cannot look behind it", "read the dict itself")
     return m.native(len, value)
+
+
+@function(hash)
+def hash_(m: Machine, value: Any) -> int:
+    from .builtin_calls import pure
+    from .operators import python_method
+    method = python_method(type(value), "__hash__")
+    if method is None:
+        return pure(m, hash, [value], {})
+    n = m.call(method, [value])
+    if not isinstance(n, int):
+        raise Raised(TypeError("__hash__ method should return an integer"))
+    return -2 if n == -1 else n if -1 << 63 <= n < 1 << 63 else hash(int(n))
 
 
 @function(isinstance)

@@ -82,7 +82,9 @@ def construct(m: Machine, cls: type, args: list, kwargs: dict) -> Any:
     else:
         obj = _native_new(m, cls, args, kwargs, init)
     if isinstance(init, types.FunctionType):
-        m.call(init, [obj, *args], kwargs)
+        given = m.call(init, [obj, *args], kwargs)
+        if given is not None:
+            raise Raised(TypeError(f"__init__() should return None, not '{m.world.type_of(given).__name__}'"))
     elif init is not MISSING and init is not object.__init__ and isinstance(obj, (list, dict, set)):
         m.native(init, obj, *[m.plain(a) if not isinstance(a, InlineGenerator) else a for a in args], **kwargs)
     return obj

@@ -292,15 +292,29 @@ def truth(m: Machine, value: Any) -> bool:
         return bool(value)
     method = python_method(t, "__bool__")
     if method is not None:
-        return bool(m.call(method, [value]))
-    method = python_method(t, "__len__")
-    if method is not None:
-        return bool(m.call(method, [value]))
+        answer = m.call(method, [value])
+        if not isinstance(answer, (bool, torch.SymBool)):
+            raise Raised(TypeError(f"__bool__ should return bool, returned {m.world.type_of(answer).__name__}"))
+        return bool(answer)
+    if mro_lookup(t, "__bool__") is MISSING and (method := python_method(t, "__len__")) is not None:
+        return bool(own_length(m, method, value))
     if m.world.is_outside(value) and isinstance(value, (list, tuple, dict, set, frozenset)):
         return bool(containers.length(m, value))
     if isinstance(value, InlineGenerator):
         return True
     return m.native(bool, m.world.pin(value))
+
+
+def own_length(m: Machine, method: Any, value: Any) -> Any:
+    """What a class's own __len__ says."""
+    n = elements.as_index(m, m.call(method, [value]))
+    if type(n) is TraceTensor:
+        raise Break("item", "__len__ returns a tensor")
+    if not isinstance(n, (int, torch.SymInt)):
+        raise Raised(TypeError(f"'{type(n).__name__}' object cannot be interpreted as an integer"))
+    if n < 0:
+        raise Raised(ValueError("__len__() should return >= 0"))
+    return n if isinstance(n, torch.SymInt) else m.native(len, range(n))
 
 
 def identical(m: Machine, a: Any, b: Any) -> bool:
@@ -472,7 +486,10 @@ def format_text(m: Machine, value: Any, spec: str) -> str:
     _refuse_tensors(value)
     method = python_method(type(value), "__format__")
     if method is not None:
-        return m.call(method, [value, spec])
+        text = m.call(method, [value, spec])
+        if not isinstance(text, str):
+            raise Raised(TypeError(f"__format__ must return a str, not {m.world.type_of(text).__name__}"))
+        return text
     if not spec:
         return to_text(m, value, "str")
     return m.native(format, m.deep_plain(value), spec)

@@ -92,6 +92,21 @@ def is_numpy_constant(value: Any) -> bool:
 _GENERATOR = (i for i in ())
 
 
+_HEAP_TYPE = 1 << 9
+
+
+def _lies(value: Any, t: type) -> bool:
+    """Whether isinstance() would hear from the object that it is of another class, or an error."""
+    said = next(base.__dict__["__class__"] for base in t.__mro__ if "__class__" in base.__dict__)
+    looked_up = next(base.__dict__["__getattribute__"] for base in t.__mro__ if "__getattribute__" in base.__dict__)
+    if said is object.__dict__["__class__"] and not isinstance(looked_up, types.FunctionType):
+        return False
+    try:
+        return value.__class__ is not t
+    except Exception:
+        return True
+
+
 class World:
     """Provenance, guards and graph inputs of one capture."""
 
@@ -113,6 +128,7 @@ class World:
         self.state_relied: dict[str, Any] = {}
         self.float_sources: dict[Source, float] = {}    # floats that may vary
         self.scalars: dict[Source, TraceTensor] = {}    # their inputs of the graph
+        self.draws: list[Source] = []               # random numbers, in the order in which the entry draws them
         self.arrays: dict[int, Array] = {}          # id of a numpy array from outside -> its stand-in
         self.class_lookups: dict[int, tuple[type, dict[str, Any]]] = {}
 
@@ -184,6 +200,8 @@ class World:
             else:
                 self.guard(source, "EQUALS", value, why)
             return value
+        if t.__flags__ & _HEAP_TYPE and _lies(value, t):
+            raise Skip(f"an object of type {type.__dict__['__name__'].__get__(t)} is used, whose __class__ says that it is something else")
         if isinstance(value, torch.Tensor):
             return self.load_tensor(value, source)
         if getattr(t, "__module__", "") == "numpy" and t.__name__ == "ndarray" and (array := load_array(self.machine, value, source, why)) is not None:
