@@ -7,7 +7,7 @@ single-precision split at 475/512; tanh is Cephes'. Arguments too large for the 
 from __future__ import annotations
 
 from .support import Support
-from .vecmath_wide import WIDE_F32, F64
+from .vecmath_wide import F64, WIDE_F32, madd_text
 
 __all__ = ["VECTOR_MATH", "need_instruction"]
 
@@ -243,6 +243,8 @@ def need_function(s: Support, name: str, tag: str) -> bool:
             s.vector(n)
         elif n == "any":
             s.need("any")
+        elif n == "madd":
+            s.need("madd", madd_text(s.target.width, s.lanes, s.target.fma))
         else:
             need_function(s, n, tag)
     if name == "scale" and s.bytes_of("f32") == 64 and "avx512f" in s.target.features:

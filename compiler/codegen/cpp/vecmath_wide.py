@@ -1,15 +1,30 @@
 """Functions over `vf32` that are computed in double, and functions over `vf64`: within about 1 ulp.
 
 The double vectors of a float function have as many lanes as its float vectors; GCC splits them over registers. Nothing in
-them needs an instruction without an operator, so contraction and fused multiply-adds don't matter here.
+them needs an instruction without an operator; polynomials take `madd(a, b, c)`, fused where the machine can: it saves time, the bits don't matter here.
 """
 from __future__ import annotations
 
-__all__ = ["WIDE_F32", "F64"]
+__all__ = ["WIDE_F32", "F64", "madd_text"]
+
+_MADD = "INLINE vf64 madd(vf64 a, vf64 b, double c) {{ {} }}"
+_FUSED = {64: "__builtin_ia32_vfmaddpd512_mask({0}, {1}, {2}, (u8)-1, 4)", 32: "__builtin_ia32_vfmaddpd256({0}, {1}, {2})"}
+
+
+def madd_text(register: int, lanes: int, fused: bool) -> str:
+    """a * b + c over double vectors that fill two registers of so many bytes."""
+    if not fused or register not in _FUSED or lanes * 8 != 2 * register:
+        return _MADD.format("return a * b + c;")
+    parts = [", ".join(str(k) for k in range(h * lanes // 2, (h + 1) * lanes // 2)) for h in (0, 1)]
+    halves = [_FUSED[register].format(*(f"__builtin_shufflevector({x}, {x}, {at})" for x in "ab"), "half{} + c") for at in parts]
+    whole = ", ".join(str(k) for k in range(lanes))
+    return "\n".join(["#if __GNUC__ >= 12", f"typedef double half __attribute__((vector_size({register})));",
+                      _MADD.format(f"return __builtin_shufflevector({halves[0]},\n        {halves[1]}, {whole});"), "#else",
+                      _MADD.format("return a * b + c;"), "#endif"])
 
 # name -> (instructions, what it needs, text)
 WIDE_F32: dict[str, tuple] = {
-    "wide": ((), ("i32", "f64", "i64"), """\
+    "wide": ((), ("i32", "f64", "i64", "madd"), """\
 // Double precision under float functions: arguments are finite and, for the logarithm, positive.
 INLINE vf64 wide(vf32 x) { return __builtin_convertvector(x, vf64); }
 INLINE vf32 narrow(vf64 x) { return __builtin_convertvector(x, vf32); }
@@ -18,7 +33,7 @@ INLINE vf64 wide_log(vf64 x) {           // log(2^e * m) = e * log(2) + 2 * atan
     vf64 m = (vf64)(b - (e << 52));
     vf64 s = (m - 1.0) / (m + 1.0), z = s * s;
     vf64 p = z * (1.0 / 13) + 1.0 / 11;
-    p = p * z + 1.0 / 9, p = p * z + 1.0 / 7, p = p * z + 1.0 / 5, p = p * z + 1.0 / 3;
+    p = madd(p, z, 1.0 / 9), p = madd(p, z, 1.0 / 7), p = madd(p, z, 1.0 / 5), p = madd(p, z, 1.0 / 3);
     vf64 k = __builtin_convertvector(__builtin_convertvector(e, vi32), vf64);
     return k * 0.6931471805599453 + (s + s) * (p * z + 1.0);
 }
@@ -26,8 +41,8 @@ INLINE vf64 wide_exp2(vf64 x) {          // |x| < 1000
     vf64 n = (x + 6755399441055744.0) - 6755399441055744.0;       // rounds to an integer
     vf64 r = (x - n) * 0.6931471805599453;
     vf64 p = r * (1.0 / 3628800) + 1.0 / 362880;
-    p = p * r + 1.0 / 40320, p = p * r + 1.0 / 5040, p = p * r + 1.0 / 720, p = p * r + 1.0 / 120, p = p * r + 1.0 / 24;
-    p = p * r + 1.0 / 6, p = p * r + 0.5, p = p * r + 1.0, p = p * r + 1.0;
+    p = madd(p, r, 1.0 / 40320), p = madd(p, r, 1.0 / 5040), p = madd(p, r, 1.0 / 720), p = madd(p, r, 1.0 / 120), p = madd(p, r, 1.0 / 24);
+    p = madd(p, r, 1.0 / 6), p = madd(p, r, 0.5), p = madd(p, r, 1.0), p = madd(p, r, 1.0);
     vi64 e = __builtin_convertvector(__builtin_convertvector(n, vi32), vi64);
     return (vf64)((vi64)p + (e << 52));
 }
@@ -42,12 +57,10 @@ INLINE vf32 log_result(vf32 x, vf64 y) { // 0, negative numbers, infinity and Na
 }"""),
     "log2": ((), ("wide",), "INLINE vf32 log2(vf32 x) { return log_result(x, wide_log(wide(x)) * 1.4426950408889634); }"),
     "log10": ((), ("wide",), "INLINE vf32 log10(vf32 x) { return log_result(x, wide_log(wide(x)) * 0.4342944819032518); }"),
-    "log1p": ((), ("wide",), """\
-INLINE vf32 log1p(vf32 x) {
-    vf32 y = narrow(wide_log(wide(x) + 1.0));
-    y = magnitude(x) < 2.5e-4f ? x - x * x * (0.5f - x * 0.333333343f) : y;
+    "log1p": ((), ("log",), """\
+INLINE vf32 log1p(vf32 x) {              // log(u) and what 1 + x lost in rounding to u
+    vf32 u = 1.0f + x, y = log(u) + (x - (u - 1.0f)) / u;
     y = x == -1.0f ? -__builtin_inff() - vf32{} : y;
-    y = x < -1.0f ? __builtin_nanf("") - vf32{} : y;
     return (x == __builtin_inff()) | (x != x) | (x == 0.0f) ? x : y;
 }"""),
     "exp2": (("fma", "round"), ("scale",), """\
@@ -64,10 +77,21 @@ INLINE vf32 exp2(vf32 x) {
     p = fma(p, r * r, r) + 1.0f;
     return scale(p, n);
 }"""),
-    "expm1": ((), ("wide",), """\
-INLINE vf32 expm1(vf32 x) {
-    vf32 y = narrow(wide_exp(wide(clamp(x, -100.0f, 100.0f))) - 1.0);
-    y = magnitude(x) < 2.5e-4f ? x + x * x * (0.5f + x * 0.166666672f) : y;
+    "expm1": (("fma", "round"), ("scale",), """\
+INLINE vf32 expm1(vf32 x) {              // 2^n * ((e^r - 1) + (1 - 2^-n)), |r| <= ln(2)/2
+    vf32 c = x > 89.0f ? vf32{} + 89.0f : x;
+    c = c < -20.0f ? vf32{} - 20.0f : c;
+    vf32 n = round(c * 1.44269504f);
+    vf32 r = fma(n, vf32{} - 0.693359375f, c);
+    r = fma(n, vf32{} + 2.12194440e-4f, r);
+    vf32 p = vf32{} + 1.98756915e-4f;
+    p = fma(p, r, vf32{} + 1.39819995e-3f);
+    p = fma(p, r, vf32{} + 8.33345205e-3f);
+    p = fma(p, r, vf32{} + 4.16657962e-2f);
+    p = fma(p, r, vf32{} + 1.66666651e-1f);
+    p = fma(p, r, vf32{} + 5.00000000e-1f);
+    p = fma(p, r * r, r);
+    vf32 y = scale(p + (1.0f - scale(vf32{} + 1.0f, -n)), n);
     return (x == 0.0f) | (x != x) ? x : y;
 }"""),
     "sinh": ((), ("wide",), """\
