@@ -36,10 +36,11 @@ def checkpoint_(m: Machine, fn: Any, *args: Any, use_reentrant: Any = None, cont
         raise Break("higher_order", "a reentrant checkpoint of inputs that need no gradient", "pass use_reentrant=False")
     if not torch.is_grad_enabled():
         return m.call(fn, list(args), kwargs)
-    written = len(m.graph.written)
+    before, m.graph.written = m.graph.written, set()
     body = capture_body(m, "checkpoint", [], lambda: m.call(fn, list(args), kwargs))
-    if len(m.graph.written) != written:
-        raise Break("higher_order", "a checkpointed function changes a tensor in place")
+    changed, m.graph.written = m.graph.written, before | m.graph.written
+    if any(id(getattr(n.meta.get("val"), "tt_storage", None)) in changed for n in body.lifted):
+        raise Break("higher_order", "a checkpointed function changes a tensor from outside in place, which eager does a second time in backward")
     if not leaves_of(body.result):
         raise Break("higher_order", "a checkpointed function returns no tensor")
     return _give(m, CheckpointCall(body.graph, bool(use_reentrant), m.truth(preserve)), [], body)

@@ -24,7 +24,7 @@ from ..guards import source as S
 from . import scalars, tensor_calls
 from .builtin_calls import python_function
 from .float_node import FloatNode
-from .signals import Break, StateMade
+from .signals import Break, Skip, StateMade
 from .training import one_step_at_a_time, set_grad
 
 if TYPE_CHECKING:
@@ -79,8 +79,11 @@ def zero_grad(m: Machine, opt: Any, set_to_none: Any = True) -> None:
 
 def _parameters(m: Machine, opt: Any) -> list[TraceTensor]:
     found = []
-    for group in m.iterate(m.getattr(opt, "param_groups")):
-        found += list(m.iterate(m.call(dict.get, [group, "params"])))
+    try:
+        for group in m.iterate(m.getattr(opt, "param_groups")):
+            found += list(m.iterate(m.call(dict.get, [group, "params"])))
+    except Skip as why:                              # a tensor that capture does not know is no reason to give the frame up
+        raise _as_it_is(opt, "zero_grad", why.reason) from None
     if any(not isinstance(p, TraceTensor) for p in found):
         raise _as_it_is(opt, "zero_grad")
     return found
@@ -117,7 +120,7 @@ def step(m: Machine, opt: Any, closure: Any = None) -> Any:
     if not m.opts.training or kind not in _CAPTURED or not m.world.is_outside(opt) or m.stepping is not None:
         raise _as_it_is(opt, "step")
     _without_hooks(m, opt)
-    if m.getattr(opt, "defaults")["differentiable"]:
+    if m.call(dict.get, [m.getattr(opt, "defaults"), "differentiable"]):
         raise _as_it_is(opt, "step", "it is differentiable")
     if len(m.graph.scopes) > 1 or not torch.is_grad_enabled() and closure is not None:
         raise _as_it_is(opt, "step")
@@ -131,14 +134,14 @@ def step(m: Machine, opt: Any, closure: Any = None) -> Any:
     grad_mode, off = torch.is_grad_enabled(), torch._C._set_grad_enabled
     m.first_step = m.root_index if m.first_step is None else m.first_step
     m.passes.stepped = True
-    _varying_rates(m, opt)
-    m.stepping = opt
-    if grad_mode:
-        m.call(off, [False])
     try:
+        _varying_rates(m, opt)
+        m.stepping = opt
+        if grad_mode:
+            m.call(off, [False])
         m.call(_STEPS[kind], [opt], {})
-    except Break as why:
-        raise _as_it_is(opt, "step", why.reason or why.kind) from None
+    except (Break, Skip) as why:
+        raise _as_it_is(opt, "step", why.reason or "item") from None
     finally:
         m.stepping = None
     if grad_mode:

@@ -170,12 +170,25 @@ def call_function(m: Machine, fn: Callable, args: list, kwargs: dict) -> Any:
     name = getattr(fn, "__name__", "")
     if kwargs.get("out") is not None:
         m.graph.writes_to(kwargs["out"])
-    if kwargs.get("inplace") is True or name.endswith("_") and not name.endswith("__") or any(a is True for a in args[1:]):
+    if _in_place(fn, args, kwargs) or name.endswith("_") and not name.endswith("__"):
         m.graph.writes_to(args[0] if args else kwargs.get("input"))
+    if name in ("batch_norm", "instance_norm") and type(fn) is types.FunctionType:
+        m.graph.writes_to([*args[1:3], kwargs.get("running_mean"), kwargs.get("running_var")])
     if kwargs.get("generator") is not None:
         raise Break("rng_state", "a random generator object is used")
     result = _run(m, fn, args, kwargs)
     return _finish(m, "call_function", fn, args, kwargs, result)
+
+
+def _in_place(fn: Any, args: list, kwargs: dict) -> bool:
+    """Whether a flag among the arguments asks for the first one to be changed."""
+    if kwargs.get("inplace") is True:
+        return True
+    if type(fn) is types.FunctionType:                   # written in Python: its parameters have names
+        names = fn.__code__.co_varnames[:fn.__code__.co_argcount]
+        if not fn.__code__.co_flags & 0x04:
+            return "inplace" in names and names.index("inplace") < len(args) and args[names.index("inplace")] is True
+    return any(a is True for a in args[1:])
 
 
 def call_method(m: Machine, obj: TraceTensor, name: str, args: list, kwargs: dict) -> Any:

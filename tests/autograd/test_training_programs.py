@@ -429,6 +429,33 @@ def spectral(compiled):
     return (o, [p.grad for p in m.parameters()], m.state_dict())
 
 
+@program
+def checkpointed_dropout(compiled):
+    from torch.utils.checkpoint import checkpoint, checkpoint_sequential
+    m = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5), nn.ReLU(inplace=True), nn.Linear(4, 4))
+    x = leaf(3, 4)
+    f = compiled(lambda x: checkpoint(m, x, use_reentrant=False).sin().sum() + checkpoint_sequential(m, 2, x, use_reentrant=False).sum())
+    out = []
+    for _ in range(2):
+        y = f(x)
+        y.backward()
+        out += [y, x.grad.clone(), [p.grad.clone() for p in m.parameters()]]
+    return out
+
+
+@program.breaks
+def checkpointed_batch_norm(compiled):
+    from torch.utils.checkpoint import checkpoint
+    m = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
+    mean, var, x = torch.zeros(4), torch.ones(4), leaf(3, 4)
+    f = compiled(lambda x: checkpoint(m, x, use_reentrant=False).sin().sum())
+    g = compiled(lambda x: checkpoint(lambda t: torch.nn.functional.batch_norm(t, mean, var, training=True), x, use_reentrant=False).sin().sum())
+    for _ in range(2):
+        f(x).backward()
+        g(x).backward()
+    return x.grad, [b.clone() for b in m.buffers()], mean, var
+
+
 @pytest.mark.parametrize(("run", "whole"), program.params)
 def test_like_eager(run, whole):
     check(run, quiet=whole)

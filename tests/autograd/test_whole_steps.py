@@ -522,6 +522,104 @@ def step_that_may_fail_later(compiled):
     return out, e.weight, e.weight.grad
 
 
+@program.breaks
+def scaled_losses(compiled):
+    m = mlp()
+    opt = torch.optim.SGD(m.parameters(), 0.1)
+    scaler = torch.amp.GradScaler("cpu", init_scale=4.0, growth_interval=2)
+
+    def step(x):
+        opt.zero_grad()
+        with torch.autocast("cpu", torch.bfloat16, enabled=False):
+            loss = m(x).pow(2).mean()
+        scaler.scale(loss).backward()
+        scaler.unscale_(opt)
+        norm = nn.utils.clip_grad_norm_(m.parameters(), 0.5)
+        scaler.step(opt)
+        scaler.update()
+        return loss.detach(), norm
+    f, out = compiled(step), []
+    for k in range(5):
+        x = randn(3, 4)
+        if k == 2:
+            x[0, 0] = float("inf")
+        out += [*f(x), scaler.get_scale()]
+    return out, all_of(m, opt)
+
+
+@program.breaks
+def schedule_inside(compiled):
+    m = mlp()
+    opt = torch.optim.AdamW(m.parameters(), 0.1)
+    schedule = torch.optim.lr_scheduler.ExponentialLR(opt, 0.5)
+
+    def step(x):
+        opt.zero_grad()
+        loss = m(x).pow(2).mean()
+        loss.backward()
+        opt.step()
+        schedule.step()
+        return loss
+    f = compiled(step)
+    return [f(randn(3, 4)).detach() for _ in range(4)], opt.param_groups[0]["lr"], all_of(m, opt)
+
+
+@program.breaks
+def half_precision_parameters(compiled):
+    m = mlp().bfloat16()
+    opt = torch.optim.SGD(m.parameters(), 0.1, momentum=0.9)
+
+    def step(x):
+        opt.zero_grad()
+        loss = m(x).float().pow(2).mean()
+        loss.backward()
+        opt.step()
+        return loss
+    f = compiled(step)
+    return [f(randn(3, 4).bfloat16()).detach().round(decimals=1) for _ in range(2)], [p.dtype for p in m.parameters()]
+
+
+@program.breaks
+def state_read_between(compiled):
+    m = mlp()
+    opt = torch.optim.Adam(m.parameters(), 0.1)
+
+    def step(x):
+        m(x).pow(2).mean().backward()
+        opt.step()
+        opt.zero_grad()
+        return float(opt.state[m[0].weight]["step"])
+    f = compiled(step)
+    return [f(randn(3, 4)) for _ in range(3)], all_of(m, opt)
+
+
+@program
+def parameters_exchanged(compiled):
+    def change(k, m, opt):
+        if k == 2:
+            m[0].weight = nn.Parameter(torch.ones(8, 4))             # the optimizer keeps the old one
+        if k == 3:
+            opt.add_param_group({"params": [m[0].weight], "lr": 0.3})
+    return train(compiled, OPTIMIZERS["adam"], change=change)
+
+
+@program
+def gradients_kept_between(compiled):
+    m = mlp()
+    opt = torch.optim.SGD(m.parameters(), 0.1, momentum=0.9)
+
+    def step(x, again):
+        m(x).pow(2).mean().backward()
+        if again:
+            opt.step()
+            m.zero_grad(set_to_none=False)
+    f, out = compiled(step), []
+    for k in range(6):
+        f(randn(3, 4), k % 2 == 1)
+        out.append(m[0].weight.grad.clone())
+    return out, all_of(m, opt)
+
+
 @pytest.mark.parametrize("run, whole", program.params)
 def test_like_eager(run, whole):
     check(run, whole)
