@@ -210,6 +210,9 @@ class _Printer:
             if lay.kind == "looped" and number + 1 < len(stages) and is_online_softmax(stage, stages[number + 1]):
                 body += self._online(number, stage, stages[number + 1], names, masks)
                 number += 1
+            elif lay.kind == "looped" and number + 1 < len(stages) and is_variance(stage, stages[number + 1]):
+                body += self._variance(number, stage, stages[number + 1], names, masks, "0", "rnumel")
+                number += 1
             elif lay.kind == "looped" and stage.axes:
                 body += self._loop(number, stage, names, masks, "0", "rnumel")
             else:
@@ -383,14 +386,63 @@ class _Printer:
         names.forget("r")
         return [*v.outside, *declare, "for roffset in range(0, rnumel, RBLOCK):", *(f"    {line}" for line in [*head, *v.inside]), *finish]
 
+    def _variance(self, number: int, first: Stage, second: Stage, names: Names, masks: dict[str, str], start: str, end: str) -> list[str]:
+        """A row's sum and the sum of its squared distances from the mean in one pass (Welford): each lane of the tile keeps a mean and
+        the squares around it, and lanes are brought to the common mean at the end."""
+        total, squares = first.accs[0], second.accs[0]
+        n = numel(first.axes)
+        inner = dict(masks)
+        head = ["rindex = roffset + rbase"]
+        masked = not (n.is_const and n.value % self.lay.rblock == 0)
+        if masked:
+            head.append("rmask = rindex < rnumel")
+            inner["r"] = "rmask"
+        head += [f"{name} = rindex < {stop}" for name, stop in self._loose().values()]
+        head += self._axes(first.axes, "r")
+        v = self._values(first, names, inner, number + 1)
+        v.emit(self._roots(first))
+        full = frozenset("xr")
+        x = self._tile(v.operand(total.value), None, {}, full)
+        step, off = "_step * _inverse", "_step * (_x - _mean)"
+        if masked:
+            step, off = (f"tl.where(rmask, {t}, 0.0)" for t in (step, off))
+        v.inside += [f"_x = {x}", "_done += 1.0", "_inverse = 1.0 / _done", "_step = _x - _mean", f"_mean = _mean + {step}", f"_squares = _squares + {off}"]
+        declare = ["_mean = tl.full([XBLOCK, RBLOCK], 0.0, tl.float32)", "_squares = tl.full([XBLOCK, RBLOCK], 0.0, tl.float32)", "_done = 0.0"]
+        finish = [f"_count = tl.maximum(({end} - {start} - rbase + RBLOCK - 1) // RBLOCK, 0).to(tl.float32)",
+                  f"_seen = tl.maximum({end} - {start}, 1).to(tl.float32)" if start != "0" else f"_seen = {self._t(n)} * 1.0",
+                  f"{total.name} = (tl.sum(_mean * _count, 1))[:, None]", f"_mean = _mean - {total.name} / _seen",
+                  f"{squares.name} = (tl.sum(_squares + _count * _mean * _mean, 1))[:, None]"]
+        for a in (total, squares):
+            self.accs[a.name] = Operand(a.name, ttype(a.dtype), frozenset("x"))
+        names.forget("r")
+        return [*v.outside, *declare, f"for roffset in range({start}, {end}, RBLOCK):", *(f"    {line}" for line in [*head, *v.inside]), *finish]
+
+    def _gather_squares(self, a: Acc, parts: list[Scratch], sums: list[Scratch], masks: dict[str, str]) -> list[str]:
+        """Squares around the means of pieces as squares around the mean of all."""
+        n = int(numel(self.reduced).value)
+        pieces = -(-n // self.lay.rblock)
+        per = -(-pieces // self.lay.split) * self.lay.rblock
+        mask = f", {masks['x']}, other=0" if "x" in masks else ""
+        where = "(xindex * SPLIT + tl.arange(0, SPLIT)[None, :])"
+        return [f"{a.name}_sums = tl.load({sums[0].name} + {where}{mask})",
+                f"{a.name}_n = tl.minimum(tl.maximum({n} - tl.arange(0, SPLIT)[None, :] * {per}, 0), {per}).to(tl.float32)",
+                f"{a.name}_off = {a.name}_sums / tl.maximum({a.name}_n, 1.0) - (tl.sum({a.name}_sums, 1) / {float(n)!r})[:, None]",
+                f"{a.name}_parts = tl.load({parts[0].name} + {where}{mask})",
+                f"{a.name} = (tl.sum({a.name}_parts + {a.name}_n * {a.name}_off * {a.name}_off, 1))[:, None]"]
+
     # ---- split kernels
     def _split(self) -> list[tuple[Function, str]]:
         lay = self.lay
         out = []
         rows = numel(lay.x)
         made: dict[str, tuple[Acc, list[Scratch], Operand]] = {}
+        around: dict[str, str] = {}                      # sums of squares -> the sum whose mean they are taken around
         xblocks = ceildiv(rows, integer(lay.xblock))
-        for number, stage in enumerate(self.k.stages):
+        stages = self.k.stages
+        pairs = {k + 1: k for k in range(len(stages) - 1) if is_variance(stages[k], stages[k + 1]) and numel(stages[k].axes).is_const}
+        for number, stage in enumerate(stages):
+            if number in pairs:
+                continue
             self.accs = {}
             masks: dict[str, str] = {}
             names = Names()
@@ -401,7 +453,12 @@ class _Printer:
             body += self._dim("x", lay.x, lay.xblock, "(pid // SPLIT) * XBLOCK" if stage.axes else "pid * XBLOCK", "[:, None]", masks)
             for v in walk(self._roots(stage)):
                 if v.op == "acc" and v.attr not in self.accs:
-                    body += self._gather_partial(*made[v.attr], masks)
+                    a, parts, x = made[v.attr]
+                    if v.attr in around:
+                        body += self._gather_squares(a, parts, made[around[v.attr]][1], masks)
+                        self.accs[a.name] = Operand(a.name, ttype(a.dtype), frozenset("x"))
+                    else:
+                        body += self._gather_partial(a, parts, x, masks)
             if not stage.axes:
                 body += self._straight(stage, names, masks)
                 out.append(self._function(f"{self.name}_{number}", body, xblocks, {"XBLOCK": lay.xblock, "SPLIT": lay.split}, self.scratch))
@@ -409,8 +466,14 @@ class _Printer:
             body += [f"rnumel = {self._t(numel(stage.axes))}", "rbase = tl.arange(0, RBLOCK)[None, :]",
                      "per = tl.cdiv(tl.cdiv(rnumel, RBLOCK), SPLIT) * RBLOCK", "rbegin = piece * per",
                      "rend = tl.minimum(rbegin + per, rnumel)"]
-            body += self._loop(number, stage, names, masks, "rbegin", "rend")
-            for a in stage.accs:
+            accs = list(stage.accs)
+            if number + 1 in pairs:
+                body += self._variance(number, stage, stages[number + 1], names, masks, "rbegin", "rend")
+                accs += stages[number + 1].accs
+                around[accs[1].name] = accs[0].name
+            else:
+                body += self._loop(number, stage, names, masks, "rbegin", "rend")
+            for a in accs:
                 parts = [Scratch(f"part{len(self.scratch)}", a.dtype, rows * lay.split)]
                 x = self.accs[a.name]
                 lines = [(parts[0].name, x.text)]
@@ -464,6 +527,22 @@ def is_online_softmax(first: Stage, second: Stage) -> bool:
     return (top.op == "max" and total.op == "sum" and total.dtype == torch.float32 and e.op == "exp" and e.args[0].op == "sub"
             and e.args[0].args[0] is top.value and top.value.dtype == torch.float32 and e.args[0].args[1].op == "acc"
             and e.args[0].args[1].attr == top.name)
+
+
+def is_variance(first: Stage, second: Stage) -> bool:
+    """Whether two passes are sum(v) and sum((v - sum / n) ** 2) in float32."""
+    if first.stores or second.stores or len(first.accs) != 1 or len(second.accs) != 1 or first.axes != second.axes or not first.axes:
+        return False
+    total, squares = first.accs[0], second.accs[0]
+    v, n = squares.value, numel(first.axes)
+    if total.op != "sum" or squares.op != "sum" or not total.dtype == squares.dtype == total.value.dtype == torch.float32 or not n.is_const:
+        return False
+    if v.op == "mul" and v.args[0] is v.args[1] or v.op == "square":
+        d = v.args[0]
+        if d.op == "sub" and d.args[0] is total.value:
+            m = d.args[1]
+            return m.op == "div" and m.args[0].op == "acc" and m.args[0].attr == total.name and m.args[1].op == "const" and m.args[1].attr == n.value
+    return False
 
 
 def _buffers_read(stage: Stage) -> set[Buffer]:

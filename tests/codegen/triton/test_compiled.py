@@ -33,6 +33,11 @@ def meta(*shape, dtype=torch.float32):
     return torch.empty(shape, dtype=dtype)
 
 
+def normalise(a):
+    var, mean = torch.var_mean(a.float(), (0, 2, 3), correction=0, keepdim=True)
+    return torch.relu((a - mean) * torch.rsqrt(var + 1e-5)).to(a.dtype)
+
+
 PROGRAMS = {
     "pointwise": lambda: (lambda a, b: torch.relu((a + b) * a - b) * 2 + torch.exp(a), meta(1 << 16), meta(1 << 16)),
     "transpose": lambda: (lambda a: a.t().contiguous() + 1, meta(512, 1024)),
@@ -42,6 +47,8 @@ PROGRAMS = {
     "gelu of a product's sum, bf16": lambda: (lambda a, b: F.gelu(a + b), meta(64, 4096, dtype=torch.bfloat16), meta(4096, dtype=torch.bfloat16)),
     "rms norm bf16": lambda: (lambda a, w: F.rms_norm(a, (4096,), w), meta(64, 4096, dtype=torch.bfloat16), meta(4096, dtype=torch.bfloat16)),
     "cross entropy": lambda: (lambda a, t: F.cross_entropy(a, t), meta(256, 5000), torch.zeros(256, dtype=torch.int64)),
+    "batch norm": lambda: (normalise, meta(16, 64, 28, 28, dtype=torch.bfloat16).to(memory_format=torch.channels_last)),
+    "variance of long rows": lambda: (lambda a: F.layer_norm(a, (50304,)), meta(300, 50304)),
     "column sums": lambda: (lambda a: a.sum(0), meta(4096, 512)),
     "whole sum": lambda: (lambda a: a.sum(), meta(1 << 16)),
     "argmax": lambda: (lambda a: (a.argmax(1), a.amax(1)), meta(64, 3000)),

@@ -209,3 +209,17 @@ def test_exact_forms_where_bits_are_seen():
     for f in (lambda a: torch.tanh(a.float()), lambda a: (torch.sigmoid(a) > 0.5, torch.sigmoid(a)), lambda a: (torch.exp(a) * 100).to(torch.int32)):
         assert "_exp2(" not in str(generate(compile_fn(f, x)))
     assert "_exp2(" not in str(generate(compile_fn(F.gelu, x), emulate_precision=True))
+
+
+@pytest.mark.parametrize("shift", [0.0, 1000.0])
+@pytest.mark.parametrize("choices", [Choices("looped", rblock=32), Choices("split", rblock=32, split=4), Choices("split", rblock=16, split=16)])
+@pytest.mark.parametrize("dims, shape", [((0, 2), (6, 5, 70)), ((0,), (300, 8)), ((1,), (5, 1000)), ((0,), (33, 8))])
+def test_variances_in_one_pass(choices, shift, dims, shape):
+    """The mean and the squares around it, however large the mean is."""
+    x = torch.randn(shape) + shift
+
+    def f(x):
+        var, mean = torch.var_mean(x, dims, correction=0, keepdim=True)
+        return (x - mean) * torch.rsqrt(var + 1e-5), mean, var
+    g = check(f, x, choices=choices, rtol=2e-5, atol=2e-3 if shift else 1e-5)
+    assert "_squares" in str(g)
