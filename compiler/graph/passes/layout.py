@@ -31,10 +31,15 @@ def channels_last(a: AtenGraph) -> None:
         return
     fixed = _outputs(nodes)
     chosen: set[Node] = set()
+    weights: dict[Node, Node] = {}
     for n in nodes:
         if n.op != "call_function" or n in fixed:
             continue
         if n.target in _CONVOLUTIONS and _is_2d(n) or n.target in _POOLS and any(x in chosen for x in n.all_input_nodes):
+            if n.target in _CONVOLUTIONS:
+                _turn_weight(a, n, weights, nodes)
+                if n.target is aten.convolution_backward.default:
+                    fixed -= _turn_gradient(a, n, fixed)
             _relay(n, n.users if isinstance(n.meta["val"], (tuple, list)) else (), fixed)
             chosen.add(n)
         elif n.target is operator.getitem:
@@ -89,6 +94,39 @@ def _elementwise(n: Node) -> bool:
 def _feeds_convolution(n: Node) -> bool:
     """A conversion (autocast's) of what convolutions alone read."""
     return n.target is aten._to_copy.default and bool(n.users) and all(u.target in _CONVOLUTIONS and _is_2d(u) for u in n.users)
+
+
+def _turn_weight(a: AtenGraph, n: Node, weights: dict[Node, Node], nodes: list[Node]) -> None:
+    """A parameter that lies in another order is turned once, by a kernel of ours, for the forward and the backward convolution alike: the
+    library would do so in each call, element by element."""
+    at = 2 if n.target is aten.convolution_backward.default else 1
+    w = n.args[at]
+    if w.op != "placeholder" or not _many_taps(w.meta["val"]):
+        return
+    turned = weights.get(w)
+    if turned is None:
+        first = next(x for x in nodes if x.op != "placeholder")
+        with a.graph.inserting_before(first):
+            turned = weights[w] = a.graph.call_function(aten.clone.default, (w,))
+        turned.meta = {**n.meta, "val": _turned(w.meta["val"])}
+    n.args = (*n.args[:at], turned, *n.args[at + 1:])
+
+
+def _turn_gradient(a: AtenGraph, n: Node, fixed: set[Node]) -> set[Node]:
+    """The library makes a weight's gradient in the order of the operands; the one that leaves the graph has the weight's own order, and a
+    kernel of ours turns it. Gives the results that no longer leave."""
+    gone: set[Node] = set()
+    for u in [u for u in n.users if u in fixed and u.target is operator.getitem and u.args[1] == 1 and _many_taps(u.meta["val"])]:
+        with a.graph.inserting_after(u):
+            copy = a.graph.call_function(aten.clone.default, (u,))
+        copy.meta = dict(u.meta)
+        u.replace_all_uses_with(copy, delete_user_cb=lambda user, copy=copy: user is not copy)
+        gone.add(u)
+    return gone
+
+
+def _many_taps(m: Any) -> bool:
+    return _four(m) and m.dtype in _FLOATS and all(type(s) is int for s in m.shape) and m.shape[2] * m.shape[3] > 1 and m.shape[1] > 1
 
 
 def _relay(n: Node, items: Any, fixed: set[Node]) -> None:
