@@ -17,6 +17,7 @@ import torch
 from ..guards.source import array_text
 from ..guards.source import Source, calc_text, optimizer_state_text, scalar_text
 from .arrays import Array
+from .draws import generator_states, restore_generators
 from .float_node import FloatNode
 from .bytecode.regions import UNBOUND
 from .effects import Effect
@@ -66,6 +67,8 @@ class EntryWriter:
         self._const_names: dict[int, str] = {}
         self.symbols_used: set[str] = set()
         self._keep: list[Any] = []
+        for source in machine.world.draws:             # each once, in order, whether or not it is used
+            self.load(source)
 
     # --- names
     def fresh(self, prefix: str = "__t") -> str:
@@ -486,6 +489,9 @@ class EntryWriter:
         `modes` what failing.changes_modes gave."""
         arguments = [self.load(s) for s in graph_inputs if s is not None] if has_graph else []
         lines = [f"def entry(__fn{''.join(', ' + p for p in self.params)}):"]
+        draws = self.machine.world.draws
+        if draws:
+            lines.append(f"    __generators = {self.constant(generator_states)}()")
         lines += [f"    {text}" for text in self.loads]
         if not has_graph:
             return "\n".join([*lines, *(f"    {text}" for text in self.body)]) + "\n"
@@ -505,5 +511,7 @@ class EntryWriter:
             return "\n".join(lines) + "\n"
         if kept or random:
             lines.append("    __give_back(__kept)")
+        if draws:
+            lines.append(f"    {self.constant(restore_generators)}(__generators)")
         lines.append(f"    return __failed(__error.pop(), __fn, ({''.join(p + ', ' for p in self.params)}))")
         return "\n".join(lines) + "\n"

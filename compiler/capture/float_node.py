@@ -13,6 +13,7 @@ from typing import Any, Callable
 from ..guards import source as S
 from ..guards.source import Source
 from ..symbolic.node import SymNode
+from .signals import Break
 
 __all__ = ["FloatNode", "Fact"]
 
@@ -48,6 +49,8 @@ class FloatNode(SymNode):
         root = self.source
         while root.kind == "calc":
             root = root.base  # type: ignore[assignment]
+        if root.kind == "drawn":
+            raise Break("random_python")                 # no two calls draw the same
         self.env.pin_float(root)
         return self.expr
 
@@ -60,6 +63,8 @@ class FloatNode(SymNode):
         if op == "truediv" and reflected:                # the entry computes it ahead of all else, where it must not raise
             if self.source.kind == "calc":
                 return self.wrap_float(f(c, self._number()))
+            if self.source.kind == "drawn":
+                self._number()
             self.env.float_fact(self.source, ("ne", 0.0, True))
         value = f(c, self.expr) if reflected else f(self.expr, c)
         return FloatNode(value, S.calc(self.source, op, c, reflected), self.env)
@@ -114,7 +119,7 @@ class FloatNode(SymNode):
     # ---- comparisons
     def _fact(self, name: str, o: SymNode) -> SymNode:
         c, compare = _constant(o), _COMPARISONS[name]
-        if c is None or self.source.kind == "calc":
+        if c is None or self.source.kind in ("calc", "drawn"):
             return self.wrap_bool(compare(self._number(), o._number()))
         outcome = compare(self.expr, c)
         self.env.float_fact(self.source, (name, c, outcome))

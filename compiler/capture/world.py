@@ -129,6 +129,7 @@ class World:
         self.float_sources: dict[Source, float] = {}    # floats that may vary
         self.scalars: dict[Source, TraceTensor] = {}    # their inputs of the graph
         self.draws: list[Source] = []               # random numbers, in the order in which the entry draws them
+        self.draws: list[Source] = []               # random numbers, in the order in which the entry draws them
         self.arrays: dict[int, Array] = {}          # id of a numpy array from outside -> its stand-in
         self.class_lookups: dict[int, tuple[type, dict[str, Any]]] = {}
 

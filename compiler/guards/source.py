@@ -13,7 +13,7 @@ from typing import Any, Callable, Hashable
 import torch
 
 __all__ = ["Source", "local", "closure", "glob", "builtin", "function", "attr", "item", "dict_value", "type_of",
-           "cell", "const", "default", "kwdefault", "size", "stride", "storage_offset", "calc", "scalar", "array", "array_text",
+           "cell", "const", "default", "kwdefault", "size", "stride", "storage_offset", "calc", "scalar", "array", "array_text", "drawn",
            "tensor_grad", "calc_text", "scalar_text", "scalar_tensor", "optimizer_state", "optimizer_state_text"]
 
 _table: dict[tuple, "Source"] = {}
@@ -30,6 +30,7 @@ class Source:
     global    None   name            func.__globals__[name]
     builtin   None   name            builtins.<name>, where no global of that name shadows it
     function  None   None            the function object of the frame
+    drawn     None   (n, fn, args, named)  fn(*args, **named): draw n of a random number. Never guarded; evaluated once, in order
     const     None   object          an object that the entry itself holds (a module, a class, a torch function)
     attr      src    name            getattr(base, name)
     item      src    key             base[key], key a constant
@@ -81,6 +82,8 @@ class Source:
             return self.key
         if k == "function":
             return "<this function>"
+        if k == "drawn":
+            return f"{getattr(self.key[1], '__name__', 'random')}()"
         if k == "const":
             named = getattr(self.key, "__qualname__", None) or getattr(self.key, "__name__", None)
             return named or f"<{type(self.key).__name__}>"
@@ -114,6 +117,9 @@ class Source:
             return f"__builtins__[{self.key!r}]"
         if k == "function":
             return fn
+        if k == "drawn":
+            given = [*map(repr, self.key[2]), *(f"{n}={v!r}" for n, v in self.key[3])]
+            return f"{_const_name(self.key[1], consts)}({', '.join(given)})"
         if k == "const":
             name = f"_const_{id(self.key):x}"
             if consts is not None:
@@ -218,5 +224,11 @@ def storage_offset(base: Source) -> Source: return _make("offset", base, None)
 def calc(base: Source, op: str, c: float, reflected: bool) -> Source: return _make("calc", base, (op, repr(c), reflected))   # 0.0 and -0.0 are equal keys
 def scalar(base: Source, dtype: Any, device: Any) -> Source: return _make("scalar", base, (dtype, device))
 def optimizer_state(base: Source, group: int, index: int) -> Source: return _make("optimized", base, (group, index))
+def drawn(n: int, fn: Any, args: tuple, named: tuple) -> Source:
+    s: Source = object.__new__(Source)                   # one of its own: a draw is no path to an object
+    s.kind, s.base, s.key, s._hash = "drawn", None, (n, fn, args, named), hash(("drawn", n))
+    return s
+
+
 def array(base: Source) -> Source: return _make("array", base, None)
 def tensor_grad(base: Source) -> Source: return _make("attr", base, "grad")

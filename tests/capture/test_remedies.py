@@ -59,7 +59,7 @@ FIXES = {
     "weights.data = weights.data * 2\nreturn x + weights": "    weights.detach().copy_(weights.data * 2)",
     "x = x.clone()\nx.t_()\nreturn x + 1": "    x = x.t()",
     "return (x * i for i in range(3)), x + 1": None,
-    "return x * random.random()": None,
+    "return x * random.randint(1, 3)": None,
 }
 
 
