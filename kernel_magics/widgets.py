@@ -98,7 +98,7 @@ def page(report: Any) -> str:
     title = html.esc(report.title or "tcompile report")
     static = html.render_html(report)
     head = f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
-    head += '<meta name="viewport" content="width=device-width"><style>body{margin:16px;font-family:system-ui,sans-serif}</style></head>'
+    head += '<meta name="viewport" content="width=device-width"><style>:root{color-scheme:light dark}body{margin:16px;font-family:system-ui,sans-serif}</style></head>'
     if script is None:
         return f"{head}<body>{static}</body></html>\n"
     data = report.to_json().replace("<", "\\u003c")

@@ -653,6 +653,8 @@ class ReportBuilder:
                 elif low is not None and not g.ops:
                     g.ops = sum(n.op not in ("input", "parameter", "output") for n in g.lowered.nodes())
                 g.symbols = g.symbols or _symbols(getattr(cap, "env", None))
+                for y in g.symbols:
+                    y.source = self._users_words(g.frame, y.source)
                 if cap is not None:
                     self._eager_memory(i, cap)
             except Exception as error:

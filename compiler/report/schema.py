@@ -375,7 +375,7 @@ class Memory:
     eager_peak_bytes: int | None = None
     steps: int = 0
     buffers: list[MemoryBuffer] = field(default_factory=list)
-    live: list[int] = field(default_factory=list)  # bytes alive over the steps of the plan, from the first to the last
+    plan_live: list[int] = field(default_factory=list)  # bytes alive over the steps of the plan, from the first to the last
     eager_live: list[int] = field(default_factory=list)  # the same over eager's operators, as little as it can be; empty where unknown
 
 

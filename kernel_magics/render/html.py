@@ -507,9 +507,9 @@ def _memory(r: Any) -> str:
             + ([f"eager {size(m.eager_peak_bytes)} at best"] if m.eager_peak_bytes else [])
         )
         out.append(f"<div>{code(name)} {esc(' · '.join(facts))}</div>")
-        if len(m.live) > 1 and len(m.eager_live) > 1:
+        if len(m.plan_live) > 1 and len(m.eager_live) > 1:
             legend = [colour(f"■ {n}", svg.ENGINE_COLOURS[n]) for n in ("eager", "tcompile")]
-            picture = svg.curves([("eager", m.eager_live), ("tcompile", m.live)])
+            picture = svg.curves([("eager", m.eager_live), ("tcompile", m.plan_live)])
             out.append(f"<div>{picture} {dim('bytes alive over the call:')} {' '.join(legend)}</div>")
         if m.buffers:
             lane: dict[str, int] = {}

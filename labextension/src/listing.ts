@@ -36,7 +36,7 @@ export function markElement(marks: Mark[]): HTMLElement {
 /** The line's share of the time, as words and as a colour behind them. */
 function heatElement(share: number | undefined): HTMLElement | null {
   return share === undefined || share < 0.005 ? null : h('span.tc-heat', {
-    title: t('{0} % of the time of the generated kernels', Math.round(share * 100)), style: { '--tc-heat': `${Math.round(12 + share * 60)}%` }
+    title: t('{0} % of the time of the generated kernels', Math.round(share * 100)), style: { '--tc-heat': `${Math.round(10 + share * 40)}%` }
   }, `${Math.round(share * 100)} %`);
 }
 

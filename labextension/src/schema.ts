@@ -261,7 +261,7 @@ export interface Memory {
   eager_peak_bytes: number | null;
   steps: number;
   /** Bytes alive over the plan's steps, and over eager's operators. */
-  live?: number[];
+  plan_live?: number[];
   eager_live?: number[];
   buffers: MemoryBuffer[];
 }

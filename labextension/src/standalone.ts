@@ -101,4 +101,6 @@ export function page(): void {
   }
 }
 
+export { setTranslator } from './texts';
+
 export default { render };

@@ -1,34 +1,320 @@
-"""A report exported as one page, opened from disk: interactive, and silent on the network."""
+"""A report as one page, opened from disk, and as a widget in a host that is not JupyterLab: interactive, readable in every theme and at every
+width, named for screen readers, in one language, under a policy that forbids eval, and silent on the network."""
 
 from __future__ import annotations
 
+import http.server
+import json
+import threading
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tcompile import CompileReport
 
 from .conftest import ARTIFACTS, LABEXTENSION
-from .notebooks import SAMPLE
+from .notebooks import sample_report
+from .pages import TABS, THEMES, opened, saved, show
+
+# WCAG 2.1: 4.5 for text, 3 for large text. Colours are painted over one another as the browser does it.
+CONTRAST = """() => {
+  const context = document.createElement('canvas').getContext('2d', {willReadFrequently: true});
+  const rgba = c => { context.clearRect(0, 0, 1, 1); context.fillStyle = c; context.fillRect(0, 0, 1, 1);
+                      const d = context.getImageData(0, 0, 1, 1).data; return [d[0], d[1], d[2], d[3] / 255]; };
+  const over = (a, b) => { const alpha = a[3] + b[3] * (1 - a[3]);
+                           return [0, 1, 2].map(i => alpha ? (a[i] * a[3] + b[i] * b[3] * (1 - a[3])) / alpha : 0).concat(alpha); };
+  const light = c => { const f = c.slice(0, 3).map(v => v / 255 <= 0.03928 ? v / 255 / 12.92 : ((v / 255 + 0.055) / 1.055) ** 2.4);
+                       return 0.2126 * f[0] + 0.7152 * f[1] + 0.0722 * f[2]; };
+  const bad = {};
+  const walker = document.createTreeWalker(document.querySelector('.tc-report'), NodeFilter.SHOW_TEXT);
+  let seen = 0;
+  while (walker.nextNode()) {
+    const text = walker.currentNode.textContent.trim(), e = walker.currentNode.parentElement;
+    if (!text || e.closest('svg') || !e.checkVisibility({checkOpacity: true, checkVisibilityCSS: true})) continue;
+    const style = getComputedStyle(e);
+    let ground = [0, 0, 0, 0];
+    for (let p = e; p && ground[3] < 0.99; p = p.parentElement) ground = over(ground, rgba(getComputedStyle(p).backgroundColor));
+    ground = over(ground, [255, 255, 255, 1]);
+    const [a, b] = [light(over(rgba(style.color), ground)), light(ground)];
+    const ratio = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
+    const size = parseFloat(style.fontSize), large = size >= 24 || size >= 18.66 && Number(style.fontWeight) >= 700;
+    seen += 1;
+    if (ratio < (large ? 3 : 4.5)) bad[`${e.tagName}.${e.className}`] = [ratio.toFixed(2), text.slice(0, 40)];
+  }
+  return [seen, bad];
+}"""
+
+# What a screen reader needs: names of everything that can be focused, references that lead somewhere, children where roles ask for them.
+NAMES = """() => {
+  const bad = [], root = document.querySelector('.tc-report');
+  const named = e => (e.getAttribute('aria-label') || e.title || e.textContent || e.placeholder || '').trim()
+                     || (e.labels && [...e.labels].some(l => l.textContent.trim()));
+  const visible = e => e.checkVisibility();
+  for (const e of root.querySelectorAll('button, a, input, select, textarea, [tabindex], [role=img], [role=region], [role=listbox], [role=application]'))
+    if (visible(e) && !named(e)) bad.push('no name: ' + e.outerHTML.slice(0, 120));
+  for (const e of root.querySelectorAll('[tabindex]')) if (Number(e.tabIndex) > 0) bad.push('tab order: ' + e.outerHTML.slice(0, 80));
+  const ids = [...root.querySelectorAll('[id]')].map(e => e.id);
+  if (new Set(ids).size !== ids.length) bad.push('an id twice');
+  for (const e of root.querySelectorAll('[aria-labelledby], [aria-activedescendant]'))
+    for (const name of ['aria-labelledby', 'aria-activedescendant'])
+      if (visible(e) && e.hasAttribute(name) && !document.getElementById(e.getAttribute(name))) bad.push(name + ' leads nowhere: ' + e.outerHTML.slice(0, 80));
+  const need = {listbox: 'option', list: 'listitem', tablist: 'tab'};
+  for (const [role, child] of Object.entries(need))
+    for (const e of root.querySelectorAll(`[role=${role}]`))
+      if (visible(e) && !e.querySelector(`[role=${child}]`)) bad.push(`${role} without ${child}: ` + e.outerHTML.slice(0, 100));
+  for (const e of root.querySelectorAll('th')) if (!e.scope) bad.push('th without scope');
+  return bad;
+}"""
+
+# Elements that reach beyond the page's right edge, but for those in containers that scroll.
+TOO_WIDE = """() => {
+  const width = document.documentElement.clientWidth, bad = [];
+  for (const e of document.querySelectorAll('.tc-report *')) {
+    const box = e.getBoundingClientRect();
+    if (box.width && box.right > width + 1 && !e.closest('.tc-table-wrap, .tc-listing, .tc-virtual, .tc-pane-body, .tc-graph-stage, svg, pre')) bad.push(e.className || e.tagName);
+  }
+  return document.documentElement.scrollWidth > width ? ['the page scrolls sideways', ...bad] : bad;
+}"""
 
 
-def test_exported_page(browser: Any, tmp_path: Path) -> None:
-    if not (LABEXTENSION / "standalone.js").exists():
-        pytest.skip("the labextension is not built (make labextension)")
-    path = CompileReport.from_json(SAMPLE.read_text()).save(str(tmp_path / "r.html"))
-    context = browser.new_context(viewport={"width": 1200, "height": 900})
-    page = context.new_page()
-    problems: list[str] = []
-    page.on("pageerror", lambda e: problems.append(str(e)))
-    page.on("request", lambda r: r.url.startswith(("file:", "data:", "blob:")) or problems.append(r.url))
-    page.goto(f"file://{path}")
-    page.wait_for_selector(".tc-open .tc-tab")
-    for name in ("code", "graph", "guards", "speed", "more"):
-        page.click(f".tc-tab:has-text('{name}')")
-        page.wait_for_timeout(150)
-    page.click(".tc-tab:has-text('speed')")
-    page.wait_for_selector(".tc-plot svg")
-    ARTIFACTS.mkdir(exist_ok=True)
-    page.screenshot(path=ARTIFACTS / "page-speed.png", full_page=True)
-    assert not problems
-    context.close()
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return saved(tmp_path_factory.mktemp("page"))
+
+
+def test_exported_page(browser: Any, address: str) -> None:
+    with opened(browser, address) as (page, problems):
+        for tab in TABS:
+            show(page, tab)
+        show(page, "speed")
+        page.wait_for_selector(".tc-plot svg")
+        ARTIFACTS.mkdir(exist_ok=True)
+        page.screenshot(path=ARTIFACTS / "page-speed.png", full_page=True)
+        # A plot keeps to its place: nothing is drawn over what follows it.
+        boxes = page.evaluate("""() => [...document.querySelectorAll('.tc-plot')].filter(e => e.checkVisibility()).map(e =>
+            [e.getBoundingClientRect().height, e.querySelector('svg').getBoundingClientRect().height])""")
+        assert boxes and all(inner <= outer + 1 and inner < 320 for outer, inner in boxes)
+        assert not problems
+
+
+@pytest.mark.parametrize("theme", [None, *THEMES])
+def test_every_text_has_contrast(browser: Any, address: str, theme: str | None) -> None:
+    with opened(browser, address, theme=theme) as (page, problems):
+        for tab in TABS:
+            show(page, tab)
+            seen, bad = page.evaluate(CONTRAST)
+            assert seen > 10 and not bad, (tab, bad)
+        assert not problems
+
+
+def test_a_page_follows_a_dark_system(browser: Any, address: str) -> None:
+    with opened(browser, address, color_scheme="dark") as (page, problems):
+        for tab in TABS:
+            show(page, tab)
+            _, bad = page.evaluate(CONTRAST)
+            assert not bad, (tab, bad)
+        ground = page.evaluate("() => getComputedStyle(document.querySelector('.tc-report')).backgroundColor")
+        assert ground == "rgb(22, 24, 28)" and not problems
+
+
+@pytest.mark.parametrize("width", [1400, 900, 600, 420])
+def test_nothing_runs_out_of_the_page(browser: Any, address: str, width: int) -> None:
+    with opened(browser, address, width=width) as (page, _):
+        for tab in TABS:
+            show(page, tab)
+            assert not page.evaluate(TOO_WIDE), (tab, width)
+            ARTIFACTS.mkdir(exist_ok=True)
+            page.screenshot(path=ARTIFACTS / f"page-{tab}-{width}.png", full_page=True)
+
+
+def test_screen_readers_find_names(browser: Any, address: str) -> None:
+    with opened(browser, address) as (page, _):
+        for tab in TABS:
+            show(page, tab)
+            assert not page.evaluate(NAMES), tab
+        show(page, "graph")
+        page.click(".tc-tool:has-text('table')")
+        assert not page.evaluate(NAMES)
+
+
+def test_the_keyboard_reaches_everything(browser: Any, address: str) -> None:
+    """Tab walks through the report and out of it again; arrows change tabs; no element keeps the focus."""
+    with opened(browser, address) as (page, _):
+        page.focus(".tc-tab[aria-selected=true]")
+        for tab in TABS[1:]:
+            page.keyboard.press("ArrowRight")
+            assert page.evaluate("() => document.activeElement.textContent").startswith(tab)
+        for tab in ("overview", "guards", "more"):
+            show(page, tab)
+            page.focus(".tc-head")
+            stops = []
+            for _ in range(120):
+                page.keyboard.press("Tab")
+                stops.append(page.evaluate("() => document.activeElement === document.body ? '' : document.activeElement.outerHTML.slice(0, 90)"))
+                if not stops[-1]:
+                    break
+            assert not stops[-1], f"the focus does not leave {tab}"
+            assert len(set(stops)) > 3
+
+
+def test_forward_and_backward_as_one_graph(browser: Any, address: str) -> None:
+    with opened(browser, address) as (page, problems):
+        show(page, "graph")
+        page.click(".tc-segment:has-text('with backward')")
+        page.click(".tc-tool:has-text('table')")
+        for name, found in (("grad_tanh", "1 match"), ("mm_1", "1 match"), ("saved_tanh", "0 matches")):
+            page.fill(".tc-search input", name)
+            assert page.locator(".tc-search [role=status]").inner_text() == found, name
+        page.fill(".tc-search input", "grad_h")
+        page.press(".tc-search input", "Enter")
+        details = page.locator(".tc-graph-details").inner_text()
+        assert "backward.layers.2" in details and "layers_2_weight" in details, "it reads forward's own weight"
+        show(page, "code")
+        assert page.locator(".tc-virtual .tc-selected:visible", has_text="%grad_h").count() == 1, "the selection is backward's node in other views"
+        assert not problems
+
+
+def test_why_two_operations_are_not_one_kernel(browser: Any, address: str) -> None:
+    with opened(browser, address) as (page, problems):
+        show(page, "graph")
+        page.click(".tc-tool:has-text('table')")
+        page.fill(".tc-search input", "tanh_2")
+        page.press(".tc-search input", "Enter")
+        page.locator(".tc-graph-details .tc-links .tc-link", has_text="mul ○").click()
+        assert "Not in one kernel: tanh_2 is also an output; sum reads another order." in page.locator(".tc-graph-details").inner_text()
+        assert page.locator(".tc-graph-details button:has-text('time it')").count() == 0, "without a kernel nothing can be tried"
+        assert not problems
+
+
+def test_memory_and_what_is_kept_for_backward(browser: Any, address: str) -> None:
+    with opened(browser, address) as (page, problems):
+        show(page, "speed")
+        text = page.locator(".tc-panel-root:visible").inner_text()
+        for words in ("Bytes alive while graph_0 runs", "Kept for backward", "8.00 KiB in 2 values, 1 computed again", "what eager keeps"):
+            assert words in text, words
+        page.locator("[data-partition] tr", has_text="tanh_2").click()
+        show(page, "graph")
+        assert page.locator(".tc-graph-details h4").inner_text() == "tanh_2"
+        assert not problems
+
+
+def test_all_texts_go_through_one_door(browser: Any, tmp_path: Path) -> None:
+    """With a translator that marks what it has seen, no text is left that it has not, but for what the report brought."""
+    with served(tmp_path, {}) as home, opened_widget(browser, home, WIDGET, "") as (page, problems):
+        page.wait_for_selector(".tc-head")
+        page.click(".tc-head")
+        raw = json.dumps(sample_report(), ensure_ascii=False)
+        page.evaluate("text => window.known = text", raw + "".join(_unpacked(sample_report())))
+        for tab in range(1, 7):
+            page.click(f".tc-tab:nth-child({tab})")
+            page.wait_for_timeout(200)
+        left = page.evaluate("""() => {
+          // Words that the report brought, and units: what is left of a text without them must be of the translator's making.
+          const known = new Set(window.known.match(/[A-Za-z_]{2,}/g)), units = /^(ns|ms|KiB|MiB|[kMGT]?(FLOP|B))$/;
+          const own = text => { for (let next; (next = text.replace(/⟦[^⟦⟧]*⟧/g, ' ')) !== text; ) text = next; return text; };
+          const foreign = text => (own(text).match(/[A-Za-z_]{2,}/g) ?? []).some(w => !known.has(w) && !units.test(w));
+          const left = new Set();
+          const skip = 'code, p:has(> code), pre, .tc-listing, .tc-virtual, .tc-graph-details h4';
+          const walker = document.createTreeWalker(document.querySelector('.tc-report'), NodeFilter.SHOW_TEXT);
+          while (walker.nextNode()) {
+            const { textContent, parentElement } = walker.currentNode;
+            if (!parentElement.closest(skip) && foreign(textContent)) left.add(textContent.trim().slice(0, 80));
+          }
+          for (const e of document.querySelectorAll('.tc-report [title], .tc-report [aria-label], .tc-report [placeholder]'))
+            for (const name of ['title', 'aria-label', 'placeholder'])
+              if (!e.closest(skip) && foreign(e.getAttribute(name) || '')) left.add(name + ': ' + e.getAttribute(name).slice(0, 80));
+          return [...left];
+        }""")
+        assert left == [], left
+        assert not problems
+
+
+def _unpacked(value: Any) -> Iterator[str]:
+    """The JSON of whatever is packed in a report."""
+    from tcompile.compiler.report.json import unpack
+
+    yield json.dumps(unpack(value), ensure_ascii=False)
+
+
+# A host as VS Code's and Colab's output frames are: the widget is a module that gets a model, and the page allows no eval and no request.
+WIDGET = """<!doctype html><html><head><meta charset="utf-8"><meta http-equiv="Content-Security-Policy" content="POLICY"></head>
+<body><div id="el"></div><script type="module" nonce="n">
+import widget, { setTranslator } from './standalone.js';
+setTranslator((text, many, n) => '⟦' + (many !== undefined && n !== 1 ? many : text) + '⟧');
+const report = await (await fetch('./report.json')).json();
+const listeners = {}, sent = [];
+const state = { report, view: VIEW, selection: {} };
+window.widgetModel = { get: n => state[n], set: (n, v) => { state[n] = v; }, save_changes: () => { window.saved = (window.saved || 0) + 1; },
+  on: (e, f) => { (listeners[e] ??= []).push(f); }, off: (e, f) => { listeners[e] = (listeners[e] || []).filter(g => g !== f); }, send: m => sent.push(m) };
+window.sent = sent; window.state = state;
+window.tell = (e, m) => (listeners[e] || []).forEach(f => f(m));
+window.done = await widget.render({ model: window.widgetModel, el: document.getElementById('el') });
+</script></body></html>"""
+STRICT = "default-src 'none'; script-src 'self' 'nonce-n'; style-src 'unsafe-inline'; img-src data: blob:; connect-src 'self'"
+
+
+class served:
+    """A folder on loopback with the bundle and the sample report."""
+
+    def __init__(self, folder: Path, change: dict[str, Any]):
+        if not (LABEXTENSION / "standalone.js").exists():
+            pytest.skip("the labextension is not built (make labextension)")
+        self.folder = folder
+        (folder / "standalone.js").write_bytes((LABEXTENSION / "standalone.js").read_bytes())
+        (folder / "report.json").write_text(json.dumps({**sample_report(), **change}))
+
+    def __enter__(self) -> "served":
+        handler = partial(type("Quiet", (http.server.SimpleHTTPRequestHandler,), {"log_message": lambda *a: None}), directory=str(self.folder))
+        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.server.shutdown()
+        self.server.server_close()
+
+
+class opened_widget:
+    def __init__(self, browser: Any, home: served, page: str, view: str):
+        text = page.replace("POLICY", STRICT).replace("VIEW", json.dumps(view))
+        (home.folder / "index.html").write_text(text)
+        self.browser, self.address = browser, f"http://127.0.0.1:{home.server.server_address[1]}/index.html"
+
+    def __enter__(self) -> tuple[Any, list[str]]:
+        self.context = self.browser.new_context(viewport={"width": 900, "height": 800})
+        page = self.context.new_page()
+        problems: list[str] = []
+        page.on("pageerror", lambda e: problems.append(str(e)))
+        page.on("console", lambda m: m.type in ("error", "warning") and "favicon" not in m.text + m.location["url"] and problems.append(m.text))
+        page.on("request", lambda r: r.url.startswith((self.address.rsplit("/", 1)[0], "data:", "blob:")) or problems.append(r.url))
+        page.goto(self.address)
+        return page, problems
+
+    def __exit__(self, *_: Any) -> None:
+        self.context.close()
+
+
+@pytest.mark.parametrize("view", ["", "graph", "speed"])
+def test_a_widget_in_a_host_that_forbids_eval_and_requests(browser: Any, tmp_path: Path, view: str) -> None:
+    with served(tmp_path, {}) as home, opened_widget(browser, home, WIDGET, view) as (page, problems):
+        page.wait_for_selector(".tc-head" if not view else ".tc-panel-root", timeout=10_000)
+        if view == "graph":
+            page.focus(".tc-graph-canvas")
+            page.keyboard.press("ArrowDown")
+            page.wait_for_function("window.saved > 0 && state.selection.node !== undefined")
+            page.evaluate("() => { state.selection = {kernel: 1, graph: 0}; tell('change:selection'); }")
+            assert page.locator(".tc-graph-details h4").inner_text() != "x", "another widget's selection is shown here"
+        elif view == "speed":
+            # A question goes to the kernel as a message, and its answer comes back as one; a widget can't interrupt, so there is no stop button.
+            page.wait_for_function("sent.some(m => m.ask === 'controls')")
+            page.evaluate("""() => { const m = sent.find(m => m.ask === 'controls');
+                tell('msg:custom', {id: m.id, ok: {calls: ['f'], arguments: [], modes: ['default', 'max-autotune'], mode: 'default', switches: []}}); }""")
+            page.locator("button", has_text="time again").click()
+            page.wait_for_function("sent.some(m => m.ask === 'retime')")
+            assert page.locator("button", has_text="stop").count() == 0
+            page.evaluate("() => tell('msg:custom', {id: sent.find(m => m.ask === 'retime').id, error: 'run the cell again'})")
+            page.wait_for_selector("[role=alert]:has-text('run the cell again')")
+        page.evaluate("() => window.done()")
+        assert page.locator(".tc-head, .tc-panel-root").count() == 0
+        assert not problems

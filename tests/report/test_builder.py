@@ -229,7 +229,7 @@ def test_memory_over_the_call_against_eager() -> None:
     m = r.memory[0]
     one = 64 * 64 * 4
     assert m.eager_peak_bytes == max(m.eager_live) and 2 * one <= m.eager_peak_bytes < 3 * one, "the product is freed after gelu has read it"
-    assert m.peak_bytes is not None and max(m.live, default=0) < one, "nothing between the operators is stored"
+    assert m.peak_bytes is not None and max(m.plan_live, default=0) < one, "nothing between the operators is stored"
     x = torch.randn(8, 8, requires_grad=True)
     trained = tcompile.explain(f)(x)
     assert not trained.memory[0].eager_live and trained.partitions, "with gradients eager keeps what `partitions` says"

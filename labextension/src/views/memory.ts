@@ -49,7 +49,7 @@ function figures(plans: Memory[], report: Report): HTMLElement {
 
 /** Bytes alive over the call, of the graph that needs most: ours over the plan's steps, eager's over its operators. */
 function curves(plans: Memory[], report: Report, disposers: (() => void)[]): Child {
-  const known = plans.filter(m => (m.live?.length ?? 0) > 1 && (m.eager_live?.length ?? 0) > 1);
+  const known = plans.filter(m => (m.plan_live?.length ?? 0) > 1 && (m.eager_live?.length ?? 0) > 1);
   const largest = [...known].sort((a, b) => (b.eager_peak_bytes ?? 0) - (a.eager_peak_bytes ?? 0))[0];
   if (!largest) {
     return null;
@@ -57,7 +57,7 @@ function curves(plans: Memory[], report: Report, disposers: (() => void)[]): Chi
   const curve = (values: number[]) => ({ x: values.map((_, i) => (100 * i) / (values.length - 1)), y: values });
   const figure = plot([
     { name: engineName('eager'), colour: '--tc-engine-eager', ...curve(largest.eager_live!) },
-    { name: engineName('tcompile'), colour: '--tc-engine-tcompile', ...curve(largest.live!) }
+    { name: engineName('tcompile'), colour: '--tc-engine-tcompile', ...curve(largest.plan_live!) }
   ], {
     label: t('Bytes alive over one call'), xTitle: t('% of the graph'), yTitle: '', xFormat: v => `${Math.round(v)} %`, yFormat: v => bytes(Math.round(v))
   });

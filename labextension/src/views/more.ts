@@ -114,7 +114,7 @@ export function breakCard(b: Break, source: CellSource, act: () => void): HTMLEl
     ? [line.slice(0, b.col!).trimStart(), h('u.tc-culprit', null, line.slice(b.col!, b.end_col!)), line.slice(b.end_col!)]
     : [line.trim()];
   return h('article.tc-card.tc-card-break', { tabindex: -1 },
-    h('h4', null, h('span.tc-mark.tc-mark-break', { 'aria-hidden': 'true' }), ' ', place(b.file, b.line, here), h('span.tc-muted', null, t(' in {0}', b.function)),
+    h('h4', null, h('span.tc-mark.tc-mark-break', { 'aria-hidden': 'true' }), ' ', place(b.file, b.line, here), h('span.tc-muted', null, t(' in {0}', frameWords(b.function))),
       b.count > 1 ? h('span.tc-muted', null, `, ${plural(b.count, 'time')}`) : null),
     b.code ? h('button.tc-code-link', { type: 'button', onclick: act, 'aria-label': t('Line {0}: {1}', b.line, b.code.trim()) }, h('code', null, ...code)) : null,
     h('p', null, ...prose(b.reason)),
