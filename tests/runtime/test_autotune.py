@@ -47,6 +47,19 @@ def test_a_faster_variant_is_kept_and_a_slower_one_is_not(monkeypatch):
     assert graph.kernel_stats["add_constant"]["choices"]["unroll"] != [1]
 
 
+def test_what_wins_by_luck_is_not_kept(monkeypatch):
+    """The best of the search must win a second time, against the default alone."""
+    races = []
+
+    def race(runners, arguments, until):
+        races.append(len(runners))
+        lucky = len(races) == 1
+        return [autotune.Trial(c, n, 5.0 if lucky and c == Choices(unroll=1) else 10.0) for c, n, _ in runners]
+    monkeypatch.setattr(autotune, "_race", race)
+    graph = compiled(chain_schedule(4096, 3.0), **OPTIONS)
+    assert races[-1] == 2 and graph.kernel_stats["add_constant"]["choices"]["unroll"] != [1]
+
+
 def test_symbolic_sizes_use_their_hints():
     graph = compiled(chain_schedule(s0, 1.0, 2.0), **OPTIONS)
     x = torch.randn(100)
