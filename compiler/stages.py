@@ -96,6 +96,11 @@ def compile_captured(captured: Any, opts: Options) -> Callable[..., tuple]:
     """A captured graph through graph, lowering, fusion, codegen and runtime: `callable(*inputs) -> tuple`."""
     aten = run("graph", captured, opts=opts)
     events.emit("aten", graph_module=aten, name=captured.name)
+    if opts.get("freezing"):
+        from .graph.freeze import Frozen, part
+        parts = part(aten)
+        if parts is not None:
+            return Frozen(parts[0], compile_aten(parts[1], opts))
     return compile_aten(aten, opts)
 
 

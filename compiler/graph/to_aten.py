@@ -10,12 +10,18 @@ from .passes import run_passes
 from .passes.sizes import unify_sizes
 from .record import record
 
-__all__ = ["to_aten", "finish", "disabled_passes"]
+__all__ = ["to_aten", "finish", "disabled_passes", "PATTERNS"]
+
+PATTERNS = ("attention", "slices_of_scatters", "sums_of_parts", "merge_products")      # passes that the option pattern_matcher stands for
 
 
 def to_aten(captured: CapturedGraph, opts: Any = None) -> AtenGraph:
     """Record, run passes, decompose, run passes. `opts` is the compile call's Options (None: defaults)."""
-    return finish(record(captured), opts)
+    a = record(captured)
+    if opts is not None and opts.get("freezing"):
+        from .freeze import fold_batch_norms
+        fold_batch_norms(a)
+    return finish(a, opts)
 
 
 def finish(a: AtenGraph, opts: Any = None) -> AtenGraph:
@@ -35,4 +41,4 @@ def disabled_passes(opts: Any) -> frozenset[str]:
     names = opts.get("disabled_passes", "") or ""
     if isinstance(names, str):
         names = [n.strip() for n in names.split(",") if n.strip()]
-    return frozenset(names)
+    return frozenset(names) if opts.get("pattern_matcher", True) else frozenset((*names, *PATTERNS))

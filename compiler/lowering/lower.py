@@ -195,7 +195,8 @@ class Lowering:
             return f(self, node, *args, **kwargs)
         except NoRule as e:
             del self.steps[mark:]
-            self.fallbacks[str(target)] += 1
+            if target._schema.name.split("::")[-1] not in LIBRARY:         # (those are called by choice)
+                self.fallbacks[str(target)] += 1
             return self.extern(node, args, kwargs, str(e))
 
     def scalar_call(self, target: Callable, args: tuple, kwargs: dict) -> Any:
@@ -268,7 +269,9 @@ class Lowering:
                 idx = idx + dim_symbol(n, d) * st
         if not any(a.symbol.name in red_names for a in domain):      # one element: it is its own reduction
             one = const(0, torch.int64) if op in ("argmax", "argmin") else value
-            self.steps.append(LoopNest(b, domain, idx, one, domain=domain, origins=self.origins(), lines=self.lines()))
+            at = dict(zip(kept, kept_strides))
+            axes = memory_order(tuple(1 if d in reduced else src_shape[d] for d in range(n)), tuple(at.get(d, 1) for d in range(n)))
+            self.steps.append(LoopNest(b, axes, idx, one, domain=axes, origins=self.origins(), lines=self.lines()))
             return ref_of_buffer(b)
         axes = tuple(a for a in domain if a.symbol.name not in red_names)
         raxes = tuple(a for a in domain if a.symbol.name in red_names)
@@ -365,7 +368,11 @@ class Lowering:
         at = _MASKS.get(packet)
         mask = args[at] if at is not None and 0 <= at < len(args) else None
 
+        own_memory = packet.startswith("as_strided")        # positions count from where the operand's memory begins
+
         def conv(a: Any, m: Any) -> Any:
+            if isinstance(a, Ref) and own_memory:
+                return self.realise(a, strides_of(m) if _is_tensor(m) else None, fresh=True)
             if isinstance(a, Scalar):
                 return Param(a.name)
             if isinstance(a, Ref):

@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from ..lowering.helper import check
+from .programs import inputs_of, make
 
 SIZES = [(4, 6), (6, 4), (2, 3, 4), (4, 3, 2), (24,), (3, 8), (8, 3), (1, 6), (6, 1), (40, 6)]
 
@@ -75,3 +76,16 @@ def test_random_program(seed):
     def distinct(*a):                                    # outputs that eager gives as views are made fresh: aliasing is the graph stage's
         return tuple(x.clone() for x in program(seed)(*a))
     check(distinct, *inputs, rtol=1e-9, atol=1e-9, **opts)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_random_program_of_all_loops(seed):
+    """Scans, scatters, look-ups, pools and integers among the rest, compiled to machine code (programs.py)."""
+    import tcompile
+    rng = random.Random(seed)
+    inputs, program = inputs_of(seed), make(seed)
+    want = program(*inputs)
+    got = tcompile.compile(program, dynamic=rng.random() < 0.3, options=rng.choice([{}, {}, {"disable_fusion": True}, {"max_fusion_size": 3}]))(*inputs)
+    for a, b in zip(got, want):
+        torch.testing.assert_close(a, b, rtol=1e-8, atol=1e-8, equal_nan=True)
+        assert all(s == t for s, t, n in zip(a.stride(), b.stride(), b.shape) if n > 1)

@@ -1,0 +1,185 @@
+"""Freezing (option `freezing`, inference only): what depends on parameters and buffers alone is computed once, not at each call.
+
+A batch norm behind a convolution becomes part of the convolution's weights. Then the graph is parted in two: one of what is made of
+parameters alone (folded weights, casts, transposed copies), whose results are kept, and the rest, which takes them as inputs.
+
+The parameters stay inputs of the compiled function. At each call their identity, address and version are compared with those that the
+kept results were made from, and where one differs (an optimizer's step, load_state_dict, `p.data = ...`) the results are made anew. What
+torch itself gives no sign of, writes into `p.data`, goes unseen until `refresh`: frozen parameters are taken to be constant.
+"""
+from __future__ import annotations
+
+import operator
+from typing import Any, Callable
+
+import torch
+import torch.fx
+from torch.fx.node import map_arg
+
+from ..capture.result import GraphInput
+from ..symbolic.expr import Expr
+from .aten import AtenGraph
+from .decompose.builder import Builder
+from .interpret import interpret
+from .meta.core import TensorMeta, state
+from .passes.clean import dead_code, has_effect
+
+__all__ = ["fold_batch_norms", "part", "Frozen"]
+
+aten = torch.ops.aten
+Node = torch.fx.Node
+_NORMS = (aten.native_batch_norm.default, aten._native_batch_norm_legit_no_training.default)
+_VIEWS = frozenset((aten.view.default, aten.permute.default, aten.expand.default, aten.slice.Tensor, aten.select.int, aten.squeeze.dims, aten.unsqueeze.default,
+                    aten.diagonal.default, aten.as_strided.default, aten.t.default, aten.transpose.int, aten.alias.default, aten.detach.default))
+
+
+def _frozen_inputs(a: AtenGraph) -> dict[Node, int]:
+    """Placeholders of parameters and buffers that the graph does not write, with their position."""
+    written = {i for i, _ in a.mutation_slots}
+    return {n: i for i, (n, inp) in enumerate(zip(a.placeholders, a.inputs)) if getattr(inp, "static", False) and i not in written
+            and isinstance(n.meta.get("val"), TensorMeta) and not any(isinstance(s, Expr) for s in n.meta["val"].shape)}
+
+
+# ---- convolution and batch norm
+def fold_batch_norms(a: AtenGraph) -> None:
+    """A recorded graph's batch norms in inference, of a convolution's result that nothing else reads, as other weights of the convolution."""
+    frozen = _frozen_inputs(a)
+    results = set(a.results)
+    outer, state.env = state.env, a.env
+    try:
+        for n in list(a.graph.nodes):
+            if n.op == "call_function" and n.target in _NORMS:
+                _fold(a, n, frozen, results)
+    finally:
+        state.env = outer
+    dead_code(a)
+
+
+def _fold(a: AtenGraph, n: Node, frozen: dict[Node, int], results: set[Node]) -> None:
+    args = list(n.args)
+    conv, weight, bias, mean, var = args[:5]
+    eps = args[-1]
+    if n.target is aten.native_batch_norm.default and args[5]:
+        return
+    if any(u.target is not operator.getitem or u.args[1] != 0 and (u.users or u in results) for u in n.users) or n in results or n.kwargs:
+        return
+    if not isinstance(conv, Node) or conv.target is not aten.convolution.default or len(conv.users) != 1 or conv in results or conv.kwargs:
+        return
+    w, b = conv.args[1], conv.args[2]
+    transposed, groups = conv.args[6], conv.args[8]
+    given = [x for x in (w, b, weight, bias, mean, var) if x is not None]
+    if mean is None or var is None or any(x not in frozen for x in given) or len({x.meta["val"].dtype for x in given}) != 1 \
+            or not w.meta["val"].dtype.is_floating_point or transposed and groups != 1:
+        return
+    build = Builder(a.graph)
+    build.where_meta = {k: v for k, v in n.meta.items() if k != "val"}
+    with a.graph.inserting_before(conv):
+        scale = build.emit(aten.rsqrt.default, build.add(var, float(eps)))
+        if weight is not None:
+            scale = build.mul(weight, scale)
+        shape = [1] * len(w.meta["val"].shape)
+        shape[1 if transposed else 0] = w.meta["val"].shape[1 if transposed else 0]
+        new_w = build.mul(w, build.view(scale, shape))
+        shift = build.mul(mean if b is None else build.sub(mean, b), scale)
+        new_b = build.unary("neg", shift) if bias is None else build.sub(bias, shift)
+        folded = build.emit(aten.convolution.default, conv.args[0], new_w, new_b, *conv.args[3:], val=conv.meta["val"])
+        folded.meta.update({k: v for k, v in conv.meta.items() if k != "val"})
+    for u in list(n.users):
+        if u.args[1] == 0:
+            u.replace_all_uses_with(folded)
+
+
+# ---- what is made of parameters alone
+def part(a: AtenGraph) -> tuple[AtenGraph, AtenGraph] | None:
+    """(the graph of what depends on frozen inputs alone, the graph that takes its results as further inputs); None where there is nothing
+    to keep. Both take all inputs of `a`."""
+    frozen = _frozen_inputs(a)
+    results = set(a.results)
+    made: set[Node] = set()                              # of frozen inputs
+    constant: set[Node] = set()                          # of nothing that a call brings
+    works: set[Node] = set()                             # among `made`: more than views
+    for n in a.graph.nodes:
+        if n.op == "get_attr":
+            constant.add(n)
+        if n.op != "call_function" or n in results or not _settled(n):
+            continue
+        above = n.all_input_nodes
+        if not all(x in made or x in frozen or x in constant for x in above):
+            continue
+        if all(x in constant for x in above):
+            constant.add(n)
+            continue
+        made.add(n)
+        if n.target not in _VIEWS and n.target is not operator.getitem or any(x in works for x in above):
+            works.add(n)
+    keep = [n for n in a.graph.nodes if n in works and isinstance(n.meta["val"], TensorMeta) and any(u not in made for u in n.users)]
+    if not keep:
+        return None
+    first = _copy_of(a, made | constant, keep)
+    last = a.placeholders[-1]
+    inputs = list(a.inputs)
+    for n in keep:
+        with a.graph.inserting_after(last):
+            p = a.graph.create_node("placeholder", f"kept_{n.name}", (), {}, name=f"kept_{n.name}")
+        p.meta.update(n.meta)
+        inputs.append(GraphInput(p.name, None, "tensor"))
+        n.replace_all_uses_with(p, delete_user_cb=lambda u: u not in made)
+        last = p
+    rest = AtenGraph(a.graph, inputs, a.plan, a.mutation_slots, a.env, a.constants, a.no_overlap, a.name)
+    dead_code(rest)
+    return first, rest
+
+
+def _settled(n: Node) -> bool:
+    """Whether a node gives the same at each call, in sizes that are known."""
+    val = n.meta.get("val")
+    vals = val if isinstance(val, tuple) else (val,)
+    return not has_effect(n) and torch.Tag.nondeterministic_seeded not in getattr(n.target, "tags", ()) and not any(
+        isinstance(s, Expr) for v in vals if isinstance(v, TensorMeta) for s in (*v.shape, *v.stride))
+
+
+def _copy_of(a: AtenGraph, nodes: set[Node], keep: list[Node]) -> AtenGraph:
+    from .aten import GraphOutput
+    g = torch.fx.Graph()
+    new: dict[Node, Node] = {}
+    for n in a.graph.nodes:
+        if n.op == "placeholder" or n in nodes:
+            new[n] = g.create_node(n.op, n.target, map_arg(n.args, lambda x: new[x]), map_arg(n.kwargs, lambda x: new[x]), name=n.name)
+            new[n].meta.update(n.meta)
+    out = g.create_node("output", "output", (tuple(new[n] for n in keep),), {}, name="output")
+    out.meta.update(a.graph.output_node().meta)
+    plan = [GraphOutput("buffer", k, n.meta["val"]) for k, n in enumerate(keep)]
+    first = AtenGraph(g, a.inputs, plan, [], a.env, dict(a.constants), [], f"{a.name}_parameters")
+    g.eliminate_dead_code()
+    return first
+
+
+class Frozen:
+    """A compiled graph with what depends on its parameters alone kept from call to call."""
+
+    def __init__(self, first: AtenGraph, rest: Callable[..., tuple]):
+        self.first, self.rest = first, rest
+        self.positions = [i for i, n in enumerate(first.placeholders) if n.users]
+        self.seen: list[tuple] = []
+        self.kept: tuple = ()
+
+    def __call__(self, *inputs: Any) -> tuple:
+        seen = self.seen
+        if not seen or any(inputs[i] is not t or t.data_ptr() != at or _version(t) != v for i, (t, at, v) in zip(self.positions, seen)):
+            self.refresh(inputs)
+        return self.rest(*inputs, *self.kept)
+
+    def refresh(self, inputs: tuple) -> None:
+        """Make the kept results of the parameters as they are now."""
+        with torch.no_grad():
+            self.kept = interpret(self.first, inputs)
+        self.seen = [(inputs[i], inputs[i].data_ptr(), _version(inputs[i])) for i in self.positions]
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("first", "rest", "call"):            # (callers that take a graph's bare function must come past the check)
+            raise AttributeError(name)
+        return getattr(self.rest, name)
+
+
+def _version(t: torch.Tensor) -> int:
+    return -1 if t.is_inference() else t._version

@@ -1,0 +1,116 @@
+"""Option `freezing`: batch norms in convolutions, and what depends on parameters alone kept from call to call, never longer than it holds."""
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+import tcompile
+
+
+def network() -> nn.Module:
+    torch.manual_seed(0)
+    m = nn.Sequential(nn.Conv2d(3, 8, 3, bias=False), nn.BatchNorm2d(8), nn.ReLU(), nn.ConvTranspose2d(8, 4, 2), nn.BatchNorm2d(4, affine=False),
+                      nn.Conv2d(4, 4, 1, groups=2), nn.BatchNorm2d(4)).eval()
+    for b in m:
+        if isinstance(b, nn.BatchNorm2d):
+            b.running_mean.normal_()
+            b.running_var.uniform_(0.5, 2)
+    return m
+
+
+def frozen(m):
+    return tcompile.compile(m, fullgraph=True, options={"freezing": True})
+
+
+def operators(report):
+    return {line.split(" = ")[1].split("(")[0] for g in report.graphs for line in str(g.aten).split("\n") if " = aten" in line}
+
+
+def test_batch_norms_become_weights():
+    m, x = network(), torch.randn(2, 3, 8, 8)
+    with torch.no_grad():
+        with tcompile.record() as r:
+            torch.testing.assert_close(frozen(m)(x), m(x))
+        assert operators(r.report()) == {"aten.convolution.default", "aten.relu.default"}
+        tcompile.reset()
+        with tcompile.record() as r:
+            torch.testing.assert_close(tcompile.compile(m, fullgraph=True)(x), m(x))
+        assert "aten.mul.Tensor" in operators(r.report())
+
+
+CHANGES = {
+    "in place": lambda m: m[0].weight.mul_(2),
+    "data": lambda m: setattr(m[0].weight, "data", torch.randn_like(m[0].weight)),
+    "buffer": lambda m: m[1].running_mean.add_(1),
+    "new parameter": lambda m: setattr(m[6], "weight", nn.Parameter(torch.randn(4))),
+    "load_state_dict": lambda m: m.load_state_dict({k: v * 1.5 if v.is_floating_point() else v for k, v in m.state_dict().items()}),
+    "optimizer": lambda m: [setattr(p, "grad", torch.ones_like(p)) for p in m.parameters()] and torch.optim.SGD(m.parameters(), 0.1).step(),
+    "double": lambda m: m.double(),
+}
+
+
+@pytest.mark.parametrize("change", list(CHANGES))
+def test_changed_parameters_are_seen(change):
+    m, x = network(), torch.randn(2, 3, 8, 8)
+    f = frozen(m)
+    with torch.no_grad():
+        f(x)
+        CHANGES[change](m)
+        x = x.to(m[0].weight.dtype)
+        for _ in range(2):
+            torch.testing.assert_close(f(x), m(x))
+
+
+def test_training_is_left_alone():
+    m, x = network().train(), torch.randn(2, 3, 8, 8)
+    f = frozen(m)
+    f(x).sum().backward()
+    assert all(p.grad is not None for p in m.parameters())
+    m.eval()
+    with torch.no_grad():
+        torch.testing.assert_close(f(x), m(x))
+
+
+def test_a_convolution_that_is_read_twice_keeps_its_weights():
+    class Twice(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv, self.norm = nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)
+
+        def forward(self, x):
+            y = self.conv(x)
+            return self.norm(y) + y
+    m, x = Twice().eval(), torch.randn(2, 3, 8, 8)
+    m.norm.running_mean.normal_()
+    with torch.no_grad():
+        torch.testing.assert_close(frozen(m)(x), m(x))
+
+
+def test_results_are_not_what_is_kept():
+    class Scaled(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.w = nn.Parameter(torch.randn(4))
+
+        def forward(self, x):
+            return x * self.w.exp(), self.w * 2
+    m, x = Scaled(), torch.randn(3, 4)
+    f = frozen(m)
+    with torch.no_grad():
+        f(x)[1].zero_()
+        torch.testing.assert_close(f(x), m(x))
+        with torch.inference_mode():
+            torch.testing.assert_close(f(x), m(x))
+
+
+def test_casts_of_weights_are_kept():
+    m, x = nn.Linear(64, 32), torch.randn(5, 64)
+
+    def f(x):
+        with torch.autocast("cpu", torch.bfloat16):
+            return m(x)
+    with torch.no_grad(), tcompile.record() as r:
+        got = tcompile.compile(f, fullgraph=True, options={"freezing": True})(x)
+        torch.testing.assert_close(got, f(x), atol=2e-2, rtol=2e-2)
+    assert "kept_" in str(r.report().graphs[0].aten)
