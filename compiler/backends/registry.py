@@ -59,7 +59,7 @@ def compile_graph(captured: CapturedGraph, opts: Options, backend_options: dict[
         return captured.graph_module.forward
     if b == "aot_eager":
         from ..autograd.bridge import aot_eager
-        return aot_eager(captured, opts)
+        return _or_undone(captured, lambda: aot_eager(captured, opts))
     if isinstance(b, str) and b not in BACKENDS:
         from . import registered
         fn: Backend = registered.lookup(b)
@@ -69,15 +69,22 @@ def compile_graph(captured: CapturedGraph, opts: Options, backend_options: dict[
 
 
 def _own(captured: CapturedGraph, opts: Options) -> Callable[..., tuple]:
-    """This compiler's pipeline; torch's kernels, and an event that says so, for a graph that it has no way to take."""
-    from ..graph.tensor import DataDependentError
-    try:
+    """This compiler's pipeline."""
+    def compiled() -> Callable[..., tuple]:
         _check_devices(captured, opts)
         from ..autograd.bridge import compile_with_grad, wants_gradients
         if wants_gradients(captured):
             return compile_with_grad(captured, opts)
         from .. import stages
         return stages.compile_captured(captured, opts)
+    return _or_undone(captured, compiled)
+
+
+def _or_undone(captured: CapturedGraph, compiled: Callable[[], Callable[..., tuple]]) -> Callable[..., tuple]:
+    """What `compiled` makes; torch's kernels, and an event that says so, for a graph that it has no way to take."""
+    from ..graph.tensor import DataDependentError
+    try:
+        return compiled()
     except (NotImplementedError, DataDependentError) as why:
         events.emit("fallback", what=captured.name, reason=f"{why}; the graph runs by torch's own kernels", count=1)
         return undone(captured)

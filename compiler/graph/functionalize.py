@@ -13,7 +13,7 @@ import torch
 import torch.fx
 
 from ..symbolic.env import ShapeEnv
-from ..symbolic.expr import Expr, as_expr, eq, maybe_int
+from ..symbolic.expr import Expr, as_expr, eq, le, maybe_int
 from .aten import AtenGraph, GraphOutput
 from .meta import TensorMeta, views
 from .meta.core import fold, same, state
@@ -246,6 +246,13 @@ class Functionalizer:
             return
         if op is aten._reshape_alias.default:
             op, rest = aten.view.default, (list(out.tt_meta.shape),)
+        if op is aten.as_strided.default:
+            root = parent.memory.root
+            if root is not None and root.meta.dtype == out.tt_meta.dtype:
+                parent = root                            # it looks at the memory, whatever view it is asked of
+                self._value(parent)
+            if not self._inside(out.tt_meta, parent.meta):
+                raise NotImplementedError("as_strided reaches outside of the tensor that it is asked of")
         if isinstance(out, (list, tuple)):
             for i, o in enumerate(out):
                 a = _Alias(parent.memory, parent.node, o.tt_meta, parent, op, rest, nkw, i)
@@ -255,6 +262,18 @@ class Functionalizer:
         a = _Alias(parent.memory, parent.node, out.tt_meta, parent, op, rest, nkw)
         a.node = self._view_node(a, parent.node)
         self._bind(out, a)
+
+    def _inside(self, view: TensorMeta, base: TensorMeta) -> bool:
+        """Whether all elements of a view by as_strided lie between the first and the last of its base."""
+        if any(isinstance(n, int) and n == 0 for n in view.shape):
+            return True
+        begin, end = as_expr(view.storage_offset) - base.storage_offset, as_expr(0)
+        last = begin
+        for n, st in zip(view.shape, view.stride):
+            last = last + (as_expr(n) - 1) * st
+        for n, st in zip(base.shape, base.stride):
+            end = end + (as_expr(n) - 1) * st
+        return all(bool(p.value) if p.is_const else self.env is not None and self.env.decide(p) for p in (le(as_expr(0), begin), le(last, end)))
 
     def _record_write(self, info: OpInfo, args: tuple, kwargs: dict, out: Any) -> None:
         def get(i: int) -> Any:

@@ -50,8 +50,9 @@ def _call(n: torch.fx.Node, args: tuple, kwargs: dict, sizes: dict[str, int]) ->
     if t is aten.as_strided.default:
         x = _laid_out(args[0], n.args[0].meta["val"], sizes)
         return x.as_strided(args[1], args[2], x.storage_offset() + (args[3] or 0))
-    out = t(*args, **kwargs)
-    return out
+    if t is aten.as_strided_scatter.default:                 # positions count from the operand's first element
+        return t(_laid_out(args[0].clone(), n.args[0].meta["val"], sizes), *args[1:], **kwargs)
+    return t(*args, **kwargs)
 
 
 def node_values(a: AtenGraph, inputs: Sequence[Any], *, double: bool = False) -> dict[torch.fx.Node, Any]:

@@ -224,6 +224,30 @@ def diagonal_scatter(lo: Lowering, node: Any, x: Ref, src: Ref, offset: int = 0,
     return _store_strided(lo, b, shape, src.value, at, b.stride)
 
 
+@rule("aten.as_strided_scatter.default")
+def as_strided_scatter(lo: Lowering, node: Any, x: Ref, src: Ref, size: Any, stride: Any, offset: Any = 0) -> Ref:
+    shape = src.shape
+    if not _disjoint(shape, stride):
+        raise NoRule("positions that may coincide")
+    b = start(lo, x)
+    if _empty(shape):
+        return ref_of_buffer(b)
+    return _store_strided(lo, b, shape, src.value, [*(axis(shape, d) for d in range(len(shape))), as_expr(0 if offset is None else offset)], [*stride, 1])
+
+
+def _disjoint(shape: Sequence[Any], stride: Sequence[Any]) -> bool:
+    """Whether plain sizes and strides show that no two elements lie at one place."""
+    dims = [(st, n) for n, st in zip(shape, stride) if not is_one(n)]
+    if not all(type(x) is int for d in dims for x in d):
+        return False
+    reach = 0
+    for st, n in sorted(dims):
+        if st <= reach:
+            return False
+        reach += st * (n - 1)
+    return True
+
+
 def _store_strided(lo: Lowering, b: Buffer, shape: Sequence[Any], value: Value, at: Sequence[Expr], strides: Sequence[Any]) -> Ref:
     """A store at positions that are no data: every element at its own."""
     e = as_expr(0)

@@ -8,7 +8,7 @@ import torch
 
 from ...symbolic.expr import Expr, as_expr, maximum, maybe_int, minimum
 from ..ir import const, index, load, prim
-from ..lower import Lowering, NoRule, rule, view_rule
+from ..lower import Lowering, NoRule, rule, same_strides, strides_of, view_rule
 from ..ref import Ref, dim_symbol, flat_index, is_one, ranges_of, remap, reshape, same, shape_of, strided
 from ..rewrite import tidy
 
@@ -153,12 +153,13 @@ def unfold(lo: Lowering, node: Any, x: Ref, dim: int, size: Any, step: Any) -> R
 
 @view_rule("aten.as_strided.default")
 def as_strided(lo: Lowering, node: Any, x: Ref, size: Any, stride: Any, offset: Any = None) -> Ref:
-    v = strided(x)
-    if v is None:
-        raise NoRule("as_strided of a tensor that is not in memory")
-    base, _, own = v
-    at = own if offset is None else maybe_int(as_expr(offset) - base.storage_offset)
-    shape = lo.out_shape()
+    v, layout, shape = strided(x), strides_of(node.args[0].meta["val"]), lo.out_shape()
+    if v is not None and same_strides(x.shape, v[1], layout):
+        base, at = v[0], as_expr(v[2])
+    else:                                            # a copy whose copying was left out, or a value that is nowhere yet
+        base, at = lo.realise(x, layout, fresh=True), as_expr(0)
+    if offset is not None:
+        at = at + offset
     return Ref(shape, x.dtype, load(base, flat_index(shape, shape_of(stride)) + at))
 
 
