@@ -18,7 +18,7 @@ def meta(*shape, dtype=torch.float16, device=CUDA):
     return TensorMeta(shape, tuple(contiguous_strides(shape)), dtype, device)
 
 
-def graph(kind, n=16, keys=None, backward=False):
+def graph(kind, n=16, keys=None, backward=False, low=-math.inf):
     g = torch.fx.Graph()
     keys = keys or n
 
@@ -38,10 +38,10 @@ def graph(kind, n=16, keys=None, backward=False):
     if kind == "all":
         allowed = call(aten.logical_or.default, allowed, call(aten.logical_not.default, allowed, shape=(n, keys), dtype=torch.bool), shape=(n, keys),
                        dtype=torch.bool)
-    zero, low = (g.get_attr(name) for name in ("constant0", "constant1"))
-    for c in (zero, low):
+    zero, lowest = (g.get_attr(name) for name in ("constant0", "constant1"))
+    for c in (zero, lowest):
         c.meta["val"] = meta(device=torch.device("cpu"))
-    mask = call(aten.where.self, allowed, zero, low, shape=(n, keys))
+    mask = call(aten.where.self, allowed, zero, lowest, shape=(n, keys))
     mask = call(aten.expand.default, mask, [2, 4, n, keys], shape=(2, 4, n, keys))
     out = call(aten._scaled_dot_product_cudnn_attention.default, q, k, k, mask, backward, scale=0.125, shape=(2, 4, n, 64))
     results = [out]
@@ -49,7 +49,7 @@ def graph(kind, n=16, keys=None, backward=False):
         results.append(call(aten._scaled_dot_product_cudnn_attention_backward.default, q, q, k, k, out, q, q, q, mask, None, None, n, n, 0.0, False,
                             shape=(2, 4, n, 64)))
     g.output(tuple(results))
-    constants = {"constant0": torch.tensor(0.0, dtype=torch.float16), "constant1": torch.tensor(-math.inf, dtype=torch.float16)}
+    constants = {"constant0": torch.tensor(0.0, dtype=torch.float16), "constant1": torch.tensor(low, dtype=torch.float16)}
     return AtenGraph(g, [], [], constants=constants, env=SimpleNamespace(hints={}))
 
 
@@ -66,6 +66,13 @@ def test_a_causal_mask_becomes_is_causal(backward, fold):
     if backward:
         assert a.results[1].args[8] is None and a.results[1].args[14] is True
     assert not any(n.target is aten.where.self for n in a.graph.nodes)
+
+
+def test_the_least_number_masks_as_well_and_a_bias_does_not():
+    for low, causal in ((-65504.0, True), (-1000.0, False)):
+        a = graph("causal", low=low)
+        known_masks(a)
+        assert (a.results[0].args[3] is None) == causal
 
 
 def test_a_mask_that_masks_nothing_goes():

@@ -26,6 +26,7 @@ _BACKWARD = {aten._scaled_dot_product_cudnn_attention_backward.default: (8, 14),
              aten._scaled_dot_product_efficient_attention_backward.default: (4, 11)}
 LIMIT = 1 << 25                    # elements of a mask that is looked at
 MOST_NODES = 200
+BLOCKED = -60000.0                 # what is added to a score that does not count: -inf, or the least number of half precision (for cuDNN)
 
 
 def known_masks(a: AtenGraph) -> None:
@@ -94,7 +95,7 @@ def _what_it_says(a: AtenGraph, mask: Node, order: list[Node]) -> str | None:
     if bool(allowed.all()):
         return "nothing"
     lower = torch.ones(t.shape[-2:], dtype=torch.bool).tril()
-    blocked = ~t if t.dtype == torch.bool else t == -torch.inf
+    blocked = ~t if t.dtype == torch.bool else t <= BLOCKED
     return "causal" if bool((allowed == lower).all()) and bool((blocked != lower).all()) else None
 
 
