@@ -47,6 +47,26 @@ __all__ = ["Engine", "call_original"]
 
 _lock = threading.RLock()            # one compilation at a time; calls that hit an entry never take it
 _numbers = itertools.count()
+_option_numbers: dict[tuple, int] = {}
+_backend_numbers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+_next_number = itertools.count(1)
+
+
+def options_number(opts: Options, backend_options: dict[str, Any] | None = None) -> int:
+    """A number for a set of options: what library code was compiled to under it serves all engines of that set, and no others."""
+    backend: Any = opts.backend
+    if not isinstance(backend, str):
+        try:
+            backend = _backend_numbers.setdefault(backend, next(_next_number)) if not backend_options else None
+        except TypeError:                # no weak references to it, or no hash
+            backend = None
+    key = (opts.mode, backend, opts.fullgraph, opts.dynamic, tuple(sorted((k, repr(v)) for k, v in opts.given.items())))
+    if backend is None:
+        return next(_next_number)
+    number = _option_numbers.get(key)
+    if number is None:
+        number = _option_numbers[key] = next(_next_number)
+    return number
 
 
 class Engine:
@@ -58,6 +78,7 @@ class Engine:
         self._limited: list[tuple[FrameState, weakref.ref[types.CodeType]]] = []
         self.states: CodeMemo[FrameState] = CodeMemo()
         self.caches: CodeMemo[CodeCache] = CodeMemo()
+        self.number = options_number(opts, backend_options)
         # Made code holds it as a constant, where the collector of cycles does not look: it must not hold the engine.
         self._dispatch = functools.partial(_resume_by, weakref.ref(self))
 
@@ -256,7 +277,7 @@ class Engine:
     # ---- frames that the hook sees
     def frame_cache(self, func: types.FunctionType) -> CodeCache:
         """The cache in which the hook finds the entries of a function's frames."""
-        return code_cache(func.__code__)
+        return code_cache(func.__code__, owner=self.number)
 
     def on_frame(self, code: types.CodeType, func: types.FunctionType, args: tuple) -> Any:
         """The hook asks for a frame that no entry serves."""
@@ -269,15 +290,21 @@ class Engine:
             return RUN_ORIGINAL
         result = self.entry_for(code, self.frame_cache(func), func, args)
         if result is RUN_ORIGINAL and self.state(code).skip_reason:
-            hook.skip_code(code)
+            self.frame_cache(func).skip = True
         return result
+
+    def _refused(self, breaks: Sequence[Any]) -> list[Any]:
+        """The breaks that fullgraph does not allow. Where the options say so, the graph is parted at a number that is read from a tensor, or at
+        an operator whose result has as many elements as its values ask for: what follows takes it as an input, of a size that may vary."""
+        return [b for b in breaks if not (b.kind in ("item", "tolist") and self.opts.get("capture_scalar_outputs")
+                                          or b.kind == "data_dependent_shape" and self.opts.get("capture_dynamic_output_shape_ops"))]
 
     def _skip(self, state: FrameState, skip: SkipFrame) -> None:
         for b in skip.breaks:
             events.emit("break", brk=b)
-        if self.opts.fullgraph and skip.breaks:
-            raise FullGraphError(_fullgraph_message(skip.breaks[0]), skip.breaks)
-        if self.opts.fullgraph and not skip.quiet:
+        if self.opts.fullgraph and (refused := self._refused(skip.breaks)):
+            raise FullGraphError(_fullgraph_message(refused[0]), refused)
+        if self.opts.fullgraph and not skip.quiet and not skip.breaks:
             raise FullGraphError(f"fullgraph=True, but {state.name} is not captured: {skip.reason}", [])
         state.skips += 1
         if state.skips >= self.opts.get("recompile_limit"):

@@ -25,7 +25,6 @@ __all__ = ["enable", "run_code", "reset", "engine_for", "all_engines"]
 T = TypeVar("T")
 _CELLS = 256                         # distinct cells whose entries are kept
 _engines: "dict[Any, HookEngine]" = {}
-_current: list[Any] = []             # key of the engine whose entries lie in the code objects' caches
 
 
 def engine_for(opts: Options) -> "HookEngine":
@@ -70,43 +69,26 @@ class _CellMemo(CodeMemo[T]):
 
 
 class HookEngine(Engine):
-    """An engine for frames that the hook sees. Their caches belong to the code objects, which all engines share: the entries
-    of an engine are put there when it becomes the current one."""
+    """An engine for frames that the hook sees. Their caches hang on the code objects, one for each set of options."""
 
     def __init__(self, opts: Options):
         super().__init__(opts)
         self.caches: _CellMemo[Any] = _CellMemo()
         self.states = _CellMemo()
-        self.parked: CodeMemo[list[Any]] = CodeMemo()
         self._named: dict[tuple[str, int], weakref.ref[types.CodeType]] = {}     # qualified name, globals -> the code seen last
 
     def cache(self, code: types.CodeType) -> Any:
         from .runtime.dispatch import code_cache
         c = self.caches.get(code)
         if c is None:
-            c = self.caches[code] = code_cache(code)
+            c = self.caches[code] = code_cache(code, owner=self.number)
         return c
-
-    def take_over(self) -> None:
-        """Make this engine's entries the ones that calls find."""
-        if _current and _current[0] is self:
-            return
-        if _current:
-            other = _current.pop()
-            for code, c in other.caches.items():
-                other.parked[code] = list(c.entries)
-                c.clear()
-        for code, entries in self.parked.items():
-            for e in reversed(entries):
-                self.cache(code).add(e)
-        self.parked.clear()
-        _current.append(self)
 
     def frame_cache(self, func: types.FunctionType) -> Any:
         code = func.__code__
         if code not in self.caches:
             self._replace(func)
-        return self.cache(code)                # so that reset() and take_over() know it
+        return self.cache(code)                # so that reset() knows it
 
     def _replace(self, func: types.FunctionType) -> None:
         """A cell that is run again defines its functions and classes anew. The entries of what had the name before go: those of a
@@ -122,7 +104,6 @@ class HookEngine(Engine):
         for code in self.caches:
             forget_code(code)
         self.caches.clear()
-        self.parked.clear()
         self.states.clear()
 
 
@@ -150,7 +131,6 @@ def enable(opts: Options | None = None, **kwargs: Any) -> Iterator[None]:
         yield
         return
     engine = engine_for(opts)
-    engine.take_over()
     if sys.gettrace() is not None:
         events.emit("fallback", what="frame hook", reason="a debugger or tracer watches this thread: frames run eager for it", count=1)
     with _hook.capturing(engine.on_frame, frames.types_to_look_for()):
@@ -183,4 +163,3 @@ def reset() -> None:
     """Forget the entries of all engines."""
     for e in _engines.values():
         e.reset()
-    _current.clear()

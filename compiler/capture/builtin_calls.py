@@ -437,7 +437,8 @@ def _inside_method(m: Machine, fn: Any, owner: Any, name: str, args: list, kwarg
     elif isinstance(owner, (str, bytes, re.Pattern)):
         if name == "format" and isinstance(owner, str):
             return m.native(_bound(fn, owner), *[spelled(m, a) for a in args], **{k: spelled(m, v) for k, v in kwargs.items()})
-        args = [m.deep_plain(a) for a in args]
+        args = [m.callback(a) if callable(a) and type(a) not in ATOMS else m.deep_plain(a) for a in args]
+        kwargs = {k: m.callback(v) if callable(v) and type(v) not in ATOMS else m.deep_plain(v) for k, v in kwargs.items()}
     if isinstance(owner, (str, bytes)) or name in ("insert", "pop", "rotate") and not isinstance(owner, (dict, set)):
         args = [as_index(m, a) for a in args[:1]] + (args[1:] if name == "insert" else [as_index(m, a) for a in args[1:]])
     elif isinstance(owner, slice):

@@ -105,6 +105,7 @@ static int cache_traverse(CodeCache *c, visitproc visit, void *arg)
         Py_VISIT(c->entries[i]);
     Py_VISIT(c->last_failures);
     Py_VISIT(c->dict);
+    Py_VISIT(c->next);
     return 0;
 }
 
@@ -125,6 +126,7 @@ static int cache_clear(CodeCache *c)
     cache_drop_entries(c);
     Py_CLEAR(c->last_failures);
     Py_CLEAR(c->dict);
+    Py_CLEAR(c->next);
     return 0;
 }
 

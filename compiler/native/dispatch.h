@@ -9,8 +9,10 @@ typedef struct {
     unsigned long long hits, switches;      /* switches: calls on which it took over from another entry */
 } Entry;
 
-typedef struct {
+typedef struct CodeCache {
     PyObject_HEAD
+    struct CodeCache *next;     /* of the same code object, for another set of options */
+    unsigned long long owner;   /* number of the set of options that compiled the entries */
     Entry **entries;
     Py_ssize_t n, cap;
     unsigned int version;       /* changes when entries come, go or change places */

@@ -53,7 +53,7 @@ static PyObject *active_var;                /* the context variable that holds t
 static unsigned int epoch = 1;              /* moves with each (de)activation: a thread's decision is good for one epoch */
 
 /* ---- who is active */
-typedef struct { PyObject_HEAD unsigned long thread; int alive; PyObject *token, *callback, *work; } Activation;
+typedef struct { PyObject_HEAD unsigned long thread; int alive; unsigned long long owner; PyObject *token, *callback, *work; } Activation;
 static PyTypeObject Activation_Type = {
     PyVarObject_HEAD_INIT(NULL, 0)
     .tp_name = "tcompile.compiler.native._native.Activation",
@@ -71,7 +71,7 @@ static void activation_dealloc(Activation *a)
 }
 
 /* `work` is borrowed: an activation outlives its epoch's decisions, since ending it starts another epoch. */
-typedef struct { PyThreadState *ts; uint64_t context; unsigned int epoch; int active; PyObject *work; } Decision;
+typedef struct { PyThreadState *ts; uint64_t context; unsigned int epoch; int active; PyObject *work; unsigned long long owner; } Decision;
 static __thread Decision decision __attribute__((tls_model("initial-exec")));
 
 static int decide(PyThreadState *ts)
@@ -80,14 +80,16 @@ static int decide(PyThreadState *ts)
     PyErr_Fetch(&type, &value, &tb);
     int active = 0;
     PyObject *work = NULL;
+    unsigned long long owner = 0;
     if (active_var && PyContextVar_Get(active_var, Py_None, &a) == 0) {
         active = Py_TYPE(a) == &Activation_Type && ((Activation *)a)->alive &&
                  ((Activation *)a)->thread == PyThread_get_thread_ident();
         work = active ? ((Activation *)a)->work : NULL;
+        owner = active ? ((Activation *)a)->owner : 0;
         Py_XDECREF(a);
     }
     PyErr_Restore(type, value, tb);
-    decision = (Decision){ts, ts->context_ver, epoch, active, work};
+    decision = (Decision){ts, ts->context_ver, epoch, active, work, owner};
     return active;
 }
 
@@ -198,6 +200,15 @@ static inline int is_deep(PyThreadState *ts)
 #endif
     (void)ts;
     return UNLIKELY(&here < half);
+}
+
+/* The cache of one owner in the list that hangs on a code object. Borrowed; NULL where there is none. */
+static CodeCache *cache_of(void *state, unsigned long long owner)
+{
+    CodeCache *c = IS_CACHE(state) ? state : NULL;
+    while (c && c->owner != owner)
+        c = c->next;
+    return c;
 }
 
 static PyObject *evaluate(PyThreadState *ts, _PyInterpreterFrame *frame, int throwflag);
@@ -352,15 +363,18 @@ static PyObject *evaluate(PyThreadState *ts, _PyInterpreterFrame *frame, int thr
         return previous(ts, frame, throwflag);
     if (!at_start(frame, code) || callback == NULL || Py_TYPE(frame_func(frame)) != &PyFunction_Type)
         return previous(ts, frame, throwflag);
-    if (decision.work && !(IS_CACHE(state) && ((CodeCache *)state)->n) &&
+    CodeCache *cache = cache_of(state, decision.owner);
+    if (cache && cache->skip)
+        return previous(ts, frame, throwflag);
+    if (decision.work && !(cache && cache->n) &&
         !has_work((PyObject *const *)frame->localsplus, n_parameters(code), decision.work))
         return previous(ts, frame, throwflag);
-    if (!IS_CACHE(state) && !first_seen(code))
+    if (!cache && !IS_CACHE(state) && !first_seen(code))
         return previous(ts, frame, throwflag);
     if (Py_EnterRecursiveCall(" while calling a compiled Python function"))
         return leave(ts, frame, NULL);
     int ran;
-    PyObject *result = run_compiled(ts, frame, code, IS_CACHE(state) ? state : NULL, &ran);
+    PyObject *result = run_compiled(ts, frame, code, cache, &ran);
     Py_LeaveRecursiveCall();
     return ran ? leave(ts, frame, result) : previous(ts, frame, 0);
 }
@@ -408,6 +422,19 @@ static PyObject *hook_installed(PyObject *self, PyObject *unused)
     return PyBool_FromLong(callback != NULL && _PyInterpreterState_GetEvalFrameFunc(PyInterpreterState_Get()) == evaluate);
 }
 
+/* Whose entries serve the frames shown to a callback: the `number` of the object whose method it is; 0 for other callables. */
+static unsigned long long owner_of(PyObject *f)
+{
+    PyObject *number = PyMethod_Check(f) ? PyObject_GetAttrString(PyMethod_GET_SELF(f), "number") : NULL;
+    unsigned long long n = number && PyLong_Check(number) ? PyLong_AsUnsignedLongLong(number) : 0;
+    Py_XDECREF(number);
+    if (PyErr_Occurred()) {
+        PyErr_Clear();
+        n = 0;
+    }
+    return n;
+}
+
 static Activation *activate(PyObject *f, PyObject *work)
 {
     Activation *a = PyObject_New(Activation, &Activation_Type);
@@ -416,6 +443,7 @@ static Activation *activate(PyObject *f, PyObject *work)
     a->token = NULL;
     a->thread = PyThread_get_thread_ident();
     a->alive = 1;
+    a->owner = owner_of(f);
     a->callback = Py_NewRef(f);
     a->work = Py_XNewRef(work);
     a->token = PyContextVar_Set(active_var, (PyObject *)a);
@@ -604,8 +632,8 @@ static PyObject *unskip_code(PyObject *self, PyObject *code)
         return NULL;
     if (state == SKIP && SetExtra(code, extra_index, NULL) < 0)
         return NULL;
-    if (IS_CACHE(state))
-        ((CodeCache *)state)->skip = 0;
+    for (CodeCache *c = IS_CACHE(state) ? state : NULL; c; c = c->next)
+        c->skip = 0;
     Py_RETURN_NONE;
 }
 
@@ -618,23 +646,31 @@ static PyObject *is_skipped(PyObject *self, PyObject *code)
     return PyBool_FromLong(IS_CACHE(state) ? ((CodeCache *)state)->skip : state == SKIP);
 }
 
-/* code_cache(code, create=True): the CodeCache that lives as long as the code object does */
+/* code_cache(code, create=True, owner=0): the CodeCache of a set of options, which lives as long as the code object does */
 static PyObject *code_cache(PyObject *self, PyObject *args)
 {
     PyObject *code;
     int create = 1;
+    unsigned long long owner = 0;
     void *state = NULL;
     (void)self;
-    if (!PyArg_ParseTuple(args, "O|p:code_cache", &code, &create) || !is_code(code) ||
+    if (!PyArg_ParseTuple(args, "O|pK:code_cache", &code, &create, &owner) || !is_code(code) ||
         GetExtra(code, extra_index, &state) < 0)
         return NULL;
-    if (IS_CACHE(state))
-        return Py_NewRef((PyObject *)state);
+    CodeCache *found = cache_of(state, owner);
+    if (found)
+        return Py_NewRef((PyObject *)found);
     if (!create)
         Py_RETURN_NONE;
     PyObject *cache = PyObject_CallNoArgs((PyObject *)&tc_CodeCache_Type);
     if (cache == NULL)
         return NULL;
+    ((CodeCache *)cache)->owner = owner;
+    if (IS_CACHE(state)) {                          /* behind the first, which says whether all are passed over */
+        ((CodeCache *)cache)->next = ((CodeCache *)state)->next;
+        ((CodeCache *)state)->next = (CodeCache *)Py_NewRef(cache);
+        return cache;
+    }
     ((CodeCache *)cache)->skip = state == SKIP;
     if (SetExtra(code, extra_index, Py_NewRef(cache)) < 0) {
         Py_DECREF(cache);
@@ -651,12 +687,12 @@ static PyObject *forget_code(PyObject *self, PyObject *code)
         return NULL;
     if (state == SKIP && SetExtra(code, extra_index, NULL) < 0)
         return NULL;
-    if (IS_CACHE(state)) {
-        PyObject *r = PyObject_CallMethod((PyObject *)state, "clear", NULL);
+    for (CodeCache *c = IS_CACHE(state) ? state : NULL; c; c = c->next) {
+        PyObject *r = PyObject_CallMethod((PyObject *)c, "clear", NULL);
         if (r == NULL)
             return NULL;
         Py_DECREF(r);
-        ((CodeCache *)state)->skip = 0;
+        c->skip = 0;
     }
     Py_RETURN_NONE;
 }
@@ -678,7 +714,7 @@ static PyMethodDef functions[] = {
     {"skip_code", skip_code, METH_O, "Pass frames of this code over from now on."},
     {"unskip_code", unskip_code, METH_O, "Undo skip_code."},
     {"is_skipped", is_skipped, METH_O, "Whether frames of this code are passed over."},
-    {"code_cache", code_cache, METH_VARARGS, "code_cache(code, create=True): the CodeCache of a code object, or None."},
+    {"code_cache", code_cache, METH_VARARGS, "code_cache(code, create=True, owner=0): the CodeCache of a code object for one set of options, or None."},
     {"forget_code", forget_code, METH_O, "Drop the entries of a code object, and its skip mark."},
     {NULL, NULL, 0, NULL},
 };

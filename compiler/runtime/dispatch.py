@@ -1,7 +1,7 @@
 """Entries, the cache of a code object, and dispatch: from a call to the compiled code that may serve it.
 
 `Entry(program, fn, meta)` is compiled code (`fn(func, *parameters)`) with the guards under which it may serve a call.
-`code_cache(code)` is the one CodeCache of a code object, shared by `compile()` and the frame hook; `cache.lookup(func,
+`code_cache(code, owner=...)` is the CodeCache of a code object for one set of options, which the frame hook looks into; `cache.lookup(func,
 args)` gives the entry whose guards hold, and moves it to the front; after a miss `cache.last_failures` names the first
 guard of each entry that did not hold. `Dispatcher(func, cache, miss)` is a function-like callable: it binds arguments
 as CPython does, looks the entry up and calls it. Where none serves, `miss(dispatcher, func, args)` decides, with
@@ -190,7 +190,7 @@ def _reduce(d: Any) -> Any:
     return d.__qualname__ if found is d else (operator.getitem, ([d.__wrapped__], 0))
 
 
-_by_code: dict[int, PythonCodeCache] = {}
+_by_code: dict[tuple[int, int], PythonCodeCache] = {}           # id of the code, owner
 _all: weakref.WeakSet = weakref.WeakSet()
 
 if native is not None:
@@ -202,17 +202,17 @@ else:
 copyreg.pickle(Dispatcher, _reduce)
 
 
-def code_cache(code: types.CodeType, create: bool = True) -> Any:
-    """The one CodeCache of a code object (by identity: equal code objects may have different globals), or None where
-    there is none and `create` is false. It lives as long as the code object. Nothing that an entry holds may hold the
+def code_cache(code: types.CodeType, create: bool = True, owner: int = 0) -> Any:
+    """The CodeCache of a code object (by identity: equal code objects may have different globals) for the set of options of number
+    `owner`, or None where there is none and `create` is false. It lives as long as the code object. Nothing that an entry holds may hold the
     code object in its turn: code objects are not garbage collected, and the cycle would stay for good."""
     if native is not None:
-        found = native.code_cache(code, create)
+        found = native.code_cache(code, create, owner)
     else:
-        found = _by_code.get(id(code))
+        found = _by_code.get((id(code), owner))
         if found is None and create:
-            found = _by_code[id(code)] = PythonCodeCache()
-            weakref.finalize(code, _by_code.pop, id(code), None).atexit = False
+            found = _by_code[id(code), owner] = PythonCodeCache()
+            weakref.finalize(code, _by_code.pop, (id(code), owner), None).atexit = False
     if found is not None:
         _all.add(found)
     return found
@@ -227,9 +227,10 @@ def forget_code(code: types.CodeType) -> None:
     """Drop the entries of a code object, and its skip mark."""
     if native is not None:
         native.forget_code(code)
-    elif id(code) in _by_code:
-        _by_code[id(code)].clear()
-        _by_code[id(code)].skip = False
+    for key, cache in _by_code.items():
+        if key[0] == id(code):
+            cache.clear()
+            cache.skip = False
 
 
 def forget_everything() -> None:
