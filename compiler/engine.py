@@ -16,7 +16,7 @@ import threading
 import time
 import types
 import weakref
-from typing import Any, Callable
+from typing import Any, Callable, Sequence
 
 import torch
 
@@ -224,8 +224,8 @@ class Engine:
         self._say_recompile(name, failures)
         for b in result.breaks:
             events.emit("break", brk=b)
-        if result.breaks and self.opts.fullgraph:
-            raise FullGraphError(_fullgraph_message(result.breaks[0]), result.breaks)
+        if self.opts.fullgraph and (refused := self._refused(result.breaks)):
+            raise FullGraphError(_fullgraph_message(refused[0]), refused)
         calls: list[GraphCall] = []
         if result.graph is not None:
             events.emit("graph", graph=result.graph, frame=name)
@@ -292,6 +292,12 @@ class Engine:
         if result is RUN_ORIGINAL and self.state(code).skip_reason:
             self.frame_cache(func).skip = True
         return result
+
+    def _refused(self, breaks: Sequence[Any]) -> list[Any]:
+        """The breaks that fullgraph does not allow. Where the options say so, the graph is parted at a number that is read from a tensor, or at
+        an operator whose result has as many elements as its values ask for: what follows takes it as an input, of a size that may vary."""
+        return [b for b in breaks if not (b.kind in ("item", "tolist") and self.opts.get("capture_scalar_outputs")
+                                          or b.kind == "data_dependent_shape" and self.opts.get("capture_dynamic_output_shape_ops"))]
 
     def _refused(self, breaks: Sequence[Any]) -> list[Any]:
         """The breaks that fullgraph does not allow. Where the options say so, the graph is parted at a number that is read from a tensor, or at

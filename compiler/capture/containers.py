@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..guards import source as S
+from ..guards.values import is_constant
 from . import polyfills
 from .generators import InlineGenerator, PythonIterator
 from .signals import Break, Raised
@@ -126,7 +127,8 @@ def _read(m: Machine, obj: Any) -> Any:
         else:
             value = loaded
     elif base is frozenset:
-        world.guard(source, "EQUALS", obj, "a frozenset")
+        _check_keys(tuple(frozenset.__iter__(obj)))
+        world.guard(source, "EQUALS" if is_constant(obj) else "ID", obj, "a frozenset")
         value = obj
     else:
         elements = _check_keys(tuple(set.__iter__(obj)))

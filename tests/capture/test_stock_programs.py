@@ -94,3 +94,18 @@ def test_writes_through_data_are_no_change_to_autograd(backend):
 def test_handlers_refuse_arguments_in_eagers_words():
     with pytest.raises(TypeError):
         tcompile.compile(lambda x: torch.cond(x.sum() > 0, lambda a: a, lambda a: a + 1, (x,), nonsense=1), backend="eager")(X)
+
+
+def test_frozensets_of_other_things_than_constants():
+    class Thing:
+        pass
+    thing = Thing()
+    thing.x = 0
+
+    def fn(x, things, same):
+        same.x += 1
+        return x + 1, [t.x for t in things], torch.nn.Linear in kinds
+    kinds = frozenset((torch.nn.Linear, int))
+    got = tcompile.compile(fn, backend="eager")(X, frozenset((thing,)), thing)
+    assert got[1] == [1] and got[2] is True and thing.x == 1
+    check(lambda x, s: x + len(s) if torch.nn.ReLU in s else x - 1, X, kinds)
