@@ -131,3 +131,14 @@ def test_sizes_that_change():
     for n in (4, 9, 30):
         x, i, s = torch.randn(n, n + 1), torch.randint(0, n, (n,)), torch.randn(n, n + 1)
         torch.testing.assert_close(f(x, i, s), (x.index_add(0, i, s).cumsum(1), x.scatter(1, i[:, None], 2.0)))
+
+
+@pytest.mark.parametrize("reduction", [0, 1, 2])
+def test_gradients_of_losses_by_name_with_sizes_that_change(reduction):
+    def f(g, x, target):
+        total = torch.ones(()) if reduction == 1 else torch.zeros(())
+        return torch.ops.aten.nll_loss_backward.default(g, x, target, None, reduction, -100, total * x.shape[0])
+    h = tcompile.compile(f, fullgraph=True, dynamic=True)
+    for n, c in ((4, 5), (6, 3)):
+        args = torch.randn(n) if reduction == 0 else torch.randn(()), torch.randn(n, c), torch.randint(0, c, (n,))
+        torch.testing.assert_close(h(*args), f(*args))

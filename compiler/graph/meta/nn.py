@@ -368,7 +368,12 @@ def nll_loss2d_forward(x: TensorMeta, target: TensorMeta, weight: Any, reduction
 
 
 @rule("nll_loss_backward", "nll_loss2d_backward")
-def nll_loss_backward(g: TensorMeta, x: TensorMeta, *_: Any) -> TensorMeta:
+def nll_loss_backward(g: TensorMeta, x: TensorMeta, target: Any = None, weight: Any = None, reduction: int = 1, *_: Any) -> TensorMeta:
+    if isinstance(target, TensorMeta) and x.ndim > 1:        # (sizes that are equal are one symbol from here on)
+        rows = (x.shape[0], *x.shape[2:])
+        for t in (target, g) if reduction == 0 else (target,):
+            for a, b in zip(rows, t.shape):
+                same(a, b)
     return new(x.shape, x.dtype, x.device)
 
 
