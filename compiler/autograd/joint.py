@@ -86,7 +86,10 @@ def _joint_graph(captured: CapturedGraph, opts: Any, leaves: bool) -> JointGraph
             raise CannotTrace(f"eager autograd says: {_first_line(e)}") from None
         if any(a.memory.constant and t.requires_grad for t in f.tensors() if (a := f.alias_of(t)).tensor is t):
             raise CannotTrace("a tensor that requires grad is part of the graph without being an input")
-        plan = plan_outputs(f, inputs, result)
+        try:
+            plan = plan_outputs(f, inputs, result)
+        except RuntimeError as e:                            # a result that eager refuses to use: a view whose base was written into
+            raise CannotTrace(f"eager autograd says: {_first_line(e)}") from None
         if not plan.tensors:
             whole = has_backward(captured.graph_module.graph)
             raise NoGradient(plan, f.finish(result, captured.inputs, captured.name) if whole else None)

@@ -97,7 +97,7 @@ def partition(joint: AtenGraph, n_inputs: int, n_outputs: int, written: Iterable
     cut = partial(_cut, joint, primals, readers, needs_tangent, needed, written, fragile)
     budget = float(opts.get("activation_memory_budget", 1.0)) if opts is not None else 1.0
     saved = within_budget(cut, budget, joint)
-    copies = _copies(joint, [n for n in saved if n.op == "placeholder" and primals.index(n) in fragile])
+    copies = _copies(joint, [n for n in saved if n.op == "placeholder" and primals.index(n) in fragile | written])
     saved = [copies.get(n, n) for n in saved]
     recomputed = _recomputed(readers, saved, needs_tangent)
     sizes = sorted({name for n in (*recomputed, *readers, *saved, *tangents) for name in _symbols(n)}
@@ -287,9 +287,7 @@ def _cut(joint: AtenGraph, primals: list, readers: set, needs_tangent: set, need
             if not tensor:
                 continue                                               # sizes and scalars are passed apart
             at = positions[n]
-            if at in written:
-                weights[n] = INF
-            elif at in fragile:
+            if at in fragile or at in written:                          # kept as a copy
                 laid_out = any(u.target is torch.ops.aten.as_strided.default for u in n.users) and not _dense(n.meta["val"])
                 weights[n] = INF if laid_out else _bytes(n, hints) + 64
             else:

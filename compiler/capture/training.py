@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Iterator, Sequence
 import torch
 
 from ..graph.higher_order import BackwardCall, in_this_thread
-from ..graph.history import history, saves_tensors
+from ..graph.history import history, node_of, saves_tensors
 from ..graph.tensor import TraceTensor
 from ..guards import source as S
 from ..guards.state import read_field
@@ -52,7 +52,7 @@ class BackwardPasses:
     def error_of(self, t: TraceTensor) -> str | None:
         """What eager says to a backward pass from `t`, where it is too late for one: its history was freed, or a tensor in it was changed in place
         by an optimizer since. None where `t` can be differentiated."""
-        if not t.requires_grad or t.grad_fn is None:
+        if not t.requires_grad or node_of(t) is None:
             return None
         if self.has_freed(t):
             return _SECOND_TIME
@@ -175,9 +175,7 @@ def _leaves(m: Machine, roots: list, asked: list | None) -> list[TraceTensor]:
 
 def _origin(trace: TraceTensor) -> torch.Tensor:
     """The leaf of autograd's graph that stands for an input: one that is a result outside has a step between (world._as_result)."""
-    if trace.grad_fn is None:
-        return trace
-    return trace.grad_fn.next_functions[0][0].variable      # type: ignore[union-attr]
+    return getattr(trace, "tt_origin", trace)
 
 
 def _without_hooks(m: Machine, real: torch.Tensor) -> None:

@@ -129,7 +129,6 @@ class World:
         self.float_sources: dict[Source, float] = {}    # floats that may vary
         self.scalars: dict[Source, TraceTensor] = {}    # their inputs of the graph
         self.draws: list[Source] = []               # random numbers, in the order in which the entry draws them
-        self.draws: list[Source] = []               # random numbers, in the order in which the entry draws them
         self.arrays: dict[int, Array] = {}          # id of a numpy array from outside -> its stand-in
         self.class_lookups: dict[int, tuple[type, dict[str, Any]]] = {}
 
@@ -399,7 +398,8 @@ class World:
 def _as_result(trace: TraceTensor) -> TraceTensor:
     """The same metadata as the result of an operator: it requires a gradient and is no leaf."""
     with torch.enable_grad():
-        result = trace.requires_grad_(True).clone()
+        result: Any = trace.requires_grad_(True).clone()
+    result.tt_origin = trace
     return result if result.stride() == trace.stride() else trace
 
 

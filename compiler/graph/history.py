@@ -5,14 +5,22 @@ from typing import Any
 
 import torch
 
-__all__ = ["history", "saves_tensors"]
+__all__ = ["history", "node_of", "saves_tensors"]
 
 _saves: dict[type, bool] = {}            # class of autograd nodes -> whether its nodes save tensors
 
 
+def node_of(t: torch.Tensor) -> Any:
+    """`t.grad_fn`; None also for a view that eager refuses to use, as its base was written into."""
+    try:
+        return t.grad_fn
+    except RuntimeError:
+        return None
+
+
 def history(t: torch.Tensor) -> set[Any]:
     """The autograd nodes that a tensor was computed by."""
-    seen: set[Any] = {t.grad_fn} - {None}
+    seen: set[Any] = {node_of(t)} - {None}
     todo = list(seen)
     while todo:
         for node, _ in todo.pop().next_functions:
