@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import linecache
 from dataclasses import dataclass, field, replace
-from typing import Any, Sequence
+from typing import Any, Callable, Sequence
 
 import torch
 
-from ...lowering.ir import Acc, Axis, Buffer, Kernel, Stage, Store, Value, indirect_values, walk
+from ...lowering.ir import Acc, Axis, Buffer, Kernel, Stage, Store, Value, cast, indirect_values, load, make, walk
 from ...lowering.rewrite import Rewriter
 from ...symbolic.expr import Expr, as_expr, ceildiv, integer
 from . import cheap, indices, prims
@@ -84,12 +84,63 @@ def without_locals(kernel: Kernel) -> Kernel:
     return replace(kernel, stages=stages, locals=[])
 
 
+def with_stored_values(kernel: Kernel) -> Kernel:
+    """A split kernel whose later launches read what earlier ones stored, where computing it again would read more."""
+    stored: dict[int, tuple[Buffer, Expr]] = {}          # id of a value -> where it lies
+    rows = {a.symbol.name for st in kernel.stages for a in st.axes}
+    written = {id(s.buffer) for st in kernel.stages for s in st.stores}
+    stages = []
+    keep: list[Value] = []
+    for st in kernel.stages:
+        def replace_with_load(v: Value) -> Value | None:
+            found = stored.get(v.id)
+            return None if found is None else cast(load(*found), v.dtype)
+        rewrite = _Replacing(replace_with_load)
+        new = Stage(st.axes, [Acc(a.name, a.op, a.dtype, rewrite(a.value)) for a in st.accs],
+                    [Store(s.buffer, s.index, rewrite(s.value), s.mode) for s in st.stores])
+        stages.append(new)
+        for s in st.stores if st.axes else ():
+            if s.mode != "set" or s.positions or not (s.value.dtype.is_floating_point and s.buffer.dtype.is_floating_point):
+                continue
+            reads = {x.attr: x.dtype.itemsize for x in walk([s.value]) if x.op == "load" and x.attr[1].symbol_names() & rows}
+            if len(reads) > 1 and sum(reads.values()) > s.buffer.dtype.itemsize and not any(id(b) in written for b, _ in reads):
+                same = [s.value] if s.value.dtype == s.buffer.dtype else []
+                if s.value.op == "cast" and s.value.attr == "round":           # eager's tensor is the rounded one
+                    same.append(s.value.args[0])
+                stored.update((v.id, (s.buffer, s.index)) for v in same)
+                keep += same
+    return replace(kernel, stages=stages)
+
+
+class _Replacing:
+    """Values with some of their parts replaced: `with_what(value)` is what stands for a part, None where it stays."""
+
+    def __init__(self, with_what: Callable[[Value], Value | None]):
+        self.with_what = with_what
+        self.made: dict[int, Value] = {}
+
+    def __call__(self, root: Value) -> Value:
+        for v in walk([root]):                           # operands first
+            if v.id not in self.made:
+                new = self.with_what(v)
+                if new is None and v.op in ("load", "index"):
+                    new = v
+                elif new is None:
+                    args = tuple(self.made[a.id] for a in v.args)
+                    new = v if all(a is b for a, b in zip(args, v.args)) else make(v.op, v.dtype, args, v.attr)
+                self.made[v.id] = new
+        return self.made[root.id]
+
+
 def print_kernel(kernel: Kernel, target: GpuTarget, choices: Choices = Choices(), name: str | None = None,
                  wide: bool | None = None, exact: bool = False) -> TritonSource:
     """Print one kernel. Raises InternalError for what the loop IR allows but Triton has no form for (complex numbers).
     wide: 64-bit indices; None: where the sizes at the hints need them. exact: no short forms of functions (cheap.py)."""
     k = without_locals(kernel)
-    return _Printer(k, target, plan_layout(k, target, choices, wide), name or kernel.name, exact).run()
+    layout = plan_layout(k, target, choices, wide)
+    if layout.kind == "split":
+        k = with_stored_values(k)
+    return _Printer(k, target, layout, name or kernel.name, exact).run()
 
 
 class _Printer:
