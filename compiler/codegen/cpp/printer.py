@@ -98,6 +98,8 @@ class _Printer:
         phases = column_phases(self) if lay.split_rows else self._split_phases() if lay.split else [self._whole()]
         functions = [text for _, text, _, _ in phases]
         plan = self._plan_function([(items, ps) for _, _, items, ps in phases])
+        for f in functions:
+            self.s.call_often_used(f)
         text = "\n".join([header(self.k, self.name), self.s.text(), *functions, plan])
         v = lay.vector.symbol.name if lay.vector is not None else ", ".join(sorted({s.vector.symbol.name for s in lay.stages if s.vector is not None}))
         return KernelSource(self.name, text, [p[0] for p in phases], f"{self.name}_plan", list(self.k.checks),

@@ -14,6 +14,7 @@ from .dtypes import CType
 
 __all__ = ["Target", "Support", "SIGNATURE", "used_sizes"]
 
+MOST_INLINED = 2             # calls of one function in a kernel that are inlined; more become calls
 SIGNATURE = "(void *const *buffer, const i64 *size, const Scalar *param, char *scratch, i64 begin, i64 end)"   # of generated functions
 
 
@@ -166,6 +167,10 @@ _ANY_X86 = {
              "INLINE bool all(vmask m) { return __builtin_ia32_cvtd2mask512(m) == 0xffff; }\n",
     (32, 4): "INLINE bool any(vmask m) { return __builtin_ia32_movmskps256((vf32)m) != 0; }\n"
              "INLINE bool all(vmask m) { return __builtin_ia32_movmskps256((vf32)m) == 0xff; }\n",
+    (64, 8): "INLINE bool any(vmask m) { return __builtin_ia32_cvtq2mask512(m) != 0; }\n"
+             "INLINE bool all(vmask m) { return __builtin_ia32_cvtq2mask512(m) == 0xff; }\n",
+    (32, 8): "INLINE bool any(vmask m) { return __builtin_ia32_movmskpd256((vf64)m) != 0; }\n"
+             "INLINE bool all(vmask m) { return __builtin_ia32_movmskpd256((vf64)m) == 0xf; }\n",
 }
 _ATOMIC = """\
 // Several threads may add to one element.
@@ -182,6 +187,7 @@ class Support:
     """Collects what one kernel needs and prints it. `lanes`: elements of every vector in this kernel."""
     target: Target
     lanes: int
+    long: set[str] = field(default_factory=set)           # keys of functions of many instructions
     _order: dict[str, str] = field(default_factory=dict)
     _vectors: set[str] = field(default_factory=set)
     _helpers: bool = False
@@ -257,13 +263,22 @@ class Support:
             return _BOOL_VECTOR
         if key == "any":
             self.need("fold"), self.need("convert")
-            self.vector("f32")
+            self.vector("f64" if self.mask_bytes == 8 else "f32")
             special = _ANY_X86.get((self.mask_bytes * self.lanes, self.mask_bytes))
             native = special and ("avx512dq" if self.mask_bytes * self.lanes == 64 else "avx2") in self.target.features
             return (special if native else "") + _ANY
         if key == "atomic":
             return _ATOMIC
         raise KeyError(key)
+
+    def call_often_used(self, text: str) -> None:
+        """Functions that `text` calls many times become functions of their own: inlined into a chain of hundreds of operations they would
+        cost the compiler seconds, and a call costs little beside what they compute."""
+        for key, definition in self._order.items():
+            if key in self.long:
+                name = key.split(".")[0]
+                if len(re.findall(rf"\btc::{name}\(", text)) > MOST_INLINED:
+                    self._order[key] = re.sub(rf"(?m)^INLINE (?=\w[\w ]* {name}\()", "static __attribute__((noinline)) ", definition)
 
     def text(self) -> str:
         """The prelude."""

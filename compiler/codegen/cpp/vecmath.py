@@ -231,6 +231,7 @@ def need_function(s: Support, name: str, tag: str) -> bool:
     if key in s._order:
         return True
     instructions, needs, text = entry
+    s.long.add(key)
     if name in ("exp",) and tag == "f32":
         need_function(s, "scale", tag)
     if name == "erf":
