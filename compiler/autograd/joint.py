@@ -16,6 +16,7 @@ from ..capture.result import CapturedGraph, GraphInput
 from ..graph.aten import AtenGraph
 from ..graph.functionalize import Functionalizer, NewValue
 from ..graph.higher_order import has_backward
+from ..graph.meta.core import contiguous_strides
 from ..graph.record import run_nodes
 from ..graph.tensor import TraceTensor, from_meta, recording, tensor_meta
 from ..graph.to_aten import finish
@@ -96,6 +97,8 @@ def _joint_graph(captured: CapturedGraph, opts: Any, leaves: bool) -> JointGraph
         tangents, specs = [], list(captured.inputs)
         for k, t in enumerate(plan.tensors):
             meta = tensor_meta(t)
+            if any(type(st) is int and st == 0 and n != 1 for n, st in zip(meta.shape, meta.stride)):
+                meta = meta.replace(stride=contiguous_strides(meta.shape))       # of an expanded result: elements of its own
             tangent = from_meta(meta.replace(requires_grad=False, storage_offset=0), captured.env)
             f.add_input(f"tangent_{k}", tangent, len(specs))
             specs.append(GraphInput(f"tangent_{k}", None, "tensor"))

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import weakref
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Sequence
 
 import torch
 import torch.fx
 
 from ..graph.history import history, saves_tensors
+from .variants import variant, without_unused_inputs
 
 if TYPE_CHECKING:
     from .bridge import GradGraph
@@ -68,33 +69,6 @@ class Part:
     function: Any = None
 
 
-def needed_for(backward: torch.fx.Graph, tangents: Iterable[torch.fx.Node]) -> set[torch.fx.Node]:
-    """What a backward graph reads where these tangents are all that it is given: values that depend on no tangent."""
-    places = [n for n in backward.nodes if n.op == "placeholder"]
-    mine = _reach(tangents)
-    others = _reach([p for p in places if p.name.startswith("tangent_")])
-    todo = [x for n in mine if n.op != "output" for x in n.all_input_nodes if x not in others]
-    seen = set(todo)
-    while todo:
-        for x in todo.pop().all_input_nodes:
-            if x not in seen:
-                seen.add(x)
-                todo.append(x)
-    # gradients that depend on no tangent of anybody's (zeros) are of no part
-    return seen
-
-
-def _reach(starts: Iterable[torch.fx.Node]) -> set[torch.fx.Node]:
-    seen = set(starts)
-    todo = list(seen)
-    while todo:
-        for u in todo.pop().users:
-            if u not in seen:
-                seen.add(u)
-                todo.append(u)
-    return seen
-
-
 class PartedCall:
     """The call of a compiled graph with gradients whose results are of several independent parts."""
 
@@ -103,14 +77,14 @@ class PartedCall:
         p: Partition = graph.joint.partition
         places = p.backward.placeholders
         n_saved = len(places) - len(graph.tangent_metas) - len(p.symbols) - len(graph.scalars)
-        tangents = places[len(places) - graph.n_tangents:]
         self.parts: list[Part] = []
         self.n_saved = n_saved
         for group in groups:
             outputs = group.outputs
-            reads = needed_for(p.backward.graph, [tangents[k] for k in outputs])
             reached = sorted({graph.joint.grad_inputs[j] for k in outputs for j in graph.joint.reach[k]})
-            saved = [i for i, n in enumerate(places[:n_saved]) if n in reads]
+            # the backward graph that will run where all of them have tangents; with fewer it reads no more
+            mine = variant(p.backward, graph.n_tangents, [k in outputs for k in range(graph.n_tangents)], [j in reached for j in graph.joint.grad_inputs], graph.opts)
+            saved = [i for i in without_unused_inputs(mine)[1] if i < n_saved]
             kept = {p.saved_inputs[i] for i in saved if i < len(p.saved_inputs)}
             part = Part(outputs, reached, saved, [(i, s) for i, s in enumerate(small) if i not in kept], group.frees)
             part.function = type("TCompiled", (_PartBridge,), {"call": self, "part": part})
@@ -136,6 +110,25 @@ class PartedCall:
         return diff
 
 
+    def backward(self, part: Part, ctx: Any, *tangents: torch.Tensor | None) -> tuple:
+        """The gradients of a part's inputs."""
+        graph = self.graph
+        saved: list[Any] = [None] * self.n_saved
+        for i, t in zip(part.saved, ctx.saved_tensors if part.frees or part.saved else ()):
+            saved[i] = t
+        every: list[Any] = [None] * graph.n_tangents
+        for k, t in zip(part.outputs, tangents):
+            every[k] = t
+        if torch.is_grad_enabled():
+            grads = graph.double(saved, part.remembered, ctx.remembered if part.remembered else (), every)
+        else:
+            needs = [False] * graph.n_inputs
+            for i, need in zip(part.inputs, ctx.needs_input_grad[-len(part.inputs):]):         # (in Python, the call comes first)
+                needs[i] = need
+            grads = graph.run_backward(tuple(saved), getattr(ctx, "rest", []), tuple(every), tuple(needs), part)
+        return tuple([grads[i] for i in part.inputs])
+
+
 class _PartBridge(torch.autograd.Function):
     """The Function of one part. Its inputs are the part's; what it returns is there already."""
     call: PartedCall
@@ -153,18 +146,4 @@ class _PartBridge(torch.autograd.Function):
 
     @classmethod
     def backward(cls, ctx: Any, *tangents: torch.Tensor | None) -> tuple:
-        graph, part = cls.call.graph, cls.part
-        saved: list[Any] = [None] * cls.call.n_saved
-        for i, t in zip(part.saved, ctx.saved_tensors if part.frees or part.saved else ()):
-            saved[i] = t
-        every: list[Any] = [None] * graph.n_tangents
-        for k, t in zip(part.outputs, tangents):
-            every[k] = t
-        if torch.is_grad_enabled():
-            grads = graph.double(saved, part.remembered, ctx.remembered, every)
-        else:
-            needs = [False] * graph.n_inputs
-            for i, need in zip(part.inputs, ctx.needs_input_grad[1:]):
-                needs[i] = need
-            grads = graph.run_backward(tuple(saved), ctx.rest, tuple(every), tuple(needs), part)
-        return (None, *[grads[i] for i in part.inputs])
+        return (None, *cls.call.backward(cls.part, ctx, *tangents))

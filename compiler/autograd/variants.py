@@ -47,6 +47,7 @@ def variant(a: AtenGraph, n_tangents: int, present: Sequence[bool], wanted: Sequ
     dependent = set(tangents)                                        # values that depend on tangents
     absent: set[torch.fx.Node] = set(missing)
     zeros: dict[torch.fx.Node, torch.fx.Node] = {}
+    empty = {n for n in a.graph.nodes if n.op == "get_attr" and not a.constants[n.target].any()}       # constants that are zeros
 
     def value(n: torch.fx.Node) -> torch.fx.Node:
         """The node in the new graph; zeros where the value is absent but an operator wants one."""
@@ -74,7 +75,7 @@ def variant(a: AtenGraph, n_tangents: int, present: Sequence[bool], wanted: Sequ
                 dependent.add(n)
             gone = [x for x in operands if x in absent]
             if gone:
-                done = _absent(n, operands, absent)
+                done = _absent(n, operands, absent, empty)
                 if done is True:
                     absent.add(n)
                     continue
@@ -111,7 +112,7 @@ def _name(n: Any) -> str:
     return n.target._schema.name.partition("::")[2] if isinstance(n.target, torch._ops.OpOverload) else ""
 
 
-def _absent(n: Any, operands: list, absent: set) -> Any:
+def _absent(n: Any, operands: list, absent: set, empty: set) -> Any:
     """For an operator with absent operands: True where its result is absent, the node that its result equals, or None where zeros serve."""
     if n.target is operator.getitem:
         return True
@@ -124,14 +125,14 @@ def _absent(n: Any, operands: list, absent: set) -> Any:
         return None
     if name in ("add", "sub") and not all(isinstance(x, torch.fx.Node) and x in absent for x in n.args[:2]):
         return None                                     # a tangent plus a number or a value: not linear
-    if name == "where" and not all(isinstance(x, torch.fx.Node) and (x in absent or _is_zero(x)) for x in n.args[1:]):
+    if name == "where" and not all(isinstance(x, torch.fx.Node) and (x in absent or x in empty or _is_zero(x)) for x in n.args[1:]):
         return None
     if name == "masked_fill" and n.args[2] != 0 or name == "constant_pad_nd" and len(n.args) > 2 and n.args[2] != 0:
         return None
     if name == "cat" or name == "stack":
         return True if all(x in absent for x in n.args[0]) else None
     if name in _SCATTERS:
-        return True if isinstance(n.args[0], torch.fx.Node) and _is_zero(n.args[0]) and n.args[0] not in operands else None
+        return True if n.args[0] not in operands and (n.args[0] in empty or _is_zero(n.args[0])) else None
     if name in _FIRST:
         return True if operands == [n.args[0]] else None
     return True if name in _LINEAR else None
