@@ -129,6 +129,8 @@ def _recipe(f: Functionalizer, inputs: list, k: int, t: Any, first: dict, diff: 
         if t.requires_grad:
             if t.dtype != source.dtype:
                 raise CannotTrace("a result that requires grad is an input's memory in another dtype")
+            if not t._is_view() or t._base is not source:      # by way of detach(): its gradients do not go to the input
+                raise CannotTrace("a result that requires grad shares an input's memory, but not its history")
             return ("input_view", memory.input, k)
         return ("detach", k) if source.requires_grad else ("input_view", memory.input, k) if t.dtype == source.dtype else ("side", k)
     k = first[id(t)]

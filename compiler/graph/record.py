@@ -104,6 +104,8 @@ def _input(f: Functionalizer, node: torch.fx.Node, index: int, spec: Any, captur
     if isinstance(val, torch.Tensor):
         if isinstance(val, TraceTensor):
             meta = tensor_meta(val)
+            if spec.spec is not None:                          # as it comes: what is written into it may have made it require grad since
+                meta = meta.replace(requires_grad=spec.spec.requires_grad)
             t = from_meta(meta if keep_grad else meta.replace(requires_grad=False), captured.env)
         else:
             t = trace_tensor_like(val if keep_grad else val.detach(), captured.env)

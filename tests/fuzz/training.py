@@ -119,7 +119,7 @@ def run(f: Any, how: dict[str, Any]) -> list:
                 for t in ends:
                     t.sin().sum().backward(retain_graph=how["retain"])
         except RuntimeError:
-            seen.append("error")
+            seen.append("refused")
             break                                    # how far a pass that fails has come is not compared
         seen += [value(t) for t in (x, w, v)] + [None if t.grad is None else t.grad.clone() for t in (x, w0, v0)]
     return seen
@@ -133,6 +133,8 @@ def differ(a: Any, b: Any) -> str | None:
             return f"values: {a.flatten()[:6].tolist()}, here {b.flatten()[:6].tolist()}"
         return None
     if isinstance(a, list) and isinstance(b, list):
+        if "refused" in a:                           # eager misses what it saved; a compiled graph may have saved something else
+            a, b = a[:a.index("refused")], b[:a.index("refused")]
         if len(a) != len(b):
             return f"{len(a)} facts, here {len(b)}: {[x for x in a if isinstance(x, tuple)]} / {[x for x in b if isinstance(x, tuple)]}"
         for i, (p, q) in enumerate(zip(a, b)):
