@@ -244,7 +244,8 @@ def _reduction(kernel: Kernel, target: GpuTarget, choices: Choices, reduced: tup
     if kind == "split":
         blocks = -(-x // lay.xblock)
         pieces = max(1, -(-r // lay.rblock))
-        lay.split = max(1, min(MOST_SPLIT, _floor_pow2(max(1, 4 * target.processors // blocks)), _pow2(-(-pieces // 2))))
+        programs = (8 if x_fast and passes == 1 else 4) * target.processors
+        lay.split = max(1, min(MOST_SPLIT, _floor_pow2(max(1, programs // blocks)), _pow2(-(-pieces // 2))))
     return lay
 
 

@@ -12,7 +12,6 @@ from ..lower import Lowering, NoRule, rule
 from ..lowered import Extern
 from ..promote import compute_dtype, operand, rounded
 from ..ref import Ref, contiguous_strides, flat_index
-from .scatters import on_cpu
 
 I64 = torch.int64
 
@@ -39,9 +38,8 @@ class _Stream:
     def __init__(self, lo: Lowering, shape: tuple, generator: Any = None):
         if lo.opts.get("fallback_random", True) or generator is not None:
             raise NoRule("random numbers")
-        on_cpu(lo, "random numbers")
         seed = lo._buffer(lo._node_name() + "_seed", (1,), I64)
-        draw = {"dtype": I64, "device": torch.device("cpu")}
+        draw = {"dtype": I64, "device": torch.device(lo._device())}
         lo.steps.append(Extern(torch.ops.aten.randint.low, (0, (1 << 63) - 1, [1]), draw, [seed], reason="seed of random numbers", origin=lo._node_name()))
         lo.foreign.add(seed)
         at = index(flat_index(shape, contiguous_strides(shape)))

@@ -34,7 +34,7 @@ def _turned(m: Any) -> Any:
     return type(m)(map(_turned, m)) if isinstance(m, (tuple, list)) else m
 
 
-def as_gpu(fn: Callable, *inputs: Any, target: GpuTarget = SMALL) -> Generated:
+def as_gpu(fn: Callable, *inputs: Any, target: GpuTarget = SMALL, options: dict | None = None) -> Generated:
     """What is generated for the first graph of fn(*inputs)."""
     made: list[Generated] = []
 
@@ -59,7 +59,7 @@ def as_gpu(fn: Callable, *inputs: Any, target: GpuTarget = SMALL) -> Generated:
         raise _Made
     with tcompile.stages.replace("lowering", lowering), torch.no_grad():
         try:
-            tcompile.compile(fn, dynamic=False)(*inputs)
+            tcompile.compile(fn, dynamic=False, options=options)(*inputs)
         except InternalError:
             assert made, "the graph did not come to lowering"
     return made[0]
