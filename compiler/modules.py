@@ -1,12 +1,13 @@
 """Compiled nn.Modules: an object that shares all of the module's state and differs in its call alone.
 
 `wrap_module(m, engine)` gives an instance of a subclass of type(m) whose `__dict__` is m's own: parameters, buffers, hooks,
-train/eval and state_dict keys are the module's, whichever of the two is changed. Only `__call__` goes through the compiler. It pickles and
-copies as the original module does.
+train/eval and state_dict keys are the module's, whichever of the two is changed. Only `__call__` and `forward` go through the compiler. It
+pickles and copies as the original module does, which is its `_orig_mod`.
 """
 from __future__ import annotations
 
 import copy
+import functools
 import operator
 import types
 import weakref
@@ -50,6 +51,13 @@ class CompiledCalls:
             return self.whole(m, *args, **kwargs)
         return self.forward(m, *args, **kwargs)
 
+    def call_forward(self, args: tuple, kwargs: dict) -> Any:
+        """`compiled.forward(...)`: as it is called on the module, without hooks."""
+        m = self.module
+        if self.forward is None or type(m).forward is not self.forward_function:
+            return type(m).forward(m, *args, **kwargs)
+        return self.forward(m, *args, **kwargs)
+
 
 def _class_for(base: type) -> type:
     c = _classes.get(base)
@@ -57,6 +65,11 @@ def _class_for(base: type) -> type:
         @hidden
         def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
             return calls_of(self)(*args, **kwargs)
+
+        @hidden
+        @functools.wraps(base.forward)
+        def forward(self: Any, /, *args: Any, **kwargs: Any) -> Any:
+            return calls_of(self).call_forward(args, kwargs)
 
         def __reduce_ex__(self: Any, protocol: Any) -> Any:
             return operator.getitem, ([original_module(self)], 0)      # loads as the module itself, also where this package is not
@@ -75,9 +88,9 @@ def _class_for(base: type) -> type:
         def __repr__(self: Any) -> str:
             return f"tcompile.compile({original_module(self)!r})"
 
-        namespace = {"__module__": base.__module__, "__doc__": base.__doc__, "__call__": __call__, "__reduce_ex__": __reduce_ex__,
+        namespace = {"__module__": base.__module__, "__doc__": base.__doc__, "__call__": __call__, "forward": forward, "__reduce_ex__": __reduce_ex__,
                      "__copy__": __copy__, "__deepcopy__": __deepcopy__, "__del__": __del__, "__repr__": __repr__,
-                     "__tcompile_original__": staticmethod(original_module)}
+                     "_orig_mod": property(original_module), "__tcompile_original__": staticmethod(original_module)}
         c = _classes[base] = type(f"Compiled{base.__name__}", (base,), namespace)
     return c
 

@@ -282,6 +282,9 @@ def _refuse_own_lookup(t: type) -> None:
 
 def _instance_attribute(m: Machine, obj: Any, t: type, name: str) -> Any:
     _refuse_own_lookup(t)
+    if name in ("forward", "_orig_mod") and (original := t.__dict__.get("__tcompile_original__")) is not None:      # of a compiled module: modules.py
+        module = original_of(m, obj, original)
+        return module if name == "_orig_mod" else get_attribute(m, module, name)
     custom = _lookup(t, "__getattribute__")
     if isinstance(custom, types.FunctionType):
         try:
@@ -291,6 +294,13 @@ def _instance_attribute(m: Machine, obj: Any, t: type, name: str) -> Any:
                 raise
             return _fallback(m, obj, t, name)
     return _generic(m, obj, t, name, True)
+
+
+def original_of(m: Machine, compiled: Any, original: Any) -> Any:
+    """The module behind one that this compiler compiled, reached by the same path; `original` is the class's __tcompile_original__."""
+    module = m.world.register(original.__func__(compiled), m.world.anchor(compiled))
+    m.world.originals.add(id(module))
+    return module
 
 
 def generic_attribute(m: Machine, obj: Any, name: str) -> Any:
@@ -451,6 +461,8 @@ def _bind(m: Machine, obj: Any, t: type, name: str, raw: Any, source: Any) -> An
             _guarded_function(m, t, name, raw)
             if _reads_own_code(t, name):
                 _guard_absent(m, obj, t, source, name)
+            elif name == "forward" and id(obj) in world.originals:
+                world.guard(S.attr(source, "__dict__"), "LACKS", name, "an attribute of the class")       # the compiled module has one of its own
             elif not name.startswith("__"):
                 world.guard(S.attr(S.attr(source, name), "__func__"), "WEAK_ID", weakref.ref(raw), "method")
         else:

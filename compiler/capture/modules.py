@@ -46,7 +46,7 @@ def call_module(m: Machine, module: torch.nn.Module, args: list, kwargs: dict) -
     call = attributes._lookup(t, "__call__")
     original = t.__dict__.get("__tcompile_original__")
     if original is not None:                             # a module compiled by this compiler: captured with the rest
-        return call_module(m, m.world.register(original.__func__(module), m.world.anchor(module)), args, kwargs)
+        return call_module(m, attributes.original_of(m, module, original), args, kwargs)
     outer = m.module_path
     m.module_path = _path_of(m, module)
     try:

@@ -128,6 +128,7 @@ class World:
         self.state_relied: dict[str, Any] = {}
         self.float_sources: dict[Source, float] = {}    # floats that may vary
         self.scalars: dict[Source, TraceTensor] = {}    # their inputs of the graph
+        self.originals: set[int] = set()            # ids of modules that were reached through what compile() made of them
         self.draws: list[Source] = []               # random numbers, in the order in which the entry draws them
         self.arrays: dict[int, Array] = {}          # id of a numpy array from outside -> its stand-in
         self.class_lookups: dict[int, tuple[type, dict[str, Any]]] = {}
