@@ -128,18 +128,28 @@ class GradGraph:
     def _native_call(self) -> Callable[..., tuple] | None:
         """The call in C, where nothing is left to do after the Function but to put its results in order."""
         plan = self.joint.outputs
-        if native is None or not hasattr(native, "GradCall") or not self.grad_mode or not plan.plain or self.hidden_views or self.idle \
-                or self.parted is not None:
+        if native is None or not hasattr(native, "GradCall") or not self.grad_mode or not plan.plain or self.idle:
             return None
         graph = getattr(self.forward, "call", self.forward)
         rest = (lambda *inputs: self.rest(inputs)) if self.sizes or self.scalars else None
-        forward = native.GradForward(graph, rest, self.n_outputs, tuple(self.at), tuple(self.saved_inputs),
-                                     tuple(2 * i + strong for i, strong in self.remembered))
-        self.function = type("TCompiled", (torch.autograd.Function,), {
-            "forward": forward, "backward": staticmethod(partial(_backward, self)),
-            "setup_context": staticmethod(torch.autograd.Function.setup_context)})       # where torch looks first
-        apply = _apply_of(self.function)
-        return native.GradCall(apply, forward, self.n_inputs, tuple([x for kind, k in plan.recipes for x in (_GIVE[kind], k)]))
+        kept = [*self.saved_inputs, *range(self.n_outputs, self.n_outputs + len(self.joint.partition.saved))]
+
+        def part(outputs: Sequence[int], inputs: Sequence[int] | None, saved: Sequence[int], remembered: Sequence[tuple[int, bool]],
+                 backward: Callable) -> tuple:
+            """(apply, forward, inputs, outputs); `saved` are positions among what forward keeps: inputs, then results."""
+            n = len(self.saved_inputs)
+            forward = native.GradForward(
+                graph, rest, self.n_outputs, tuple([self.at[k] for k in outputs]), tuple([kept[i] for i in saved if i < n]),
+                tuple([kept[i] for i in saved if i >= n]), tuple(self.hidden_views), tuple([2 * i + strong for i, strong in remembered]))
+            function = type("TCompiled", (torch.autograd.Function,), {
+                "forward": forward, "backward": staticmethod(backward),
+                "setup_context": staticmethod(torch.autograd.Function.setup_context)})       # where torch looks first
+            return _apply_of(function), forward, None if inputs is None else tuple(inputs), tuple(outputs)
+        if self.parted is None:
+            parts = [part(range(self.n_tangents), None, range(len(kept)), self.remembered, partial(_backward, self))]
+        else:
+            parts = [part(p.outputs, p.inputs, p.saved, p.remembered, partial(self.parted.backward, p)) for p in self.parted.parts]
+        return native.GradCall(tuple(parts), self.n_inputs, self.n_tangents, tuple([x for kind, k in plan.recipes for x in (_GIVE[kind], k)]))
 
     def _python_call(self, *inputs: Any) -> tuple:
         if self.grad_mode:
