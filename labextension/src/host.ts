@@ -12,7 +12,7 @@ export interface Host {
   ask: (question: string, facts: { [name: string]: any }, say?: (text: string) => void) => Promise<any>;
   /** Interrupts what the kernel does; absent where the frontend's own button has to. */
   stop?: () => void;
-  /** Whether the kernel works on something at this moment. */
+  /** Whether the cell that the element belongs to is running. */
   busy?: () => boolean;
   /** Changes lines of a cell where they still read as expected; false where they do not. */
   apply?: (fix: Fix, cell: number | null) => boolean;

@@ -21,12 +21,13 @@ def step(h):
         r = h - 1
     return r
 w = step(x)"""
+LONG = "%%tcompile time=300s\nv = torch.softmax(torch.ones(3000, 3000) * 3, -1).sum(0)"
 
 
 @pytest.fixture(scope="module")
 def running(server: Server, browser: Any) -> Iterator[Lab]:
     """One notebook with a kernel for all of these: a kernel takes seconds to start."""
-    cells = [notebooks.code_cell(text, 0) for text in (SETUP, CELL, PLAIN, BREAKS)]
+    cells = [notebooks.code_cell(text, 0) for text in (SETUP, CELL, PLAIN, BREAKS, LONG)]
     for i, cell in enumerate(cells):
         cell.update(execution_count=None, id=f"cell{i}")
     page = Lab(browser, server, width=1600, height=1300)
@@ -132,6 +133,22 @@ def test_bytecode_beside_the_code(running: Lab) -> None:
     running.check()
 
 
+def test_a_split_is_forced_and_timed(running: Lab) -> None:
+    page = running.page
+    report = page.locator(".tc-report.tc-open").first
+    report.locator(".tc-tab:has-text('graph')").click()
+    report.locator(".tc-search input").fill("relu")
+    report.locator(".tc-search input").press("Enter")
+    details = report.locator(".tc-graph-details")
+    details.locator(".tc-links .tc-link", has_text="sum").first.click()
+    assert "They are in one kernel" in details.inner_text()
+    details.locator("button:has-text('keep them apart, and time it')").click()
+    page.wait_for_selector("text=They are in two kernels now", timeout=60_000)
+    assert "%%tcompile force_split=relu:sum" in details.inner_text() and "as it was" in details.inner_text()
+    running.shot("lab-force-split", report)
+    running.check()
+
+
 def test_would_it_recompile(running: Lab) -> None:
     page = running.page
     report = page.locator(".tc-report.tc-open").first
@@ -176,6 +193,41 @@ def test_a_remedy_is_applied_to_the_cell(running: Lab) -> None:
     page.locator(".jp-Cell").nth(3).locator(".tc-report >> text=Since the last run").wait_for()
     running.shot("lab-since", page.locator(".jp-Cell").nth(3))
     running.check()
+
+
+def test_stop_ends_the_timing_and_keeps_the_result(running: Lab) -> None:
+    page = running.page
+    run(running, 4)
+    cell = page.locator(".jp-Cell").nth(4)
+    stop = cell.locator(".tc-progress button")
+    stop.wait_for(timeout=60_000)
+    words = cell.locator(".tc-progress")
+    page.wait_for_function("document.querySelector('.tc-progress')?.innerText.includes('timing')", timeout=60_000)
+    assert "compiled" in words.inner_text() and "result stays" in stop.get_attribute("title")
+    running.shot("lab-progress", cell)
+    stop.click()
+    cell.locator(".tc-head").wait_for(timeout=60_000)
+    assert "compiled" in cell.locator(".tc-head").inner_text() and cell.locator(".tc-progress").count() == 0
+    assert cell.locator(".jp-OutputArea-output[data-mime-type='application/vnd.jupyter.stderr']").count() == 0
+    run(running, 2)  # the next cell runs: nothing was interrupted but the timing
+    page.wait_for_function("!!window.jupyterapp.shell.currentWidget.content.widgets[2].model.executionCount", timeout=60_000)
+    assert page.evaluate("() => !window.jupyterapp.shell.currentWidget.content.widgets[2].model.outputs.toJSON().some(o => o.output_type === 'error')")
+    running.check()
+
+
+def test_progress_that_was_saved_becomes_the_report(lab: Lab, server: Server) -> None:
+    """A kernel that ended while it timed a cell left the line of progress behind, and with it the report: a reader sees the report."""
+    report = notebooks.sample_report()
+    output = notebooks.report_output(report)
+    output["data"]["application/vnd.tcompile.progress.v1+json"] = {"text": "timing forward", "phase": "timing", "line": report["summary"]["line"]}
+    alone = {"output_type": "display_data", "metadata": {}, "data": {
+        "text/plain": "compiling", "application/vnd.tcompile.progress.v1+json": {"text": "compiling f", "phase": "running", "line": ""}}}
+    lab.open(server.add("progress.ipynb", notebooks.notebook(notebooks.code_cell("a", 1, [output]), notebooks.code_cell("b", 2, [alone]))))
+    lab.page.locator(".jp-Cell").nth(0).locator(".tc-head").wait_for()
+    second = lab.page.locator(".jp-Cell").nth(1).locator(".tc-progress")
+    second.wait_for()
+    assert "not finished" in second.inner_text() and not second.locator("button").is_visible()
+    lab.check()
 
 
 def test_palette_and_settings(running: Lab) -> None:

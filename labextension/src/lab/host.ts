@@ -26,7 +26,11 @@ export function hostReports(panel: NotebookPanel, link: KernelLink): void {
     request.host = {
       ask: (question, facts, say) => link.ask(question, facts, say),
       stop: () => link.stop(),
-      busy: () => link.busy,
+      busy: () => {
+        // The cell's own state: the kernel's status is idle at times while a cell runs, and busy for another cell at others.
+        const cell = panel.content.widgets.find(w => w.node === output);
+        return (cell?.model as ICodeCellModel | undefined)?.executionState === 'running';
+      },
       apply: (fix, cell) => applyFix(panel, output, fix, cell)
     };
     event.stopPropagation();

@@ -118,10 +118,6 @@ export class KernelLink {
     });
   }
 
-  get busy(): boolean {
-    return this.context.session?.kernel?.status === 'busy';
-  }
-
   stop(): void {
     void this.context.session?.kernel?.interrupt();
   }
