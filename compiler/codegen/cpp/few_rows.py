@@ -38,7 +38,7 @@ def few_rows_text() -> str:
 def few_rows_tile(row: list[str], row_address: str, column_address: str, rows_at_once: int) -> list[str]:
     """Statements that fill `tile` for the `used` rows of a panel. `row`: what finds the row's axes from `row`; the addresses
     are those of element k = 0 of the row, and of column `j` of the strip (a C++ expression in `j`)."""
-    return ["const i64 top = panel * MR;", "const int used = rows - top < MR ? (int)(rows - top) : MR;",
+    return ["const i64 top = panel * MR;",
             f"enum {{ ROWS = {rows_at_once}, COLUMNS = 4 }};",
             "const float *row_at[MR + ROWS], *column_at[COLUMNS];       // past the end: the last one once more",
             "for (int i = 0; i < used + ROWS; i++) {", "    const i64 row = top + (i < used ? i : used - 1);", *(f"    {t}" for t in row),

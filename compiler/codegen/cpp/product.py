@@ -103,11 +103,14 @@ def _hint(size: Any, hints: dict[str, int]) -> int:
     return e.value if e.is_const else int(e.eval({n: hints.get(n, 64) for n in e.symbol_names()}))
 
 
-def tile_shape(lanes: int, rows: int, columns: int) -> tuple[int, int]:
-    """(rows, vectors of columns) of a tile: as many sums as the registers hold, and few rows that are only padding."""
+def tile_shape(lanes: int, rows: int, columns: int, varies: bool = False) -> tuple[int, int]:
+    """(rows, vectors of columns) of a tile: as many sums as the registers hold, and few rows that are only padding. `varies`: there may be
+    any number of rows, `rows` was only the first."""
     registers = 32 if lanes == 16 else 16
     vectors = 1 if columns <= lanes else 2
     most = min((registers - 1 - vectors) // vectors, 14)
+    if varies and rows <= most:
+        return most, vectors
     least = max(4, most // 2)
     best = min(range(least, most + 1), key=lambda m: (-(-rows // m) * (m + 1.5), -m))
     return best, vectors
@@ -122,7 +125,9 @@ class ProductPrinter:
         rows = 1
         for a in product.rows:
             rows *= _hint(a.size, kernel.hints)
-        self.mr, self.vectors = tile_shape(self.lanes, rows, _hint(product.columns.size, kernel.hints))
+        varies = any(as_expr(a.size).symbol_names() for a in product.rows)
+        self.mr, self.vectors = tile_shape(self.lanes, rows, _hint(product.columns.size, kernel.hints), varies)
+        self.half = self.mr // 2 if varies and rows <= self.mr else 0      # rows of the smaller tile for what is left of them
         self.nr = self.vectors * self.lanes
         self.s = Support(target, self.lanes)
         self.scope = Scope(self.s)
@@ -250,6 +255,7 @@ class ProductPrinter:
         needs_row = any(a.symbol.name in text for a in p.rows for text in (*body, *values.lines.get(LEVEL_LOOP, [])))
         block = "block" if self.one else "batch * blocks + block"
         panel = "panel % PANELS" if self.block_first else "panel" if self.one else "batch * panels + panel"
+        operands = f"packed + ({panel}) * panel_size, right, depth, tile"
         lines = [*(f"    {t}" for t in values.lines.get(LEVEL_TOP, [])),
                  f"    const i64 blocks = {self._c(self.blocks)}, column_panels = {self._c(self.column_panels)};",
                  "    float *const allocated = (float *)__builtin_malloc((depth + 1) * NR * 4 + 64);",
@@ -277,9 +283,10 @@ class ProductPrinter:
                     *self._pack_panel("packed + panel % PANELS * panel_size", "                "), "            }", "        }"]
                    if self.block_first else []),
                  "        for (i64 panel = block * PANELS; panel < last; ++panel) {",
-                 *self._few_tile(address, stride),
-                 f"            {'else ' if self.few else ''}tc::multiply(packed + ({panel}) * panel_size, right, depth, tile);",
                  "            const int used = rows - panel * MR < MR ? (int)(rows - panel * MR) : MR;",
+                 *self._few_tile(address, stride),
+                 *([f"            {'else ' if self.few else ''}if (used <= {self.half}) tc::multiply<{self.half}>({operands});"] if self.half else []),
+                 f"            {'else ' if self.few or self.half else ''}tc::multiply<MR>({operands});",
                  "            for (int i = 0; i < used; i++) {"]
         if needs_row:
             lines += ["                const i64 row = panel * MR + i;", *self._decode("row", p.rows, "                ")]
@@ -377,21 +384,21 @@ template <int W> INLINE void pack_across(const float *const *from, i64 step, int
         for (int i = 0; i < W; i++) to[k * W + i] = i < used ? p[k * step + i] : 0.0f;
 }"""
 _TILE = """\
-// tile = sum over k of a[k][0..MR) * b[k][0..NR)
-INLINE void multiply(const float *a, const float *b, i64 depth, float *tile) {
+// tile = sum over k of a[k][0..M) * b[k][0..NR), of panels of MR rows
+template <int M> INLINE void multiply(const float *a, const float *b, i64 depth, float *tile) {
     for (i64 begin = 0; begin < depth || begin == 0; begin += RUN) {
         const i64 end = begin + RUN < depth ? begin + RUN : depth;
-        vf32 sum[MR][NV];
-        UNROLL for (int i = 0; i < MR; i++) UNROLL for (int j = 0; j < NV; j++) sum[i][j] = vf32{};
+        vf32 sum[M][NV];
+        UNROLL for (int i = 0; i < M; i++) UNROLL for (int j = 0; j < NV; j++) sum[i][j] = vf32{};
         for (i64 k = begin; k < end; k++) {
             vf32 column[NV];
             UNROLL for (int j = 0; j < NV; j++) column[j] = load<vf32>(b + k * NR + j * L, All{});
-            UNROLL for (int i = 0; i < MR; i++) {
+            UNROLL for (int i = 0; i < M; i++) {
                 const vf32 x = a[k * MR + i] - vf32{};
                 UNROLL for (int j = 0; j < NV; j++) sum[i][j] = fma(x, column[j], sum[i][j]);
             }
         }
-        UNROLL for (int i = 0; i < MR; i++) UNROLL for (int j = 0; j < NV; j++) {
+        UNROLL for (int i = 0; i < M; i++) UNROLL for (int j = 0; j < NV; j++) {
             float *at = tile + i * NR + j * L;
             store(at, begin ? load<vf32>(at, All{}) + sum[i][j] : sum[i][j], All{});
         }
