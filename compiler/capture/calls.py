@@ -206,7 +206,7 @@ def _call_function(m: Machine, fn: types.FunctionType, args: list, kwargs: dict)
                 not any(isinstance(a, types.FunctionType) for a in (*args, *kwargs.values())):
             return tensor_calls.call_function(m, fn, args, kwargs)
         kind = builtin_calls.BREAK_MODULES.get(module)
-        if kind is not None:
+        if kind is not None and not (module == "torch.nn.init" and fn.__name__.startswith(("_calculate", "calculate"))):
             raise Break(kind)
     elif fn.__name__ in ("warning_once", "info_once"):
         return builtin_calls.log_effect(m, fn, args, kwargs)

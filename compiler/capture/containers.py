@@ -62,7 +62,7 @@ def _shadow(m: Machine, obj: Any) -> Shadow:
 def _check_keys(keys: tuple) -> tuple:
     for k in keys:
         t = type(k)
-        if not (t in ATOMS or isinstance(k, (type, types.FunctionType, types.ModuleType, enum.Enum)) or t is tuple):
+        if not (t in ATOMS or isinstance(k, (type, types.FunctionType, types.ModuleType, enum.Enum)) or t is tuple or t is torch.Size):
             raise Break("unknown_object", f"a dict from outside has a key of type {t.__name__}")
     return keys
 

@@ -53,6 +53,9 @@ _BREAK_FUNCTIONS: dict[Any, str] = {torch.nonzero: "data_dependent_shape", torch
                                     torch.unique_consecutive: "data_dependent_shape"}
 
 
+_LEGACY = type(torch.FloatTensor)
+
+
 def holds_tensor(value: Any, depth: int = 0) -> bool:
     """Whether a value is a TraceTensor or a container that holds one."""
     if isinstance(value, torch.Tensor):
@@ -216,6 +219,8 @@ def call_method(m: Machine, obj: TraceTensor, name: str, args: list, kwargs: dic
             return m.world.reals[id(obj)].is_inference()
     if "from" in kwargs:                                 # x.random_(**{"from": 1, "to": 5}): a word of Python's, which no text can name
         args = [*args, kwargs.pop("from"), *([kwargs.pop("to")] if "to" in kwargs else [])]
+    if name == "type" and args and type(args[0]) is _LEGACY and args[0].__module__ == "torch":        # torch.HalfTensor; of the CPU
+        return call_method(m, call_method(m, obj, "cpu", [], {}), "to", [args[0].dtype], {})
     if name in _METADATA_METHODS or (name == "type" and not args and not kwargs):
         return _run(m, getattr(obj, name), args, kwargs)
     if name == "requires_grad_":
@@ -315,6 +320,8 @@ def call_factory(m: Machine, fn: Callable, args: list, kwargs: dict) -> Any:
     """A function that makes a tensor from plain values. It never draws random numbers nor allocates: it runs on the meta device."""
     args = scalars.pinned([m.deep_plain(a) for a in args])
     kwargs = scalars.pinned({k: m.deep_plain(v) for k, v in kwargs.items()})
+    if args and type(args[0]) is range:
+        args[0] = list(args[0])
     if holds_array(args):
         from .numpy_arrays import to_tensor
         return to_tensor(m, fn, args, kwargs)

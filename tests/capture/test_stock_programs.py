@@ -109,3 +109,13 @@ def test_frozensets_of_other_things_than_constants():
     got = tcompile.compile(fn, backend="eager")(X, frozenset((thing,)), thing)
     assert got[1] == [1] and got[2] is True and thing.x == 1
     check(lambda x, s: x + len(s) if torch.nn.ReLU in s else x - 1, X, kinds)
+
+
+def test_small_things():
+    sizes = {torch.Size([2, 3]): 5}
+    check(lambda x: torch.tensor(range(3)) + x.type(torch.DoubleTensor), X)
+    check(lambda x: x * torch.nn.init._calculate_correct_fan(x, "fan_in") + torch.nn.init.calculate_gain("relu"), X)
+    compiled = tcompile.compile(lambda x: sizes[x.shape] * x, fullgraph=True, backend="eager")
+    torch.testing.assert_close(compiled(X), X * 5)
+    sizes[torch.Size([2, 3])] = 6
+    torch.testing.assert_close(compiled(X), X * 6)
