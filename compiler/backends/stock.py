@@ -7,7 +7,9 @@ from __future__ import annotations
 import inspect
 import linecache
 import re
+import sys
 import time
+import types
 import uuid
 from typing import Any, Callable
 
@@ -27,9 +29,26 @@ def available() -> str | None:
 def compile(fn: Callable, **kwargs: Any) -> Callable:
     """torch.compile(fn, **kwargs) with stock's own defaults; state of earlier comparisons is forgotten first."""
     import torch._dynamo
+    _forget_ended_traces()
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()
     return torch.compile(fn, **kwargs)
+
+
+def _forget_ended_traces() -> None:
+    """torch.fx has one flag for all threads that says that somebody traces; stock refuses to run while it is set. Traces that overlap in two
+    threads leave it set for good: where nobody traces any more, it is taken down."""
+    from torch.fx import _symbolic_trace
+    if not _symbolic_trace._is_fx_tracing_flag:
+        return
+    code = _symbolic_trace.Tracer.trace.__code__
+    for frame in sys._current_frames().values():
+        at: types.FrameType | None = frame
+        while at is not None:
+            if at.f_code is code:
+                return
+            at = at.f_back
+    _symbolic_trace._is_fx_tracing_flag = False
 
 
 def said() -> str:
@@ -53,6 +72,7 @@ def explain(fn: Callable) -> Callable[..., Any]:
         if why is not None:
             raise RuntimeError(why)
         import torch._dynamo
+        _forget_ended_traces()
         torch._dynamo.reset()
         began = time.perf_counter()
         found = torch._dynamo.explain(fn)(*args, **kwargs)
