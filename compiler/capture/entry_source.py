@@ -5,6 +5,7 @@ import collections
 import datetime
 import enum
 import functools
+import itertools
 import keyword
 import math
 import operator
@@ -34,7 +35,9 @@ __all__ = ["EntryWriter"]
 
 _SYMBOLIC = (torch.SymInt, torch.SymBool, torch.SymFloat)
 _REDUCED = (type(iter([])), type(iter(())), type(iter(range(0))), type(iter({})), type(iter("")), zip, enumerate, reversed,
-            type(reversed([])), type(iter({}.items())), type(iter({}.values())), type(iter(set())))
+            type(reversed([])), type(iter({}.items())), type(iter({}.values())), type(iter(set())), map, filter, itertools.repeat, itertools.count,
+            itertools.compress, itertools.chain, itertools.islice, itertools.takewhile, itertools.dropwhile, itertools.filterfalse,
+            itertools.zip_longest, itertools.product, itertools.permutations, itertools.combinations, itertools.combinations_with_replacement)
 _NATIVE_CONTENT = frozenset((object, types.SimpleNamespace, collections.OrderedDict, collections.defaultdict, dict, list, set, int, str, float,
                              bytes, frozenset))
 
@@ -270,7 +273,7 @@ class EntryWriter:
             self._keep.append(v)
             return self.constant(v)
         if t is types.FunctionType:
-            return self._function(v)
+            return self.value(v.__dict__["interprets"]) if "interprets" in v.__dict__ else self._function(v)
         if (t is types.MethodType or t in BOUND_NATIVE) and type(v.__self__) is TraceTensor:
             return self.assign(v, f"{self.value(v.__self__)}.{v.__name__}")
         if t is types.MethodType:

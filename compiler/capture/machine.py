@@ -258,6 +258,7 @@ class Machine:
         """A native callable that interprets `fn`; for native code that calls back (sorted's key, map, reduce)."""
         def call_back(*args: Any, **kwargs: Any) -> Any:
             return natively(self.call, fn, list(args), kwargs)
+        call_back.interprets = fn                        # type: ignore[attr-defined]   # what an entry writes in its place
         return call_back
 
     # --- the operations that everything else is written with

@@ -1,6 +1,7 @@
 """Programs of kinds that torch.compile captures whole: captured whole here, too, and right."""
 from __future__ import annotations
 
+import itertools
 import sys
 from enum import IntEnum
 
@@ -119,3 +120,30 @@ def test_small_things():
     torch.testing.assert_close(compiled(X), X * 5)
     sizes[torch.Size([2, 3])] = 6
     torch.testing.assert_close(compiled(X), X * 6)
+
+
+def _iterators(x):
+    parts = [x, x + 1, x * 2]
+    first = map(lambda a: a.sum(), parts)
+    return (next(first), first, filter(lambda n: n > 1, [1, 2, 3]), filter(None, [0, 4]), zip([1, 2], map(lambda n: n * 2, [3, 4])), itertools.repeat(7, 2),
+            itertools.chain([1], (2, 3)), itertools.islice(itertools.count(3), 2), itertools.compress(parts, [1, 0, 1]), itertools.takewhile(lambda n: n < 3, [1, 2, 3]),
+            itertools.zip_longest([1], [2, 3], fillvalue=0), itertools.product([1, 2], repeat=2), enumerate(parts, 1), x + 1)
+
+
+def test_iterators_are_results():
+    compiled = tcompile.compile(_iterators, fullgraph=True, backend="eager")
+    for _ in range(2):
+        want, got = _iterators(X), compiled(X)
+        assert [type(v) for v in got] == [type(v) for v in want]
+        for a, b in zip(got, want):
+            a, b = (a, b) if isinstance(a, torch.Tensor) else (list(a), list(b))
+            assert str(a) == str(b)
+
+
+def test_iterators_cross_breaks():
+    def fn(x):
+        it = map(lambda a: a * 2, [x, x + 1, x + 2])
+        first = next(it)
+        torch._dynamo.graph_break()
+        return first + sum(it)
+    torch.testing.assert_close(tcompile.compile(fn, backend="eager")(X), fn(X))
