@@ -157,8 +157,12 @@ class _Grouping:
         self.start(nest, loads)
 
     def candidates(self, nest: LoopNest, loads: list, producers: set[Group], floor: int) -> list[Group]:
-        if not self.fuse or nest.product or nest.alone:
+        if not self.fuse or nest.product or nest.onto:
             return []                                    # (what writes over others' results comes after all of them)
+        if nest.scan:                                    # (values and positions of a running maximum)
+            last = self.groups[-1] if self.groups else None
+            return [last] if last is not None and last.number >= floor and last.nests and last.nests[0].scan \
+                and last.nests[0].domain == nest.domain and last.nests[0].value is nest.value else []
         out = []
         if floor >= 0:
             latest = self.groups[floor]

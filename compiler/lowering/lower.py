@@ -30,13 +30,26 @@ class NoRule(Exception):
 
 def rule(*ops: Any) -> Callable:
     """Register `f(lo, node, *args, **kwargs) -> Ref | tuple` for OpOverloads or names ("aten.add.Tensor"; names that this torch does
-    not have are left out). Tensor arguments arrive as Refs, sizes as ints or Exprs."""
+    not have are left out). Tensor arguments arrive as Refs, sizes as ints or Exprs. Of several rules for one operator the last one is asked
+    first; what raises NoRule passes it on."""
     def put(f: Callable) -> Callable:
         for op in ops:
             for o in ([op] if not isinstance(op, str) else _find(op)):
-                RULES[o] = f
+                RULES[o] = _either(f, RULES[o]) if o in RULES else f
         return f
     return put
+
+
+def _either(f: Callable, other: Callable) -> Callable:
+    def either(lo: Lowering, node: torch.fx.Node, *args: Any, **kwargs: Any) -> Any:
+        mark = len(lo.steps)
+        try:
+            return f(lo, node, *args, **kwargs)
+        except NoRule:
+            del lo.steps[mark:]
+            return other(lo, node, *args, **kwargs)
+    either.__module__ = f.__module__
+    return either
 
 
 def view_rule(*names: str) -> Callable:

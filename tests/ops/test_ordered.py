@@ -6,6 +6,12 @@ import torch
 
 import tcompile
 
+
+@pytest.fixture(autouse=True)
+def seeded():
+    torch.manual_seed(0)
+
+
 SHAPES = [(5, 7), (64, 33), (1000,), (3, 8, 50)]
 
 
@@ -19,7 +25,8 @@ def same(fn, *args, calls=(), **options):
         got = tcompile.compile(fn, fullgraph=True, **options)(*clones())
     assert [e.op for e in r.report().externs] == list(calls)
     for a, b in zip(*([x] if isinstance(x, torch.Tensor) else x for x in (got, want))):
-        torch.testing.assert_close(a, b, equal_nan=True)
+        low = a.dtype in (torch.bfloat16, torch.float16)      # (rounded after each of several sums, in another order)
+        torch.testing.assert_close(a, b, equal_nan=True, **({"rtol": 2e-2, "atol": 2e-2} if low else {}))
         assert a.stride() == b.stride()
 
 

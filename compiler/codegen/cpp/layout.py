@@ -327,7 +327,7 @@ def _plan_blocks(kernel: Kernel, layout: Layout, hints: dict, choices: Choices, 
         layout.item_ns = (integer(layout.lanes * max(1, round(layout.stage_ns[0] * 1000)))) * as_expr(v.size)
         return
     ns = sum(n * _hint(numel(st.axes), hints) for st, n in zip(kernel.stages, layout.stage_ns))
-    strided = any(e.coeff(v.symbol.name) not in (ZERO, ONE) for st in kernel.stages for e in _memory_indices(st))
+    strided = any(_steps_over(e, v.symbol.name) for st in kernel.stages for e in _memory_indices(st))
     group = layout.lanes * max(1, layout.copies)
     block = choices.block
     if block is None and has_inner and not strided and choices.mode is None and _long_columns(kernel, layout, hints):
@@ -358,6 +358,15 @@ def _long_columns(kernel: Kernel, layout: Layout, hints: dict) -> bool:
         return False
     rows, columns = _hint(numel(first.axes), hints), _hint(layout.vector.size, hints)
     return rows >= 256 and rows * columns >= LONG_COLUMNS and _hint(numel(layout.items), hints) <= 16
+
+
+def _steps_over(e: Expr, name: str) -> bool:
+    """Whether neighbours along an axis lie apart in memory. (What is clamped at an edge steps by one elsewhere.)"""
+    c = e.coeff(name)
+    if c is not None:
+        return c not in (ZERO, ONE)
+    text = e.c()
+    return "floordiv" in text or "mod" in text or "/" in text or "%" in text
 
 
 def _plan_tiles(kernel: Kernel, layout: Layout, hints: dict) -> None:

@@ -152,8 +152,12 @@ def _function(s: Support, op: str, ct: CType, vector: bool) -> None:
     _function(s, op, ct, False)
     n = 3 if op == "fma" else 2 if op in _ARITY2 or (op == "div" and not ct.is_float) else 1
     names = "abc"[:n]
-    s.need(key, f"INLINE {v} {op}({', '.join(f'{v} {a}' for a in names)}) "
-                f"{{ {v} r; UNROLL for (int k = 0; k < L; k++) r[k] = {op}({', '.join(f'{a}[k]' for a in names)}); return r; }}")
+    s.need("lanes.memory", "// Lanes one by one go through memory: taking them out of a register costs more.\n"
+           "template <class V, class T> INLINE void spill(V v, T (&a)[L]) { __builtin_memcpy(a, &v, sizeof a); asm(\"\" : \"+m\"(a)); }\n")
+    spilled = " ".join(f"{ct.scalar} {a}_lanes[L]; spill({a}, {a}_lanes);" for a in names)
+    s.need(key, f"INLINE {v} {op}({', '.join(f'{v} {a}' for a in names)}) {{\n    {spilled}\n    {ct.scalar} r[L]; "
+                f"for (int k = 0; k < L; k++) r[k] = {op}({', '.join(f'{a}_lanes[k]' for a in names)});\n"
+                f"    {v} out; __builtin_memcpy(&out, r, sizeof out); return out;\n}}")
 
 
 def _scalar_text(op: str, ct: CType) -> str:

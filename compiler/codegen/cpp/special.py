@@ -5,6 +5,8 @@ every dtype. All of them run lane by lane.
 """
 from __future__ import annotations
 
+import re
+
 from ...lowering.ir import SPECIAL
 from .special_tables import TABLES
 from .support import Support
@@ -32,7 +34,7 @@ double digamma_(double x) {
     double r = 0;
     if (x < 0) {                               // reflection
         if (x == __builtin_trunc(x)) return NOT_A_NUMBER;
-        r = -PI / __builtin_tan(PI * (x - __builtin_trunc(x)));
+        r = -PI64 / __builtin_tan(PI64 * (x - __builtin_trunc(x)));
         x = 1 - x;
     }
     for (; x < 10; x += 1) r -= 1 / x;         // recurrence, then the asymptotic series
@@ -252,24 +254,44 @@ _TYPED: dict[str, str] = {
 }
 
 
+_IN_FLOAT = frozenset(("digamma", "i0", "i0e", "i1", "i1e"))       # that eager evaluates in float32 for float32
+
+
 def need_special(s: Support, op: str, key: str, scalar: str, tag: str) -> None:
     """Have the scalar function `tc::op` for the C++ type `scalar` printed under `key`, with all that it uses."""
     if op in _TYPED:
         text = _TYPED[op].format(T=scalar, f="f" if tag == "f32" else "", limit=128 if tag == "f32" else 512)
         s.need(key, "static inline " + text)
         return
-    _need_double(s, op)
+    single = tag == "f32" and op in _IN_FLOAT
+    _need_function(s, op, single)
     names = ", ".join(f"{scalar} {a}" for a in "ab"[:SPECIAL[op]])
-    s.need(key, f"INLINE {scalar} {op}({names}) {{ return ({scalar}){op}_({', '.join('ab'[:SPECIAL[op]])}); }}")
+    s.need(key, f"INLINE {scalar} {op}({names}) {{ return ({scalar}){op}_{'f' if single else ''}({', '.join('ab'[:SPECIAL[op]])}); }}")
 
 
-def _need_double(s: Support, op: str) -> None:
-    s.need("special.poly", _POLY)
+def _need_function(s: Support, op: str, single: bool) -> None:
+    s.need("special.pi", "constexpr double PI64 = 3.14159265358979323846;")
+    s.need("special.poly" + ".float" * single, _single(_POLY) if single else _POLY)
     for other in _USES.get(op, ()):
-        _need_double(s, other)
+        _need_function(s, other, single)
     text = _DOUBLE[op]
+    suffix = "_f" if single else ""
     for name, numbers in TABLES.items():
         if "{" + name + "}" in text:
-            s.need(f"special.table.{name}", f"static const double {name.upper()}[] = {{{', '.join(map(repr, numbers))}}};")
-            text = text.replace("{" + name + "}", name.upper())
-    s.need(f"special.{op}", "static __attribute__((noinline)) " + text)       # (one call per lane: nothing to gain from copies)
+            if single:                                   # terms of a Chebyshev series below float32's rounding
+                numbers = numbers[next(i for i, c in enumerate(numbers) if abs(c) > 1e-9):]
+            s.need(f"special.table.{name}{suffix}",
+                   f"static const {'float' if single else 'double'} {name.upper()}{suffix}[] = {{{', '.join(map(repr, numbers))}}};")
+            text = text.replace("{" + name + "}", name.upper() + suffix)
+    s.need(f"special.{op}{suffix}", "static __attribute__((noinline)) " + (_single(text) if single else text))      # (one call per lane: nothing to gain from copies)
+
+
+_LITERAL = re.compile(r"(?<![\w.])(\d+\.\d*(?:e[-+]?\d+)?|\d+e[-+]?\d+)(?![\w.])")
+_BUILTIN = re.compile(r"__builtin_(log|exp|sqrt|fabs|trunc|copysign)\(")
+
+
+def _single(text: str) -> str:
+    """The same in float32."""
+    text = _BUILTIN.sub(r"__builtin_\1f(", _LITERAL.sub(r"\1f", text.replace("double", "float")))
+    text = re.sub(r"\b(digamma|i0e|i1e|i0|i1)_\(", r"\1_f(", text)
+    return re.sub(r"\b(INF|NOT_A_NUMBER|PI)\b", r"\1_F", text)

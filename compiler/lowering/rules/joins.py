@@ -29,17 +29,17 @@ def cat(lo: Lowering, node: Any, tensors: Sequence[Ref], dim: int = 0) -> Ref:
     pieces = [x for x in pieces if not (type(x.shape[dim]) is int and x.shape[dim] == 0)]
     if not pieces:
         return lo.pointwise(const(0, dtype))
-    if len(pieces) <= CHOICE_LIMIT and _feeds_kernels(node):
+    if len(pieces) <= CHOICE_LIMIT and feeds_kernels(node):
         return lo.pointwise(_choose(pieces, dim, shape, dtype))
     return _store_pieces(lo, pieces, dim, shape, dtype)
 
 
-def _feeds_kernels(node: Any) -> bool:
+def feeds_kernels(node: Any) -> bool:
     """Whether what uses the result is element-wise work, into which a choice by index can be fused."""
     from ..lower import RULES
     users = [u for u in node.users if u.op == "call_function"]
     return bool(users) and len(users) == len(node.users) and all(
-        u.target in RULES and RULES[u.target].__module__.endswith(("pointwise", "reductions", "norms")) for u in users)
+        u.target in RULES and RULES[u.target].__module__.endswith(("pointwise", "reductions", "norms", "special")) for u in users)
 
 
 def _choose(pieces: list[Ref], dim: int, shape: tuple, dtype: torch.dtype) -> Value:

@@ -7,9 +7,9 @@ from typing import Any, Sequence
 import numpy
 import torch
 
-from ...symbolic.expr import Expr, as_expr, minimum
+from ...symbolic.expr import Expr, as_expr
 from ..ir import Value, cast, const, index, indirect_symbol, prim
-from ..lower import Lowering, NoRule, rule
+from ..lower import Lowering, NoRule, rule, strides_of
 from ..promote import rounded
 from ..ref import Ref, is_one
 from .windows import element_at, out_axis
@@ -60,26 +60,30 @@ def _nearest(exact: bool) -> Any:
 
 
 def _nearest_position(size: Any, out: Any, scale: Any, o: Expr, exact: bool, dtype: torch.dtype) -> Expr:
+    """The element that the o-th result is. Computed as a value, lane by lane in registers: a division inside of an index is not."""
     if is_one(size):
         return as_expr(0)
-    if isinstance(size, int) and isinstance(out, int) and (scale is None or isinstance(scale, (int, float))):
+    known = isinstance(size, int) and isinstance(out, int) and (scale is None or isinstance(scale, (int, float)))
+    t = torch.float64 if dtype == torch.float64 else torch.float32
+    if known:
         if size == out:
             return o
-        tables = [_nearest_table(size, out, scale, exact, t) for t in (numpy.float32, numpy.float64)]
-        table = tables[dtype == torch.float64]
+        tables = [_nearest_table(size, out, scale, exact, kind) for kind in (numpy.float32, numpy.float64)]
         if not dtype.is_floating_point and not numpy.array_equal(*tables):
             raise NoRule("interpolation of integers")
-        if numpy.array_equal(table, numpy.arange(out) * size // out):
-            return o // (out // size) if out % size == 0 else (o * size) // out
+        table = tables[dtype == torch.float64]
+        middle = numpy.floor((numpy.arange(out, dtype=numpy.float32) + numpy.float32(0.5)) * numpy.float32(size / out)).astype(numpy.int64)
+        if numpy.array_equal(table, middle):             # no rounding comes near the steps
+            p = prim("add", cast(index(o), torch.float32), const(0.5, torch.float32))
+            i = prim("mul", p, const(_rounded(size / out, torch.float32), torch.float32))
+            return indirect_symbol(cast(i, I64))
     elif not dtype.is_floating_point:
         raise NoRule("interpolation of integers")
-    t = torch.float64 if dtype == torch.float64 else torch.float32
     p = cast(index(o), t)
     if exact:
         p = prim("add", p, const(0.5, t))
     i = cast(prim("floor", prim("mul", p, _ratio(size, out, scale, t))), I64)
-    # (eager takes a factor of one or two by the index alone; so do the floats, up to 2**24)
-    return minimum(indirect_symbol(i), as_expr(size) - 1)
+    return indirect_symbol(prim("minimum", i, index(as_expr(size) - 1)))
 
 
 def _nearest_table(size: int, out: int, scale: float | None, exact: bool, t: Any) -> Any:
@@ -127,7 +131,16 @@ def _linear(lo: Lowering, node: Any, x: Ref, size: Sequence[Any], align: bool, *
         j = prim("minimum", prim("add", i, const(1, I64)), last)
         w = prim("minimum", prim("maximum", prim("sub", p, cast(i, t)), const(0.0, t)), const(1.0, t))
         taps.append([(indirect_symbol(i), prim("sub", const(1.0, t), w)), (indirect_symbol(j), w)])
-    return lo.pointwise(rounded(_weighted(x, shape, lead, taps, t), x.dtype))
+    return lo.pointwise(rounded(_along_rows(lo, x, shape, lead, taps, t), x.dtype))
+
+
+def _along_rows(lo: Lowering, x: Ref, shape: tuple, lead: int, taps: list[list[tuple[Expr, Value | None]]], t: torch.dtype) -> Value:
+    """Where rows lie in memory, the rows are combined first, in whole vectors; then half as many elements are looked up one by one."""
+    if len(taps) < 2 or len(taps[-1]) == 1 or all(len(row) == 1 for row in taps[:-1]) or strides_of(lo.meta())[-1:] != (1,):
+        return _weighted(x, shape, lead, taps, t)
+    between = (*shape[:-1], x.shape[-1])
+    rows = lo.store(_weighted(x, between, lead, [*taps[:-1], [(out_axis(between, len(between) - 1), None)]], t), between, t, suffix="_rows")
+    return _weighted(rows, shape, len(shape) - 1, taps[-1:], t)
 
 
 def _weighted(x: Ref, shape: tuple, lead: int, taps: list[list[tuple[Expr, Value | None]]], t: torch.dtype) -> Value:
@@ -168,7 +181,7 @@ def bicubic(lo: Lowering, node: Any, x: Ref, size: Sequence[Any], align: bool, *
             q = prim("maximum", prim("minimum", prim("add", i, const(d, I64)), last), const(0, I64))
             row.append((indirect_symbol(q), c))
         taps.append(row)
-    return lo.pointwise(rounded(_weighted(x, shape, lead, taps, t), x.dtype))
+    return lo.pointwise(rounded(_along_rows(lo, x, shape, lead, taps, t), x.dtype))
 
 
 def _cubic(w: Value, t: torch.dtype) -> list[Value]:

@@ -23,8 +23,31 @@ def _math(lo: Lowering, *xs: Any) -> list[Value]:
 
 def _function(name: str) -> Callable:
     def f(lo: Lowering, node: Any, *xs: Any) -> Ref:
+        if name == "erfinv" and compute_dtype(lo.meta().dtype) == torch.float32:
+            return lo.pointwise(rounded(_erfinv(*_math(lo, *xs)), lo.meta().dtype))
         return lo.pointwise(rounded(prim(name, *_math(lo, *xs)), lo.meta().dtype))
     return f
+
+
+_CENTRE = (2.81022636e-08, 3.43273939e-07, -3.5233877e-06, -4.39150654e-06, 0.00021858087, -0.00125372503, -0.00417768164, 0.246640727, 1.50140941)
+_TAILS = (-0.000200214257, 0.000100950558, 0.00134934322, -0.00367342844, 0.00573950773, -0.0076224613, 0.00943887047, 1.00167406, 2.83297682)
+
+
+def _erfinv(x: Value) -> Value:
+    """In float32, by M. Giles' polynomials in w = -log(1 - x * x), one for the centre and one for the tails: whole vectors at a time."""
+    d = x.dtype
+    one = const(1.0, d)
+    w = prim("neg", prim("log", prim("mul", prim("sub", one, x), prim("add", one, x))))
+
+    def horner(t: Value, coefficients: tuple[float, ...]) -> Value:
+        p = const(coefficients[0], d)
+        for c in coefficients[1:]:
+            p = prim("add", const(c, d), prim("mul", p, t))
+        return p
+    centre, tails = horner(prim("sub", w, const(2.5, d)), _CENTRE), horner(prim("sub", prim("sqrt", w), const(3.0, d)), _TAILS)
+    p = prim("where", prim("lt", w, const(5.0, d)), centre, tails)
+    edge = prim("eq", prim("abs", x), one)
+    return prim("mul", prim("where", edge, const(math.inf, d), p), x)
 
 
 for _name, _n in SPECIAL.items():

@@ -8,10 +8,12 @@ from typing import Any, Sequence
 import torch
 
 from ...symbolic.expr import Expr, as_expr, maximum, minimum
-from ..ir import Value, cast, const, index, prim
-from ..lower import Lowering, NoRule, rule
+from ..ir import LoopNest, Value, cast, const, index, prim
+from ..lower import DTYPES, Lowering, NoRule, memory_order, rule, strides_of
 from ..promote import compute_dtype, rounded
-from ..ref import Ref, dim_symbol, is_one, remap, reshape
+from ..ref import Ref, dim_symbol, flat_index, is_one, ref_of_buffer, remap, reshape
+from .joins import feeds_kernels
+from .scatters import on_cpu
 
 __all__ = ["element_at"]
 
@@ -223,6 +225,56 @@ def adaptive_max_pool(lo: Lowering, node: Any, x: Ref, size: Sequence[Any]) -> t
     return lo.pointwise(cast(best.value, x.dtype), 0), lo.pointwise(flat, 1)
 
 
+@rule("aten.max_pool2d_with_indices.default", "aten.max_pool3d_with_indices.default")
+def max_pool(lo: Lowering, node: Any, x: Ref, kernel: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False
+             ) -> tuple[Ref, Ref]:
+    """Values and positions in a nest each: positions that nobody reads cost nothing. Of equal values the first is taken, of NaNs the last."""
+    on_cpu(lo, "pooling")
+    n = 2 if "2d" in str(node.target) else 3
+    kernel = _spread(kernel, n)
+    stride, padding, dilation = _spread(stride, n, kernel), _spread(padding, n), _spread(dilation, n)
+    size = 1
+    for k in kernel:
+        size = size * k
+    if not all(isinstance(v, int) for v in (*kernel, *stride, *padding, *dilation)) or size > 2 * WRITTEN_OUT or x.dtype.is_complex or x.dtype == torch.bool:
+        raise NoRule("pooling over large windows")
+    shape = lo.out_shape(k=0)
+    lead = len(shape) - n
+    sizes = x.shape[lead:]
+    up = compute_dtype(x.dtype)
+    least = float("-inf") if up.is_floating_point else torch.iinfo(up).min
+    exact = not ceil_mode and not any(padding)
+    best: Value | None = None
+    at: Value | None = None
+    for offsets in itertools.product(*(range(k) for k in kernel)):
+        inside: Condition = None
+        here = [out_axis(shape, lead + k) * stride[k] + (offsets[k] * dilation[k] - padding[k]) for k in range(n)]
+        if not exact:
+            for k in range(n):
+                reach, first = _last(shape[lead + k], stride[k]), offsets[k] * dilation[k] - padding[k]
+                inside = both(inside, within(here[k], sizes[k], first, None if reach is None else reach + first))
+        v = cast(element_at(x, shape, lead, here, inside, least), up)
+        flat = as_expr(0)
+        for k in range(n):
+            flat = flat * sizes[k] + here[k]
+        p = index(flat)
+        if best is None:
+            best, at = v, p
+            if inside is not None:                           # (a window may begin before the first element)
+                begin = as_expr(0)
+                for k in range(n):
+                    first_in = here[k] if padding[k] == 0 else maximum(here[k], here[k] + -(-(0 - here[k]) // dilation[k]) * dilation[k])
+                    begin = begin * sizes[k] + first_in
+                at = index(begin)
+            continue
+        better = prim("gt", v, best)
+        if up.is_floating_point:
+            better = prim("logical_or", better, prim("isnan", v))
+        best, at = prim("where", better, v, best), prim("where", better, p, at)
+    assert best is not None and at is not None
+    return lo.pointwise(rounded(best, x.dtype) if up != x.dtype else best, 0), lo.pointwise(at, 1)
+
+
 # ---- columns
 @rule("aten.im2col.default")
 def im2col(lo: Lowering, node: Any, x: Ref, kernel: Sequence[int], dilation: Sequence[int], padding: Sequence[int], stride: Sequence[int]) -> Ref:
@@ -289,10 +341,31 @@ def _pad(source: Any) -> Any:
             inside = both(inside, within(e, size, None if not isinstance(before, int) else -before, None))
         if inside is None:
             return lo.pointwise(element_at(x, shape, lead, inner))
+        left, right = pad[0], pad[1]
+        if isinstance(left, int) and isinstance(right, int) and left >= 0 and right >= 0 and strides_of(lo.meta())[-1:] == (1,) \
+                and x.dtype in DTYPES and not feeds_kernels(node):
+            return _pieces(lo, x, shape, lead, source, outer, left, right)
         edge = element_at(x, shape, lead, outer, prim("logical_not", inside))
         v = remap(x, shape, {**{d: out_axis(shape, d) for d in range(lead)}, **{lead + k: e for k, e in enumerate(inner)}}).value
         return lo.pointwise(prim("masked", inside, v, edge))
     return f
+
+
+def _pieces(lo: Lowering, x: Ref, shape: tuple, lead: int, source: Any, at: Sequence[Expr], left: int, right: int) -> Ref:
+    """What nothing is fused with: the middle of all rows is copied in whole vectors, the columns beside it on their own."""
+    b = lo.new_buffer(shape, x.dtype, strides_of(lo.meta()))
+    n = len(shape)
+    width = x.shape[-1]
+    for first, size in ((0, left), (left, width), (as_expr(left) + width, right)):
+        if size == 0:
+            continue
+        piece = (*shape[:-1], size)
+        column = out_axis(piece, n - 1) + (first - left)
+        here = [*at[:-1], column if size is width else source(column, as_expr(width))]
+        axes = memory_order(piece, b.stride)
+        lo.steps.append(LoopNest(b, axes, flat_index(piece, b.stride) + as_expr(first) * b.stride[-1], element_at(x, piece, lead, here), domain=axes,
+                                 origins=lo.origins(), lines=lo.lines()))
+    return ref_of_buffer(b)
 
 
 def _reflected(e: Expr, size: Expr) -> Expr:
