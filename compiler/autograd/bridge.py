@@ -194,7 +194,7 @@ class GradGraph:
                     whole[r[1]] = like.detach().as_strided((n,), (1,), 0).detach()
                 out.append(whole[r[1]].as_strided(like.shape, like.stride(), like.storage_offset()))
             else:
-                out.append(_view(diff[r[1]] if kind == "view" else inputs[r[1]], everything[r[2]], k in plan.parts))
+                out.append(_view(diff[r[1]] if kind == "view" else inputs[r[1]], everything[r[2]], plan.parts.get(k, "")))
         return tuple(out)
 
     # ---- backward
@@ -274,8 +274,10 @@ class GradGraph:
         return _double(self, saved, remembered, held, tangents)
 
 
-def _view(base: torch.Tensor, like: torch.Tensor, part: bool) -> torch.Tensor:
-    """The view of `base` that lies as `like` does. part: by an operator that makes several views, so that autograd treats it so."""
+def _view(base: torch.Tensor, like: torch.Tensor, part: str) -> torch.Tensor:
+    """The view of `base` that lies as `like` does. part: by this operator, which makes several views, so that autograd treats it so."""
+    if part == "split" and like.ndim:
+        return base.as_strided(like.shape, like.stride(), like.storage_offset()).split(max(1, like.shape[0]))[0]
     if part:
         return base.as_strided((1, *like.shape), (0, *like.stride()), like.storage_offset()).unbind(0)[0]
     return base.as_strided(like.shape, like.stride(), like.storage_offset())
@@ -294,7 +296,7 @@ def _with_views(call: Callable[..., tuple], plan: OutputPlan) -> Callable[..., t
             results[k] = results[k].detach()
         for k, i in views:
             if inputs[i].requires_grad:
-                results[k] = _view(inputs[i], results[k], k in plan.parts)
+                results[k] = _view(inputs[i], results[k], plan.parts.get(k, ""))
         return tuple(results)
     return run
 

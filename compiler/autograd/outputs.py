@@ -34,7 +34,8 @@ class OutputPlan:
     recipes    per result: ("side", k) forward's output k as it is; ("detach", k); ("diff", d); ("view", d, k) a view of differentiable
                output d with the geometry of forward's output k; ("input", i); ("input_view", i, k); ("part", first, k) a view, with the
                geometry of forward's output k, of the memory that it shares with other results without gradient, `first` the first of them
-    parts      results that are one of several views made at once (unbind, split): eager refuses to write into them where gradients are recorded
+    parts      results that are one of several views made at once, and the operator (unbind, split) that eager names when it refuses to write
+               into them where gradients are recorded
     writes     [(input, d)]: input.copy_(differentiable output d) under grad mode, before the views are taken
     origin     per differentiable output, where the same tensor is after an eager run: ("result", k) | ("base", k) | ("write", input)
     """
@@ -42,7 +43,7 @@ class OutputPlan:
     at: list[int] = field(default_factory=list)
     extra: list[int] = field(default_factory=list)
     recipes: list[tuple] = field(default_factory=list)
-    parts: set[int] = field(default_factory=set)
+    parts: dict[int, str] = field(default_factory=dict)
     writes: list[tuple[int, int]] = field(default_factory=list)
     origin: list[tuple[str, int]] = field(default_factory=list)
 
@@ -106,7 +107,7 @@ def plan_outputs(f: Functionalizer, inputs: list[Any], results: tuple) -> Output
     shared = {id(f.alias_of(t).memory) for t in plan.tensors}
     plan.recipes = [_recipe(f, inputs, k, t, first, diff, view_of, shared) for k, t in enumerate(results)]
     _join_parts(f, results, plan.recipes)
-    plan.parts = {k for k, r in enumerate(plan.recipes) if r[0] in ("view", "input_view") and f.is_one_of_several_views(results[k])}
+    plan.parts = {k: name for k, r in enumerate(plan.recipes) if r[0] in ("view", "input_view") and (name := f.several_views_of(results[k]))}
     return plan
 
 

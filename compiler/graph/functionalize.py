@@ -317,12 +317,13 @@ class Functionalizer:
         else:
             self._write(flat[0], self._fit(n, self.alias_of(flat[0]).meta))
 
-    def is_one_of_several_views(self, t: torch.Tensor) -> bool:
-        """Whether `t` is a part of unbind() or split(), or a view of one: eager autograd refuses to write into it."""
+    def several_views_of(self, t: torch.Tensor) -> str:
+        """The name of the operator (unbind, split, ...) that `t` is a part or a view of a part of: eager autograd refuses to write into it.
+        Empty where there is none."""
         a: _Alias | None = self.alias_of(t)
         while a is not None and a.index is None:
             a = a.parent
-        return a is not None
+        return a.op._schema.name.partition("::")[2] if a is not None else ""
 
     def _record_bernoulli(self, t: torch.Tensor, args: list, kwargs: dict) -> None:
         """bernoulli_(p) draws in the order of memory, bernoulli(x, p) in that of the indices: dimensions are brought into memory's order."""

@@ -52,7 +52,7 @@ def _reduce(r: random.Random, n: str, v: torch.Tensor, m: str) -> str:
     d = r.choice((f"{_dim(r, v)}", f"({', '.join(map(str, r.sample(range(v.ndim), r.randint(1, v.ndim))))},)")) if v.ndim else "0"
     one, keep = _dim(r, v), r.choice(("", ", keepdim=True"))
     return r.choice((f"{n}.sum({d}{keep})", f"{n}.amax({d}{keep})", f"{n}.amin({d}{keep})", f"{n}.float().mean({d}{keep})", f"{n}.sum()", f"{n}.mean()",
-                     f"{n}.float().var({d}, unbiased=False{keep})", f"{n}.argmax({one}{keep})", f"{n}.argmin({one})", f"{n}.prod({one}{keep})",
+                     f"{n}.float().var({d}, unbiased=False{keep})", f"{n}.argmax({one}{keep})", f"{n}.argmin({one})", f"{n}.{'amax' if v.dtype is torch.float16 else 'prod'}({one}{keep})",
                      f"{n}.any({one}{keep})", f"{n}.all({one})", f"{n}.max({one})[0]", f"{n}.float().logsumexp({d}{keep})",
                      f"{n}.float().norm(dim={d}{keep})", f"{n}.count_nonzero({one})", f"torch.std_mean({n}.float(), {one})[1]", f"{n}.sum({d}, dtype=torch.float64)"))
 
@@ -92,8 +92,9 @@ def _move(r: random.Random, n: str, v: torch.Tensor, m: str) -> str:
 
 
 def _products(r: random.Random, n: str, v: torch.Tensor, m: str) -> str:
+    whole = f"({n} + 0.37)" if v.is_floating_point() else n           # (not at a jump: layer norms of whole numbers are whole but for rounding)
     return r.choice((f"{n}.float() @ {n}.float().mT", f"{n}.float() @ {m}.float()", f"torch.einsum('...i,...j->...ij', {n}.float(), {n}.float())", f"F.linear({n}.float(), {m}.float())",
-                     f"{n} // 3", f"{n} % 3", f"{n} << 1", f"{n} ^ {n} // 2", f"torch.outer({n}.flatten()[:7], {m}.flatten()[:5])", f"torch.cdist({n}.float()[None], {n}.float()[None])"))
+                     f"{whole} // 3", f"{whole} % 3", f"{n} << 1", f"{n} ^ {n} // 2", f"torch.outer({n}.flatten()[:7], {m}.flatten()[:5])", f"torch.cdist({n}.float()[None], {n}.float()[None])"))
 
 
 def _write_in_place(r: random.Random, n: str, v: torch.Tensor, m: str) -> str:
@@ -154,10 +155,10 @@ def _unit(source: str, values: list[torch.Tensor]) -> float:
     return max([torch.finfo(t).eps for t in types] + [torch.finfo(torch.float32).eps])
 
 
-def _differs(a: torch.Tensor, b: torch.Tensor, unit: float) -> str:
+def _differs(a: torch.Tensor, b: torch.Tensor, unit: float, laid_out: bool = True) -> str:
     if (a.shape, a.dtype) != (b.shape, b.dtype):
         return f"eager gives {a.dtype} {tuple(a.shape)}, compiled {b.dtype} {tuple(b.shape)}"
-    if a.numel() and any(x != y for n, x, y in zip(a.shape, a.stride(), b.stride()) if n > 1):
+    if laid_out and a.numel() and any(x != y for n, x, y in zip(a.shape, a.stride(), b.stride()) if n > 1):
         return f"eager's strides are {a.stride()}, compiled's {b.stride()} (shape {tuple(a.shape)})"
     if not a.dtype.is_floating_point:
         wrong = a != b
@@ -166,7 +167,7 @@ def _differs(a: torch.Tensor, b: torch.Tensor, unit: float) -> str:
     finite = x[x.isfinite()].abs()
     scale = float(finite.max()) if finite.numel() else 1.0
     tolerance = max(2e-3, 16 * unit)
-    right = torch.isclose(x, y, rtol=tolerance, atol=tolerance * 0.1 * max(1.0, scale), equal_nan=True)
+    right = torch.isclose(x, y, rtol=tolerance, atol=tolerance * 0.1 * max(1.0, scale), equal_nan=True) | ~x.isfinite() & ~y.isfinite()
     return "" if right.all() else f"{int((~right).sum())} of {a.numel()} differ: {x[~right][:3].tolist()}, compiled {y[~right][:3].tolist()}"
 
 
@@ -185,6 +186,18 @@ def _observe(f: Callable, inputs: list[torch.Tensor], grad: bool) -> list[torch.
         return e
 
 
+def _jumps(f: Callable, inputs: list[torch.Tensor], grad: bool, k: int, want: torch.Tensor, unit: float) -> bool:
+    """Whether rounding decides about result k (a sum that is nearly zero, and its sign): eager itself gives another one for inputs next to these."""
+    for seed in range(6):
+        g = torch.Generator().manual_seed(seed)
+        near = [t * (1 + unit * (torch.rand(t.shape, generator=g, dtype=torch.float64) - 0.5) * 2 * (seed + 1)).to(t.dtype) if t.is_floating_point() else t
+                for t in inputs]
+        other = _observe(f, near, grad)
+        if isinstance(other, Exception) or _differs(want, other[k], unit, False):
+            return True
+    return False
+
+
 def check_tensors(source: str, backend: str = "tcompile", dynamic: bool | None = None, grad: bool = False) -> None:
     """One call eager and compiled. Raises AssertionError with the program and what differs."""
     space = namespace()
@@ -198,6 +211,7 @@ def check_tensors(source: str, backend: str = "tcompile", dynamic: bool | None =
         return
     assert len(want) == len(got), f"eager gives {len(want)} tensors, compiled {len(got)}\n{source}"
     unit = _unit(source, want)
+    results = len(space["f"](*space["inputs"]()))
     for k, (a, b) in enumerate(zip(want, got)):
-        found = _differs(a, b, unit)
-        assert not found, f"tensor {k}: {found}\n{source}"
+        found = _differs(a, b, unit, laid_out=k < results)              # (gradients are laid out as whoever takes them likes)
+        assert not found or _jumps(space["f"], space["inputs"](), grad, k, a, unit), f"tensor {k}: {found}\n{source}"

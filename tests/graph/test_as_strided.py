@@ -76,3 +76,21 @@ def test_a_reduction_over_one_element_in_another_order_of_memory():
         y = x.unfold(0, 2, 1).movedim(0, 3)
         return y.amax(1) * 2, y.sum((1, 3)) + 1, y.transpose(0, 2).prod(3, keepdim=True).exp()
     torch.testing.assert_close(tcompile.compile(f)(x), f(x))
+
+
+@pytest.mark.parametrize("pad", [(0, 0), (-1, 0), (-1, -1, 0, -1), (0,) * 6, (1, -1)])
+@pytest.mark.parametrize("x", [torch.ones(2, 3, 4).transpose(0, 2), torch.ones(2, 1, 4).expand(2, 3, 4), torch.ones(2, 3, 8)[..., ::2]],
+                         ids=["transposed", "expanded", "stepped"])
+def test_a_pad_that_adds_nothing_keeps_the_order_of_memory(x, pad):
+    def f(x):
+        return torch.nn.functional.pad(x, pad)
+    got, want = tcompile.compile(f)(x), f(x)
+    assert got.stride() == want.stride() and torch.equal(got, want)
+
+
+def test_nothing_is_out_of_bounds_where_nothing_is_read():
+    x = torch.ones(2, 3, 0)
+
+    def f(x):
+        return x[torch.tensor([5])], x.gather(0, torch.full((2, 3, 0), 7))
+    torch.testing.assert_close(tcompile.compile(f)(x), f(x))

@@ -34,6 +34,10 @@ def embedding(lo: Lowering, node: Any, weight: Ref, ids: Ref, *args: Any, **kw: 
     return lo.pointwise(_read(weight, shape, {0: row, 1: dim_symbol(n, n - 1)}))
 
 
+def _empty(shape: Sequence[Any]) -> bool:
+    return any(type(s) is int and s == 0 for s in shape)
+
+
 def _read(x: Ref, shape: tuple, of_dim: dict[int, Any]) -> Value:
     """x at the given positions. A position is checked even where a dimension of size 1 leaves nothing to choose."""
     value = remap(x, shape, of_dim).value
@@ -65,6 +69,8 @@ def gather(lo: Lowering, node: Any, x: Ref, dim: int, ids: Ref, **kw: Any) -> Re
     dim %= x.ndim
     m: dict[int, Any] = {d: (dim_symbol(x.ndim, d) if not is_one(ids.shape[d]) else 0) for d in range(x.ndim)}
     message = f"RuntimeError: index out of bounds for dimension {dim} with size {x.shape[dim]}"
+    if _empty(ids.shape):
+        return lo.pointwise(const(0, x.dtype))               # nothing is read: nothing is out of bounds
     m[dim] = position(ids.value, x.shape[dim], message, False, ids.shape)
     return lo.pointwise(_read(x, ids.shape, m))
 
@@ -88,5 +94,7 @@ def index_tensor(lo: Lowering, node: Any, x: Ref, ids: Sequence[Ref | None]) -> 
     for d, i in used:
         at = remap(i, i.shape + (1,) * tail, {k: dim_symbol(i.ndim + tail, k) for k in range(i.ndim)})
         message = f"IndexError: index is out of bounds for dimension {d} with size {x.shape[d]}"
+        if _empty(shape):
+            return lo.pointwise(const(0, x.dtype))           # as above
         m[d] = position(at.value, x.shape[d], message, True, shape)
     return lo.pointwise(_read(x, shape, m))
