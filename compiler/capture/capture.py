@@ -363,13 +363,13 @@ class _Attempt:
             refuse_written_arrays(world, graph)
             tensors = [(i, e, id(world.tensors[id(e)].tt_storage) in written)
                        for i, e in zip(graph.inputs, graph.example_inputs) if i.kind == "tensor" and i.source is not None and i.source.kind != "scalar"]
-            changed = any(w for _, _, w in tensors)
-            together = [(i, e) for i, e, w in tensors if w or not i.static]
-            if changed and len(together) > 1:
-                sources = tuple(i.source for i, _ in together)
-                if _overlap([e for _, e in together]):
-                    raise SkipFrame("tensors that share memory are changed in place")
-                guards.append(Guard(None, "NO_OVERLAP", sources, None, None, "a tensor is changed in place"))
+            changed = [(i, e) for i, e, w in tensors if w]
+            for read in _apart([(i, e) for i, e, w in tensors if not w and not i.static]) if changed else ():
+                together = changed + read
+                if len(together) > 1:
+                    if _overlap([e for _, e in together]):
+                        raise SkipFrame("tensors that share memory are changed in place")
+                    guards.append(Guard(None, "NO_OVERLAP", tuple(i.source for i, _ in together), None, None, "a tensor is changed in place"))
         guards += self._different_targets()
         guards += class_guards(world.class_lookups, world.made)
         return guards
@@ -385,6 +385,18 @@ class _Attempt:
             if len(same) > 1:
                 guards.append(Guard(None, "NO_ALIAS", same, None, None, "one of them is changed"))
         return guards
+
+
+def _apart(inputs: list[tuple[Any, torch.Tensor]]) -> list[list]:
+    """Inputs that are only read in groups (one at least) without overlap: those may share memory with each other."""
+    groups: list[list] = [[]]
+    for one in inputs:
+        group = next((g for g in groups if not _overlap([*(e for _, e in g), one[1]])), None)
+        if group is None:
+            groups.append([one])
+        else:
+            group.append(one)
+    return groups
 
 
 def _overlap(tensors: list[torch.Tensor]) -> bool:

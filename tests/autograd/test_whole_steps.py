@@ -620,6 +620,23 @@ def gradients_kept_between(compiled):
     return out, all_of(m, opt)
 
 
+@program
+def inputs_that_share_memory(compiled):
+    m = mlp()
+    opt = torch.optim.SGD(m.parameters(), 0.1)
+
+    def step(x, y, z):
+        opt.zero_grad()
+        loss = (m(x) - m(y)[:, :1] * m(z)).pow(2).mean()
+        loss.backward()
+        opt.step()
+        return loss
+    f, x = compiled(step), randn(6, 4)
+    out = [f(x[:3], x[:3], x[1:4]).detach(), f(x[:3], x[2:5], x[3:]).detach()]
+    before = m[0].weight.detach()[:3]                # what is changed itself
+    return out, f(before, before * 2, x[:3]).detach(), all_of(m, opt)
+
+
 @pytest.mark.parametrize("run, whole", program.params)
 def test_like_eager(run, whole):
     check(run, whole)
