@@ -70,3 +70,33 @@ def test_other_inner_sizes_are_other_kernels() -> None:
     assert compilers(lambda: tcompile.compile(f, dynamic=False)(torch.randn(5, 100)))
     x = torch.randn(5, 100)
     torch.testing.assert_close(tcompile.compile(f, dynamic=False)(x), f(x))
+
+
+@pytest.mark.parametrize("steps", [8, 16])
+def test_unrolled_steps_share_their_kernels(steps: int) -> None:
+    """A loop over steps whose results are stacked: the number of kernels does not grow with the steps."""
+    torch.manual_seed(0)
+    cell = torch.nn.LSTMCell(24, 24)
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        h, c, out = torch.zeros(4, 24), torch.zeros(4, 24), []
+        for t in range(len(x)):
+            h, c = cell(x[t], (h, c))
+            out.append(h)
+        return torch.stack(out)
+
+    names: list[str] = []
+    x = torch.randn(steps, 4, 24)
+    with torch.no_grad(), events.listen(lambda e: names.append(e.name) if e.kind == "kernel" else None):
+        got = tcompile.compile(f)(x)
+        torch.testing.assert_close(got, f(x), rtol=1e-5, atol=1e-5)
+    assert len(names) <= 10, names
+
+
+def test_parts_of_one_buffer_are_written_at_their_places() -> None:
+    def f(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return torch.cat([a * 2, b + 1, a - 3], 0), torch.cat([a, b], 1), torch.nn.functional.pad(a, (1, 2, 3, 1)), a.flip(0)
+
+    a, b = torch.randn(5, 7), torch.randn(5, 7)
+    for got, want in zip(tcompile.compile(f)(a, b), f(a, b), strict=True):
+        assert torch.equal(got, want)

@@ -1,17 +1,18 @@
-"""Kernels whose text does not name the extent of their outermost loop.
+"""Kernels whose text does not name the extent of their outermost loop, nor where in a buffer they write.
 
 `open_extent(launch)` makes the size of a kernel's first axis a parameter, `extent`, whether it is a number, a size symbol or a product of
 some. A batch of 3, a batch of 64 and a batch of any size then are one text, and one compiled library: promotion to a dynamic
 size, another batch size or another number of rows starts no compiler. What the loops gain from a constant extent is small, because
-the launcher splits this axis among threads anyway.
+the launcher splits this axis among threads anyway. Offsets of results inside a larger buffer become parameters as well, so that the steps of a loop
+whose results are stacked share their kernels.
 """
 from __future__ import annotations
 
 from dataclasses import replace
 
 from ...fusion.schedule import Launch
-from ...lowering.ir import Axis
-from ...symbolic.expr import as_expr, symbol
+from ...lowering.ir import Axis, Stage, Store
+from ...symbolic.expr import ZERO, Expr, as_expr, integer, symbol
 
 __all__ = ["open_extent", "EXTENT"]
 
@@ -31,6 +32,22 @@ def open_extent(launch: Launch) -> None:
     except KeyError:                         # a size that is only known while the program runs
         hint = None
     extent = symbol(EXTENT)
-    launch.kernel = replace(k, outer=(Axis(first.symbol, extent), *k.outer[1:]), sizes=[extent, *k.sizes],
-                            hints=k.hints if hint is None else {**k.hints, EXTENT: hint})
-    launch.sizes = [size.subs(formal), *launch.sizes]
+    stages, offsets = _open_offsets(k.stages)
+    hints = {**k.hints, **{s.name: n for s, n in offsets}}
+    launch.kernel = replace(k, outer=(Axis(first.symbol, extent), *k.outer[1:]), stages=stages, sizes=[extent, *(s for s, _ in offsets), *k.sizes],
+                            hints=hints if hint is None else {**hints, EXTENT: hint})
+    launch.sizes = [size.subs(formal), *(integer(n) for _, n in offsets), *launch.sizes]
+
+
+def _open_offsets(stages: list[Stage]) -> tuple[list[Stage], list[tuple[Expr, int]]]:
+    """The stages with a symbol for each constant offset of a plain store, and what these symbols stand for."""
+    offsets: list[tuple[Expr, int]] = []
+
+    def opened(s: Store) -> Store:
+        start = s.index.subs(dict.fromkeys(s.index.symbol_names(), ZERO))
+        if s.mode != "set" or s.positions or s.buffer.scope != "global" or not start.is_const or start is ZERO:
+            return s
+        offsets.append((symbol(f"offset{len(offsets)}"), start.value))
+        return replace(s, index=s.index - start + offsets[-1][0])
+
+    return [replace(st, stores=[opened(s) for s in st.stores]) for st in stages], offsets
