@@ -118,8 +118,9 @@ def _equivalent(n: Node) -> Node | None:
 
 def _layout_matters(n: Node) -> bool:
     """Whether somebody reads the memory of `n` as it is laid out. Strides of intermediate values are free, except for as_strided,
-    for random operators (numbers are drawn in the order of memory) and for operators that are no part of torch's public interface: these may take contiguous operands for granted
-    (mkldnn_rnn_layer does), so they get what eager gives them."""
+    for random operators (numbers are drawn in the order of memory; but attention draws for each score, wherever its operands lie) and
+    for operators that are no part of torch's public interface: these may take contiguous operands for granted (mkldnn_rnn_layer does),
+    so they get what eager gives them."""
     todo = list(n.users)
     while todo:
         u = todo.pop()
@@ -129,7 +130,7 @@ def _layout_matters(n: Node) -> bool:
             continue
         if u.target in VIEWS:
             todo += u.users
-        elif has_effect(u) or is_extern(u) and extern_reason(u.target) == UNKNOWN_REASON:
+        elif has_effect(u) and extern_reason(u.target) != "attention" or is_extern(u) and extern_reason(u.target) == UNKNOWN_REASON:
             return True
     return False
 
