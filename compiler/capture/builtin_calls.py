@@ -9,6 +9,7 @@ import collections
 import datetime
 import decimal
 import functools
+import inspect
 import itertools
 import logging
 import math
@@ -380,6 +381,9 @@ def call_native_method(m: Machine, fn: Any, owner: Any, args: list, kwargs: dict
         return m.call(owner, args, kwargs)
     if isinstance(owner, types.FunctionType) and name == "__get__":
         return types.MethodType(owner, args[0]) if args[0] is not None else owner
+    if isinstance(owner, (types.GetSetDescriptorType, types.MemberDescriptorType)) and name == "__get__" and args and args[0] is not None and \
+            inspect.getattr_static(m.world.type_of(args[0]), owner.__name__, None) is owner:
+        return m.getattr(args[0], owner.__name__)
     if isinstance(owner, type) and name in ("__subclasses__", "mro", "__prepare__"):
         return m.native(getattr(owner, name), *args)
     if isinstance(owner, type) and name == "__or__":

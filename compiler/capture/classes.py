@@ -51,8 +51,10 @@ def instantiate(m: Machine, cls: type, args: list, kwargs: dict) -> Any:
         if cls is torch.nn.Parameter or cls is torch.nn.Buffer:
             raise Break("module_construction", f"a {cls.__name__} is constructed")
         raise Break("unsupported", f"a tensor of class {cls.__name__} is constructed", "use torch.tensor, torch.zeros or the like")
-    if issubclass(cls, torch.autograd.Function):
-        raise Break("autograd_function")
+    if issubclass(cls, torch.autograd.Function):         # Function().apply(x): an instance that only names its class
+        obj = m.world.create(m.native(cls.__new__, cls))
+        m.call(_lookup(cls, "__init__"), [obj, *args], kwargs)
+        return obj
     if issubclass(cls, BaseException):
         return _make_exception(m, cls, args, kwargs)
     meta_call = _lookup(type(cls), "__call__")

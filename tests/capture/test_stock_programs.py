@@ -147,3 +147,22 @@ def test_iterators_cross_breaks():
         torch._dynamo.graph_break()
         return first + sum(it)
     torch.testing.assert_close(tcompile.compile(fn, backend="eager")(X), fn(X))
+
+
+class _Scaled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x * 3
+
+    @staticmethod
+    def backward(ctx, g):
+        return g * 3
+
+
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
+def test_an_instance_of_a_custom_function():
+    check(lambda x: _Scaled().apply(x) + 1, X)
+
+
+def test_descriptors_of_tensors():
+    check(lambda x: torch.Tensor.shape.__get__(x)[0] * x, X)
