@@ -126,3 +126,22 @@ def test_what_a_stranger_meets_is_explained(shell):
     assert "awaits" in r.summary.line and "no tensor code ran" not in str(r)
     r = report("%%tcompile -o r time=off\nx = 1")
     assert r.summary.line.endswith("nothing to compile: no tensor code ran") and not r.findings
+
+
+def test_the_magic_costs_little_beside_the_cell(shell):
+    """What `%%tcompile` adds to a cell whose functions are compiled already: report and display included, at most 50 ms."""
+    import time
+
+    run(shell, "import torch\nx = torch.randn(64)\ndef f(x):\n    return torch.sin(x) * 2")
+    plain, magic = "y = f(x)", "%%tcompile time=off\ny = f(x)"
+    run(shell, magic)
+
+    def best(cell):
+        spent = []
+        for _ in range(8):
+            t0 = time.perf_counter()
+            run(shell, cell)
+            spent.append(time.perf_counter() - t0)
+        return min(spent)
+
+    assert best(magic) - best(plain) < 0.05
