@@ -6,7 +6,7 @@ from typing import Any, Sequence
 import torch
 
 from ...symbolic.expr import IntLike
-from .core import (DataDependentError, TensorMeta, broadcast_shapes, contiguous_strides, fold, is_zero, less, new, norm_dim, norm_dims, rule,
+from .core import (DataDependentError, TensorMeta, broadcast_shapes, contiguous_strides, fold, is_zero, less, new, numel, norm_dim, norm_dims, rule,
                    same, strides_for, suggest_format)
 from .pointwise import pointwise
 from .strides import elementwise_strides, preserve_strides
@@ -87,9 +87,50 @@ def gather(x: TensorMeta, dim: int, index: TensorMeta, *, sparse_grad: bool = Fa
     return new(index.shape, x.dtype, x.device)
 
 
-@rule("scatter", "scatter_add", "scatter_reduce", "index_add", "index_copy", "index_reduce")
-def scatter(x: TensorMeta, *_: Any, **__: Any) -> TensorMeta:
+def _laid_out(x: TensorMeta) -> TensorMeta:
     return TensorMeta(x.shape, contiguous_strides(x.shape), x.dtype, x.device)
+
+
+def _require(ok: bool, message: str) -> None:
+    if not ok:
+        raise RuntimeError(message)
+
+
+_INDEX_TYPES = (torch.int64, torch.int32)
+
+
+@rule("scatter", "scatter_add", "scatter_reduce")
+def scatter(x: TensorMeta, dim: int, index: TensorMeta, src: Any = None, reduce: str = "sum", **__: Any) -> TensorMeta:
+    dim = norm_dim(dim, x.ndim)
+    tensor = isinstance(src, TensorMeta)
+    _require(reduce in ("sum", "prod", "mean", "amax", "amin", "add", "multiply"), "reduce argument must be either sum, prod, mean, amax or amin.")
+    _require(not tensor or src.dtype is x.dtype, "scatter(): Expected self.dtype to be equal to src.dtype")
+    if any(is_zero(s) for s in index.shape):
+        return _laid_out(x)
+    _require(index.dtype in _INDEX_TYPES, "scatter(): Expected dtype int32/int64 for index")
+    own, at, given = (t.shape or (1,) for t in (x, index, src if tensor else index))
+    _require(len(own) == len(at), "Index tensor must have the same number of dimensions as self tensor")
+    _require(len(at) == len(given), "Index tensor must have the same number of dimensions as src tensor")
+    for d in range(len(at)):
+        _require((d == dim or not less(own[d], at[d])) and not less(given[d], at[d]),
+                 f"Expected index {list(index.shape)} to be no larger than self {list(x.shape)} apart from dimension {dim} and to be no larger "
+                 "size than src")
+    return _laid_out(x)
+
+
+@rule("index_add", "index_reduce")
+def index_add(x: TensorMeta, dim: int, index: TensorMeta, source: TensorMeta, reduce: str = "prod", **__: Any) -> TensorMeta:
+    dim = norm_dim(dim, x.ndim)
+    _require(reduce in ("prod", "mean", "amax", "amin"), "index_reduce(): Expected reduce to be one of prod, mean, amax or amin")
+    _require(index.ndim <= 1, "Index is supposed to be a vector")
+    _require(index.dtype in _INDEX_TYPES, "Expected dtype int32/int64 for index")
+    _require(source.dtype is x.dtype, "self and source expected to have the same dtype")
+    own, given = x.shape or (1,), source.shape or (1,)
+    _require(len(own) == len(given), "source and destination must have the same number of dimensions")
+    _require(same(given[dim], (index.shape or (1,))[0]), "Number of indices should be equal to source.size(dim)")
+    for d in range(len(own)):
+        _require(d == dim or same(own[d], given[d]), "source and destination must have the same sizes apart from dim")
+    return _laid_out(x)
 
 
 def _with_gaps(x: TensorMeta) -> TensorMeta:
@@ -103,8 +144,28 @@ def as_strided_scatter(x: TensorMeta, *_: Any, **__: Any) -> TensorMeta:
     return _with_gaps(x)
 
 
-@rule("index_fill", "put")
-def filled(x: TensorMeta, *_: Any, **__: Any) -> TensorMeta:
+@rule("index_copy")
+def index_copy(x: TensorMeta, dim: int, index: TensorMeta, source: TensorMeta) -> TensorMeta:
+    _require(index.dtype is torch.int64, "index_copy_(): Expected a long tensor for index")
+    return index_add(x, dim, index, source)
+
+
+@rule("index_fill")
+def index_fill(x: TensorMeta, dim: int, index: TensorMeta, value: Any) -> TensorMeta:
+    norm_dim(dim, x.ndim)
+    _require(index.ndim <= 1 and index.dtype in _INDEX_TYPES, "index_fill_(): Expected dtype int32/int64 for a one-dimensional index")
+    _require(not isinstance(value, TensorMeta) or value.ndim == 0, "index_fill_ only supports a 0-dimensional value tensor")
+    return filled(x)
+
+
+@rule("put")
+def put(x: TensorMeta, index: TensorMeta, source: TensorMeta, accumulate: bool = False) -> TensorMeta:
+    _require(index.dtype is torch.int64 and source.dtype is x.dtype, "put_(): self and source expected to have the same dtype, the index int64")
+    _require(same(numel(index.shape), numel(source.shape)), "put_(): Expected source and index to have the same number of elements")
+    return filled(x)
+
+
+def filled(x: TensorMeta) -> TensorMeta:
     return TensorMeta(x.shape, preserve_strides(x), x.dtype, x.device)
 
 
@@ -128,6 +189,7 @@ rule("diagonal_scatter")(_scattered(diagonal))
 def masked_scatter(x: TensorMeta, mask: TensorMeta, source: TensorMeta) -> TensorMeta:
     if mask.dtype is not torch.bool:
         raise RuntimeError(f"masked_scatter_ only supports boolean masks, but got mask with dtype {mask.dtype}")
+    _require(source.dtype is x.dtype, "masked_scatter: expected self and source to have same dtypes")
     shape = broadcast_shapes(x.shape, mask.shape)
     return TensorMeta(shape, contiguous_strides(shape), x.dtype, x.device)
 
@@ -135,6 +197,10 @@ def masked_scatter(x: TensorMeta, mask: TensorMeta, source: TensorMeta) -> Tenso
 @rule("index_put", "_unsafe_index_put", "_index_put_impl")
 def index_put(x: TensorMeta, indices: Sequence[TensorMeta | None], values: TensorMeta, accumulate: bool = False,
               unsafe: bool = False) -> TensorMeta:
+    if len(indices) > x.ndim:
+        raise IndexError(f"too many indices for tensor of dimension {x.ndim} (got {len(indices)})")
+    if any(i is not None and (i.dtype.is_floating_point or i.dtype.is_complex) for i in indices):
+        raise IndexError("tensors used as indices must be long, int, byte or bool tensors")
     if values.dtype != x.dtype:
         raise RuntimeError(f"Index put requires the source and destination dtypes match, got {x.dtype} for the destination "
                            f"and {values.dtype} for the source.")
@@ -246,16 +312,25 @@ def constant_pad_nd(x: TensorMeta, pad: Sequence[IntLike], value: Any = 0) -> Te
     return new(shape, x.dtype, x.device, strides_for(shape, suggest_format(x)))
 
 
-@rule("reflection_pad1d", "reflection_pad2d", "reflection_pad3d", "replication_pad1d", "replication_pad2d", "replication_pad3d")
-def edge_pad(x: TensorMeta, pad: Sequence[IntLike]) -> TensorMeta:
-    shape = list(x.shape)
-    for i in range(len(pad) // 2):
-        d = x.ndim - 1 - i
-        shape[d] = fold(shape[d] + pad[2 * i] + pad[2 * i + 1])
-        if isinstance(shape[d], int) and shape[d] < 1:
-            raise RuntimeError(f"input (size {x.shape[d]}) is too small for padding {list(pad)}")
-    fmt = suggest_format(x) if len(pad) == 4 and x.ndim == 4 else torch.contiguous_format
-    return new(shape, x.dtype, x.device, strides_for(shape, fmt))
+def _edge_pad(reflect: bool) -> Any:
+    def f(x: TensorMeta, pad: Sequence[IntLike]) -> TensorMeta:
+        n = len(pad) // 2
+        _require(n + 1 <= x.ndim <= n + 2, f"Expected {n + 1}D or {n + 2}D tensor with possibly 0 batch size, but got {x.ndim}D")
+        shape = list(x.shape)
+        for i in range(n):
+            d = x.ndim - 1 - i
+            _require(not is_zero(x.shape[d]), "Expected a tensor with non-zero dimensions, apart from the batch size")
+            for p in pad[2 * i:2 * i + 2] if reflect else ():
+                _require(less(p, x.shape[d]), "Padding size should be less than the corresponding input dimension")
+            shape[d] = fold(shape[d] + pad[2 * i] + pad[2 * i + 1])
+            _require(less(0, shape[d]), f"input (size {x.shape[d]}) is too small for padding {list(pad)}")
+        fmt = suggest_format(x) if len(pad) == 4 and x.ndim == 4 else torch.contiguous_format
+        return new(shape, x.dtype, x.device, strides_for(shape, fmt))
+    return f
+
+
+rule("reflection_pad1d", "reflection_pad2d", "reflection_pad3d")(_edge_pad(True))
+rule("replication_pad1d", "replication_pad2d", "replication_pad3d")(_edge_pad(False))
 
 
 @rule("roll")

@@ -408,6 +408,8 @@ def _resample(n: int) -> Any:
         if not size:
             scale = next(a for a in args if isinstance(a, (list, tuple)))
             size = [int(fix(s) * f) for s, f in zip(x.shape[2:], scale)]
+        if len(size) != n or x.ndim != n + 2 or not all(less(0, s) for s in (*size, *x.shape[1:])):
+            raise RuntimeError(f"Input and output sizes should be greater than 0, but got input {list(x.shape)} output {list(size)}")
         shape = [*x.shape[:2], *size]
         fmt = suggest_format(x) if n > 1 else torch.contiguous_format
         return new(shape, x.dtype, x.device, strides_for(shape, fmt))
@@ -434,7 +436,11 @@ def im2col(x: TensorMeta, kernel: Any, dilation: Any, padding: Any, stride: Any)
         return new(m.shape[1:], x.dtype, x.device)
     n, c = x.shape[:2]
     k, d, p, s = (_spread(v, 2) for v in (kernel, dilation, padding, stride))
+    if x.ndim != 4 or not all(v > 0 for v in (*k, *d, *s)) or not all(v >= 0 for v in p):
+        raise RuntimeError("im2col: kernel, dilation and stride are greater than zero, padding is not negative")
     blocks = [fold((x.shape[2 + i] + 2 * p[i] - d[i] * (k[i] - 1) - 1) // s[i] + 1) for i in range(2)]
+    if not all(less(0, v) for v in (c, x.shape[2], x.shape[3], *blocks)):
+        raise RuntimeError(f"Given input with spatial size {list(x.shape[2:])}, the array of sliding blocks has shape {blocks}: it must be at least one")
     return new((n, fold(c * k[0] * k[1]), numel(blocks)), x.dtype, x.device)
 
 

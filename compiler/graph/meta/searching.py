@@ -24,7 +24,7 @@ def _places(x: TensorMeta, out_int32: bool) -> TensorMeta:
 @rule("bucketize.Tensor")
 def bucketize(x: TensorMeta, boundaries: TensorMeta, *, out_int32: bool = False, right: bool = False) -> TensorMeta:
     if boundaries.ndim != 1 or x.device != boundaries.device or x.dtype.is_complex or boundaries.dtype.is_complex:
-        return _by_running(aten.bucketize.Tensor, (x, boundaries), {"out_int32": out_int32, "right": right})
+        raise RuntimeError(f"boundaries tensor must be 1 dimension, but got dim({boundaries.ndim})")
     return _places(x, out_int32)
 
 
@@ -37,7 +37,7 @@ def searchsorted(rows: TensorMeta, x: TensorMeta, *, out_int32: bool = False, ri
     ordered = sorter is None or sorter.dtype is torch.int64 and sorter.device == x.device and sorter.ndim == rows.ndim and all(
         map(same, sorter.shape, rows.shape))
     if not (fits and plain and ordered):
-        return _by_running(aten.searchsorted.Tensor, (rows, x), {"out_int32": out_int32, "right": right, "side": side, "sorter": sorter})
+        raise RuntimeError("torch.searchsorted(): boundaries and values do not fit")
     return _places(x, out_int32)
 
 

@@ -260,7 +260,7 @@ def pow_scalar(lo: Lowering, node: Any, a: Ref, b: Any) -> Ref:
         r = _power(x, b)
         if r is not None:
             return _out(lo, r)
-    if not x.dtype.is_floating_point and (lo._device().type != "cpu" or x.dtype == torch.bool or not isinstance(b, int)):
+    if not x.dtype.is_floating_point and (lo._device().type != "cpu" or x.dtype == torch.bool or not isinstance(b, int) or b < 0):
         raise NoRule("integer power")
     return _out(lo, prim("pow", x, operand(b, x.dtype)))
 

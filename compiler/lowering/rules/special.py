@@ -23,6 +23,8 @@ def _math(lo: Lowering, *xs: Any) -> list[Value]:
 
 def _function(name: str) -> Callable:
     def f(lo: Lowering, node: Any, *xs: Any) -> Ref:
+        if (name == "gcd") == lo.meta().dtype.is_floating_point:
+            raise NoRule("not defined for this dtype")
         if name == "erfinv" and compute_dtype(lo.meta().dtype) == torch.float32:
             return lo.pointwise(rounded(_erfinv(*_math(lo, *xs)), lo.meta().dtype))
         return lo.pointwise(rounded(prim(name, *_math(lo, *xs)), lo.meta().dtype))
@@ -75,6 +77,8 @@ for _kind in "tuvw":
 @rule("aten.polygamma.default")
 def polygamma(lo: Lowering, node: Any, n: int, x: Ref) -> Ref:
     v, = _math(lo, x)
+    if n < 0:
+        raise NoRule("polygamma of a negative order")
     if n < 2:
         return lo.pointwise(rounded(prim(("digamma", "trigamma")[n], v), lo.meta().dtype))
     sign = 1.0 if n % 2 else -1.0
@@ -85,6 +89,8 @@ def polygamma(lo: Lowering, node: Any, n: int, x: Ref) -> Ref:
 @rule("aten.lcm.default")
 def lcm(lo: Lowering, node: Any, a: Ref, b: Ref) -> Ref:
     x, y = _math(lo, a, b)
+    if x.dtype.is_floating_point:
+        raise NoRule("not defined for this dtype")
     g = prim("gcd", x, y)
     nothing = prim("eq", g, const(0, g.dtype))
     some = prim("where", nothing, const(1, g.dtype), g)
