@@ -33,8 +33,22 @@ def marked_call(m: Machine, fn: types.FunctionType, args: list, kwargs: dict) ->
                     "call the plain function here, or compile it by one of the two")
     if marks.get("_dynamo_marked_constant"):
         m.world.guard(m.world.source_of(fn) or m.world.anchor(fn), "CODE", fn.__code__, "constant result")
-        return _constant(m, m.native(fn, *[m.deep_plain(a) for a in args], **{k: m.deep_plain(v) for k, v in kwargs.items()}))
+        return _constant(m, m.native(fn, *[_as_given(m, a) for a in args], **{k: _as_given(m, v) for k, v in kwargs.items()}))
     return NotImplemented
+
+
+def _as_given(m: Machine, value: Any) -> Any:
+    """An argument of a function whose result is taken to be constant: tensors from outside as they are in this call."""
+    value = m.deep_plain(value)
+    if isinstance(value, TraceTensor):
+        real = m.world.reals.get(id(value))
+        if real is None or id(value.tt_storage) in m.graph.written:
+            raise Break("unsupported", "a function marked assume_constant_result is given a tensor that the graph computes",
+                        "give it what is known before the compiled region")
+        return real
+    if type(value) in (list, tuple):
+        return type(value)(_as_given(m, v) for v in value)
+    return {k: _as_given(m, v) for k, v in value.items()} if type(value) is dict else value
 
 
 def _constant(m: Machine, value: Any) -> Any:

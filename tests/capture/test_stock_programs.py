@@ -166,3 +166,22 @@ def test_an_instance_of_a_custom_function():
 
 def test_descriptors_of_tensors():
     check(lambda x: torch.Tensor.shape.__get__(x)[0] * x, X)
+
+
+class _WithHelper(torch.nn.Module):
+    @torch.compiler.assume_constant_result
+    def count(self, x):
+        return int(torch.nonzero(x).shape[0]), torch.nonzero(x)
+
+    def forward(self, x):
+        n, where = self.count(x)
+        return x[:1] * n + where.sum()
+
+
+def test_functions_whose_results_are_taken_to_be_constant():
+    check(_WithHelper(), X)
+
+    @torch.compiler.assume_constant_result
+    def helper(x, flags):
+        return None if x.sum() > 100 else flags["a"].item()
+    check(lambda x, flags: x + 1 if helper(x, flags) is None else x * helper(x, flags), X, {"a": torch.tensor(3)})
