@@ -12,6 +12,7 @@ from ... import events
 from ..aten import AtenGraph
 from . import clean, fold
 from .attention import attention
+from .bias import bias_products
 from .layout import channels_last
 from .masks import known_masks
 from .merge import merge_products
@@ -38,6 +39,7 @@ PASSES: list[tuple[str, str, Pass]] = [
     ("known_masks", "decomposed", known_masks),
     ("channels_last", "decomposed", channels_last),
     ("pad_products", "decomposed", pad_products),
+    ("bias_products", "decomposed", bias_products),
     ("merge_products", "decomposed", merge_products),
 ]
 _BUILTIN = tuple(PASSES)

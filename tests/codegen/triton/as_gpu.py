@@ -2,6 +2,7 @@
 kernels run through Triton's interpreter, on the CPU."""
 from __future__ import annotations
 
+import inspect
 from typing import Any, Callable
 
 import torch
@@ -21,7 +22,7 @@ from tcompile.compiler.lowering.verify import verify_lowered
 from .interpreter import SMALL, run
 
 CUDA = torch.device("cuda", 0)
-GPU_PASSES = ("known_masks", "channels_last", "pad_products", "merge_products")
+GPU_PASSES = ("known_masks", "channels_last", "pad_products", "bias_products", "merge_products")
 
 
 class _Made(Exception):
@@ -68,8 +69,10 @@ def as_gpu(fn: Callable, *inputs: Any, target: GpuTarget = SMALL, options: dict 
 def check_as_gpu(fn: Callable, *inputs: torch.Tensor, rtol: float | None = None, atol: float | None = None) -> Generated:
     """Interpreted equals eager."""
     g = as_gpu(fn, *inputs)
+    named = dict(zip(inspect.signature(fn).parameters, inputs))
+    order = [getattr(b, "name", None) for b in g.schedule.inputs]        # (graphs take their inputs in the order of their use)
     with torch.no_grad():
-        want, got = fn(*inputs), run(g, inputs)
+        want, got = fn(*inputs), run(g, [named[n] for n in order] if all(n in named for n in order) else inputs)
     for a, b in zip(got, want if isinstance(want, tuple) else (want,), strict=True):
         torch.testing.assert_close(a, b, rtol=rtol, atol=atol)
         assert a.stride() == b.stride()

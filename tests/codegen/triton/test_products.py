@@ -76,3 +76,20 @@ def test_what_is_padded_is_computed_where_it_is_padded():
         return F.pad((torch.where(x > 0, e - 1, e) * go).view(3, 4, 133).view(12, 133), (0, 3)) @ torch.ones(136, 4)
     g = check_as_gpu(f, x, top, go)
     assert [len(k.kernel.outputs) for k in g.kernels][0] == 1 and len(g.kernels) <= 2, g
+
+
+def test_a_bias_joins_the_product():
+    x, w, b = torch.randn(6, 5, 16, dtype=f16), torch.randn(24, 16, dtype=f16) / 4, torch.randn(24, dtype=f16)
+    tol = {"rtol": 5e-3, "atol": 5e-3}
+    for f in (lambda x, w, b: (x.view(30, 16) @ w.t() + b) * 2, lambda x, w, b: (lambda y: b + y)((x.view(30, 16) @ w.t()).view(6, 5, 24)).relu()):
+        assert products(check_as_gpu(f, x, w, b, **tol)) == ["aten.addmm.default"]
+    for f in (lambda x, w, b: (x.view(30, 16) @ w.t() + b.float()) * 2,                       # another dtype
+              lambda x, w, b: (x.view(30, 16) @ w.t() + b.exp()) * 2,                         # a vector that the graph computes
+              lambda x, w, b: torch.add(x.view(30, 16) @ w.t(), b, alpha=2) * 2,
+              lambda x, w, b: (x.view(30, 16) @ w.t()).view(6, 5, 24).view(6, 120) + b.repeat(5)):
+        assert products(check_as_gpu(f, x, w, b, rtol=1e-2, atol=1e-2)) == ["aten.mm.default"]
+
+    def both(x, w, b):
+        y = x.view(30, 16) @ w.t()
+        return (y + b) * 2, y * 3                                                            # the product is read besides
+    assert products(check_as_gpu(both, x, w, b, **tol)) == ["aten.mm.default"]
