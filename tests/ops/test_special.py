@@ -38,3 +38,10 @@ def test_others():
     same(lambda x: (torch.polygamma(1, x), torch.polygamma(2, x), torch.polygamma(3, x), torch.special.zeta(x + 1, x)), x.double())
     same(lambda i, j: (torch.gcd(i, j), torch.lcm(i, j)), i, j)
     same(lambda x: tuple(torch.frexp(x)), torch.cat([x, -x, torch.zeros(2)]))
+
+
+@pytest.mark.parametrize("name", [n for n in UNARY if n not in ("ndtri", "erfinv")] + POLYNOMIALS)
+def test_integers_give_floats(name):
+    fn = getattr(torch.special, name)
+    x = torch.tensor([0, 1, 2, 5])
+    same((lambda x: fn(x) * 2) if name in UNARY else lambda x: fn(x, x) * 2, x)
