@@ -18,8 +18,8 @@ __all__: list[str] = []
 
 def _is_product(w: Ref, stride: Sequence[Any], padding: Sequence[Any], transposed: bool, groups: Any) -> bool:
     """Kernels of one element, in one group, over every pixel."""
-    return (w.ndim >= 3 and all(is_one(s) for s in w.shape[2:]) and not transposed and groups == 1
-            and all(s == 1 for s in stride) and all(p == 0 for p in padding))
+    return (w.ndim >= 3 and all(is_one(s) for s in w.shape[2:]) and not transposed and is_one(groups)
+            and all(map(is_one, stride)) and all(type(p) is int and p == 0 for p in padding))
 
 
 def _pixels(x: Ref) -> Any:
