@@ -225,6 +225,8 @@ class Engine:
         for b in result.breaks:
             events.emit("break", brk=b)
         if self.opts.fullgraph and (refused := self._refused(result.breaks)):
+            if result.graph is not None:
+                events.emit("graph", graph=result.graph, frame=name, partial=True)     # a reader sees how far it came
             raise FullGraphError(_fullgraph_message(refused[0]), refused)
         calls: list[GraphCall] = []
         if result.graph is not None:
@@ -292,12 +294,6 @@ class Engine:
         if result is RUN_ORIGINAL and self.state(code).skip_reason:
             self.frame_cache(func).skip = True
         return result
-
-    def _refused(self, breaks: Sequence[Any]) -> list[Any]:
-        """The breaks that fullgraph does not allow. Where the options say so, the graph is parted at a number that is read from a tensor, or at
-        an operator whose result has as many elements as its values ask for: what follows takes it as an input, of a size that may vary."""
-        return [b for b in breaks if not (b.kind in ("item", "tolist") and self.opts.get("capture_scalar_outputs")
-                                          or b.kind == "data_dependent_shape" and self.opts.get("capture_dynamic_output_shape_ops"))]
 
     def _refused(self, breaks: Sequence[Any]) -> list[Any]:
         """The breaks that fullgraph does not allow. Where the options say so, the graph is parted at a number that is read from a tensor, or at

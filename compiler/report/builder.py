@@ -176,6 +176,7 @@ class ReportBuilder:
                 frame,
                 graph_module=getattr(g, "graph_module", None),
                 inputs=[i.name for i in getattr(g, "inputs", [])],
+                ran="partial" if e.facts.get("partial") else "compiled",
             )
         )
 

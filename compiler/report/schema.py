@@ -207,7 +207,7 @@ class Graph:
     kernels: list[int] = field(default_factory=list)
     lines: list[list] = field(default_factory=list)  # [file, line] of notebook cells on the way to its operations
     passes: list[GraphPass] = field(default_factory=list)
-    ran: str = "compiled"  # "compiled" | "eager": by torch's kernels one by one, for a reason that `fallbacks` has
+    ran: str = "compiled"  # "compiled" | "eager": by torch's kernels one by one, `fallbacks` has the reason | "partial": up to the break that ended it
     graph_module: Any = field(default=None, repr=False, compare=False)  # live torch.fx.GraphModule, not in the JSON
     aten: Any = field(default=None, repr=False, compare=False)  # live torch.fx.GraphModule or Graph, not in the JSON
 

@@ -116,6 +116,7 @@ export interface Graph {
   unfused: [string, string, string][];
   kernels: number[];
   passes?: GraphPass[];
+  ran?: 'compiled' | 'eager' | 'partial' | string;
 }
 
 /** A value of a forward graph that backward needs: kept, or computed again. */

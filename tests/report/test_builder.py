@@ -244,3 +244,20 @@ def test_curves_are_thinned_and_keep_their_peaks() -> None:
     assert len(thinned(curve)) == 160 and max(thinned(curve)) == 5 and thinned([1, 2]) == [1, 2]
     rows = [MemoryBuffer("a", 8, 0, 2), MemoryBuffer("b", 4, 1, 3), MemoryBuffer("c", 2, 2, 2)]
     assert plan_live(rows, 3) == [8, 12, 6]
+
+
+def test_a_graph_that_a_break_ended_is_shown_as_far_as_it_came() -> None:
+    import tcompile
+    from tcompile.compiler.errors import FullGraphError
+
+    def f(x):
+        h = torch.relu(x * 2)
+        if h.sum() > 0:
+            return h + 1
+        return h
+
+    with record() as builder, pytest.raises(FullGraphError):
+        tcompile.compile(f, fullgraph=True)(torch.ones(3))
+    r = builder.report()
+    assert [g.ran for g in r.graphs] == ["partial"] and {"operator.mul", "torch.relu"} <= {n.op for n in r.graphs[0].captured.nodes()}
+    assert not r.kernels and not r.errors

@@ -29,6 +29,11 @@ export function graphState(model: Model): GraphState {
 
 const LEVEL_WORDS: { [level in Level]: string } = words({ captured: 'as captured', lowered: 'core aten', joint: 'with backward' });
 
+const RAN_WORDS: { [ran: string]: string } = words({
+  eager: 'It was captured, and ran by torch’s own kernels one by one.',
+  partial: 'Captured up to the break that ended it, and never run: what would follow is missing.'
+});
+
 export class GraphView {
   readonly element: HTMLElement;
   private canvas: GraphCanvas;
@@ -350,9 +355,10 @@ export class GraphView {
     if (!this.chosen.length) {
       const extern = this.nodes.filter(n => n.kernel === null && !['input', 'parameter', 'output'].includes(n.op)).length;
       this.details.append(h('h4', null, graph?.name ?? t('no graph')), h('dl.tc-facts', null,
-        this.fact(t('operations'), count(graph?.ops ?? 0)), this.fact(t('kernels'), count(graph?.kernels.length ?? 0)),
+        this.fact(t('operations'), count(graph?.ops ?? 0)), graph?.ran === 'partial' ? null : this.fact(t('kernels'), count(graph?.kernels.length ?? 0)),
         this.state.level === 'lowered' ? this.fact(t('not in a kernel'), count(extern)) : null,
         graph?.symbols.map(s => this.fact(t('size {0}', s.name), t('{0}, {1} … {2}, now {3}', s.source || '', s.lo ?? '', s.hi ?? '∞', s.hint ?? '?')))),
+      ...(RAN_WORDS[graph?.ran ?? ''] ? [h('p', null, RAN_WORDS[graph!.ran!])] : []),
       h('p.tc-muted', null, t('Choose an operation to see its type, its line and its kernel; a second one with shift to learn why the two are not one kernel. Arrow keys walk along the edges.')));
       return;
     }
