@@ -213,7 +213,7 @@ def _class_function(m: Machine, fn: Any, owner: type, args: list, kwargs: dict) 
     if name == "fromkeys" and issubclass(owner, dict):
         keys = list(m.iterate(args[0]))
         settle_keys(m, keys)
-        return m.native(owner.fromkeys, keys, *args[1:])
+        return m.native(owner.fromkeys, keys, *args[1:], **kwargs)
     if owner is itertools.chain and name == "from_iterable":
         return made_by_native(m, itertools.chain.from_iterable(map(m.iterate, m.iterate(args[0]))))
     if owner in (str, int, float, bytes):

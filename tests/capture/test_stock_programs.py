@@ -1,6 +1,7 @@
 """Programs of kinds that torch.compile captures whole: captured whole here, too, and right."""
 from __future__ import annotations
 
+import collections
 import itertools
 import sys
 from enum import IntEnum
@@ -185,3 +186,7 @@ def test_functions_whose_results_are_taken_to_be_constant():
     def helper(x, flags):
         return None if x.sum() > 100 else flags["a"].item()
     check(lambda x, flags: x + 1 if helper(x, flags) is None else x * helper(x, flags), X, {"a": torch.tensor(3)})
+
+
+def test_fromkeys_with_a_named_value():
+    check(lambda x: collections.OrderedDict.fromkeys(("a", "b"), value=x + 1)["b"] + dict.fromkeys(["c"], x)["c"], X)
