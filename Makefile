@@ -16,7 +16,7 @@ LAB_SOURCES := $(wildcard labextension/src/*.ts labextension/src/*/*.ts labexten
                labextension/package.json labextension/tsconfig.json labextension/yarn.lock
 NATIVE_SOURCES := $(wildcard compiler/native/*.c compiler/native/*.cpp compiler/native/*.h compiler/native/build.py)
 
-.PHONY: help setup demo test lab lint optable fuzz cpython leak bench wheel labextension browser constraints clean distclean
+.PHONY: help setup demo test lab lint optable gradients fuzz cpython leak bench wheel labextension browser constraints clean distclean
 
 help:
 	@echo "make demo     run the quick start notebook and print what it showed"
@@ -24,6 +24,7 @@ help:
 	@echo "make lab      open JupyterLab on the quick start"
 	@echo "make lint     ruff and mypy"
 	@echo "make optable  operators of torch's op_db against eager; rewrites the table in tests/ops"
+	@echo "make gradients  their gradients against eager and float64"
 	@echo "make fuzz     the three fuzzers for FUZZ_SECONDS=600 in all; what differs from eager is made smaller, in build/fuzz"
 	@echo "make cpython  CPython's own tests under the compiler, plain against forced through capture (MODULES=\"test_grammar ...\")"
 	@echo "make leak     10,000 times compile and drop (LEAK=...), each way: nothing stays"
@@ -85,6 +86,9 @@ test: setup browser
 JOBS ?= 2
 optable: setup
 	$(PY) -m tests.ops.table --jobs $(JOBS)
+
+gradients: setup
+	$(PY) -m tests.ops.gradients
 
 # Programs and changes by turns, mostly capture alone; tensors through the whole compiler.
 FUZZ_SECONDS ?= 600

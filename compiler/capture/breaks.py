@@ -76,8 +76,10 @@ CAUSES: tuple[Cause, ...] = (
     Cause("disabled", "", "the function is marked to stay uncompiled", "remove the disable mark to have it captured"),
     Cause("async", "", "a coroutine is awaited", "await outside of the compiled region"),
     # --- training
-    Cause("backward", "", "the backward pass starts here", "let the training step call backward() outside of the compiled region; torch.autograd.grad is captured"),
-    Cause("optimizer", r"zero_grad", "the optimizer's gradients are reset as they are, outside of the graph", _NOTHING + "the code before and after it is compiled"),
+    Cause("backward", r"inside a loop", "", _NOTHING + "each iteration is compiled as one graph"),
+    Cause("optimizer", r"inside a loop", "", _NOTHING + "each iteration is compiled as one graph"),
+    Cause("backward", "", "the backward pass starts here", "let the training step call backward() outside of the compiled region"),
+    Cause("optimizer", r"zero_grad\(\) runs as it is", "the optimizer's gradients are reset as they are, outside of the graph", _NOTHING + "the code before and after it is compiled"),
     Cause("optimizer", "", "the optimizer runs as it is, outside of the graph", _NOTHING + "the code before and after it is compiled"),
     Cause("autograd_function", "", "a custom torch.autograd.Function is applied", "write the forward with torch operators, or register a torch.library.custom_op with register_autograd"),
     Cause("tensor_attribute", r"requires_grad", "requires_grad of a tensor is changed", "set it before the compiled region, or make a copy with x.detach().requires_grad_()"),

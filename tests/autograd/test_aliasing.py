@@ -510,6 +510,45 @@ def detached_views_of_an_input_that_requires_grad(compiled):
     v, d, p = compiled(f)(x)
     return (v, d, p, v.requires_grad, d.requires_grad)
 
+@program.breaks
+def detached_alias_of_an_input_with_a_gradient(compiled):
+    w = leaf(4, 4)
+
+    def f(w):
+        t = w.detach()
+        t.mul_(w.mean())
+        return t
+    t = compiled(f)(w)
+    t.sin().sum().backward()
+    return t, w.grad
+
+
+@program
+def input_that_a_write_made_require_grad(compiled):
+    x, w = randn(2, 2), leaf(2, 2)
+
+    def f(x, w):
+        x.copy_(x.exp())
+        t = x * 2
+        x.add_(w.sum())
+        return x, t
+    x, t = compiled(f)(x, w * 1.5)
+    x.sin().sum().backward()
+    return x, t, t.requires_grad, w.grad
+
+
+@program
+def input_read_before_it_is_written(compiled):
+    x, w = randn(4, 4), leaf(4, 4)
+
+    def f(x, w):
+        x.mul_(w.mean())
+        return x.exp().tanh()[1:].tanh()
+    t = compiled(f)(x, w * 1.5)
+    t.sum().backward()
+    return x, t, w.grad
+
+
 @pytest.mark.parametrize(("run", "whole"), program.params)
 def test_like_eager(run, whole):
     check(run, quiet=whole)
