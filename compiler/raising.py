@@ -48,7 +48,7 @@ def node_may_raise(node: torch.fx.Node) -> bool:
     name = op._schema.name.partition("::")[2]
     if not may_raise(name) or _NEVER.fullmatch(name):
         return False
-    args = node.args
+    args: tuple[Any, ...] = node.args
     if name == "pow":
         return _whole(node) and isinstance(args[1], (int, float)) and args[1] < 0
     if _DIVISIONS.fullmatch(name):
