@@ -59,7 +59,7 @@ class CompiledCalls:
         return self.forward(m, *args, **kwargs)
 
 
-def _class_for(base: type) -> type:
+def _class_for(base: Any) -> type:
     c = _classes.get(base)
     if c is None:
         @hidden
