@@ -187,6 +187,7 @@ def _step_of(m: Machine, fn: Any, opt: Any = None, closure: Any = None) -> Any:
 
 def _init_group(m: Machine, opt: Any, function: types.FunctionType, args: list, kwargs: dict) -> Any:
     """Interpret it, once torch itself has made the state that the parameters with gradients have at a first step."""
+    function = function.__dict__.get("_torchdynamo_orig_callable", function)     # stock keeps its own capture out, once it has been used
     group = args[0]
     missing = []
     for p in m.iterate(m.call(dict.get, [group, "params"])):
@@ -196,7 +197,7 @@ def _init_group(m: Machine, opt: Any, function: types.FunctionType, args: list, 
                 missing.append(real)
     if missing:
         _make_state(opt, group, missing, inspect.signature(function))
-        if m.opts.entries_exist:
+        if m.opts.entries_exist and any(opt.state.get(p) for p in missing):      # (SGD makes none before its first step)
             raise StateMade                          # they may serve this call now
     return m.call(function, [opt, *args], kwargs)
 

@@ -40,4 +40,5 @@ def test_on_the_cpu(function, simd):
 
 @pytest.mark.parametrize("function", FUNCTIONS, ids=lambda f: f.__name__)
 def test_for_the_gpu(function):
+    pytest.importorskip("triton")
     interpreter.check(function, *inputs())
