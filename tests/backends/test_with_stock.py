@@ -216,3 +216,19 @@ def test_compiled_functions_as_objects():
     assert compiled.__name__ == "f" and compiled.__doc__ == "adds one" and compiled.__wrapped__ is f
     assert copy.deepcopy(by_us)(X).shape == X.shape
     assert pickle.loads(pickle.dumps(by_us))(X).shape == X.shape
+
+
+def test_whole_steps_stay_whole_after_stock_was_used():
+    """Stock marks what optimizers are made of as not to be captured, at its first use in a process."""
+    torch.compile(lambda x: x + 1, backend="eager")(torch.ones(2))
+    p = torch.nn.Parameter(torch.ones(3))
+    opt = torch.optim.Adam([p], 0.1)
+
+    def step(x):
+        opt.zero_grad()
+        (p * x).sum().backward()
+        opt.step()
+    with tcompile.record() as r:
+        tcompile.compile(step)(torch.ones(3))
+    assert not r.report().graph_breaks
+    torch.testing.assert_close(p.detach(), torch.full((3,), 0.9))
