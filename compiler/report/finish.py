@@ -53,6 +53,8 @@ def _status(r: Any, served: int) -> tuple[str, str]:
         eager = [g for g in r.graphs if g.ran == "eager"]
         why = next((f.reason for f in r.fallbacks if f.frame is None or not skipped), "")
         if eager and len(eager) == len(r.graphs):
+            if r.raised:                             # whose kernels would have run is of no interest any more
+                return "error", ""
             return "eager", f"captured, but run by torch's own kernels: {why}"
         if r.graph_breaks or skipped or r.errors or eager:
             return "partly", ""

@@ -30,11 +30,8 @@ def executed(server: Server, browser: object) -> Path:
             const done = () => { window.everythingRan = true; };
             window.progress = new Set();
             new MutationObserver(() => {
-                for (const output of document.querySelectorAll('.jp-OutputArea-output')) {
-                    const line = output.textContent;
-                    if (line.startsWith('… ')) {
-                        window.progress.add(line.split(' ')[1]);
-                    }
+                for (const words of document.querySelectorAll('.tc-progress-words')) {
+                    window.progress.add(words.textContent.trim().split(' ')[0]);
                 }
             }).observe(document.body, { childList: true, subtree: true, characterData: true });
             window.jupyterapp.commands.execute('notebook:run-all-cells').then(done, done);
