@@ -6,7 +6,7 @@ kept axes, which threads may share. The others run in order, and are given as `r
 """
 from __future__ import annotations
 
-from typing import Any, Sequence
+from typing import Any, Callable, Sequence
 
 import torch
 
@@ -121,14 +121,19 @@ def scatter_add(lo: Lowering, node: Any, x: Ref, dim: int, ids: Ref, src: Ref) -
 
 @rule("aten.scatter_reduce.two")
 def scatter_reduce(lo: Lowering, node: Any, x: Ref, dim: int, ids: Ref, src: Ref, reduce: str, *, include_self: bool = True) -> Ref:
+    return _reduced(lo, x, reduce, include_self, lambda b, value, mode: _along(lo, b, dim, ids, value, mode), src)
+
+
+def _reduced(lo: Lowering, x: Ref, reduce: str, include_self: bool, write: Callable[[Buffer, Any, str], Any], source: Ref) -> Ref:
+    """A copy of x with `source` reduced into the places that `write(buffer, value, mode)` knows, over what was there or not."""
     on_cpu(lo)
     mode = MODES.get(reduce)
     if mode is None:
-        raise NoRule(f"scatter_reduce of {reduce}")
+        raise NoRule(f"a write that reduces by {reduce}")
     b = start(lo, x)
     if not include_self:
-        _along(lo, b, dim, ids, identity(mode, b.dtype), "set")
-    _along(lo, b, dim, ids, src, mode)
+        write(b, identity(mode, b.dtype), "set")
+    write(b, source, mode)
     return ref_of_buffer(b)
 
 
@@ -340,12 +345,4 @@ def index_fill(lo: Lowering, node: Any, x: Ref, dim: int, ids: Ref, value: Any) 
 
 @rule("aten.index_reduce.default")
 def index_reduce(lo: Lowering, node: Any, x: Ref, dim: int, ids: Ref, source: Ref, reduce: str, *, include_self: bool = True) -> Ref:
-    on_cpu(lo)
-    mode = MODES.get(reduce)
-    if mode is None:
-        raise NoRule(f"index_reduce of {reduce}")
-    b = start(lo, x)
-    if not include_self:
-        _slices(lo, b, dim, ids, identity(mode, b.dtype), "set")
-    _slices(lo, b, dim, ids, source, mode)
-    return ref_of_buffer(b)
+    return _reduced(lo, x, reduce, include_self, lambda b, value, mode: _slices(lo, b, dim, ids, value, mode), source)
