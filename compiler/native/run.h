@@ -1,0 +1,22 @@
+/* One evaluation of a guard program (guards.c); cost.c makes one to time its steps. */
+#ifndef TCOMPILE_RUN_H
+#define TCOMPILE_RUN_H
+#include "program.h"
+
+typedef struct {
+    Program *p;
+    PyObject *func, *const *args;
+    Py_ssize_t nargs;
+    PyObject **w, **c;
+    int64_t *values;
+    char *bound;
+    PyObject **owned;
+    Py_ssize_t n_owned, cap_owned;
+    PyObject *owned_inline[12];
+    Recorder *rec;
+} Run;
+
+/* -1: the step holds; >= 0: the guard that does not; -2: an exception is set. */
+HIDDEN int tc_run_step(Run *r, const Ins *i);
+
+#endif
