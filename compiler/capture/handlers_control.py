@@ -11,6 +11,7 @@ import torch
 
 from ..guards import source as S
 from . import groups, operators, tensor_calls
+from .asserts import asserted
 from .bytecode.version import NULL_FIRST
 from .classes import build_class  # noqa: F401  (registers itself with calls)
 from .elements import items
@@ -134,24 +135,14 @@ def jump(m: Machine, f: Frame, ins: Any) -> None:
 @handler("POP_JUMP_IF_TRUE")
 def pop_jump_if_true(m: Machine, f: Frame, ins: Any) -> None:
     v = f.stack.pop()
-    if v is True or (v is not False and v is not None and (_asserted(m, f, v, True) or m.truth(v))):
+    if v is True or (v is not False and v is not None and (asserted(m, f, v, True) or m.truth(v))):
         f.pc = ins.target.index
-
-
-def _asserted(m: Machine, f: Frame, v: Any, wanted: bool) -> bool:
-    """`assert v` or `assert not v` of a tensor: checked when the graph runs. Where it does not hold the call is run again as plain Python,
-    which raises the program's own error. On an accelerator a failed check would end the process's use of it: there it breaks."""
-    if type(v) is not TraceTensor or f.program[f.pc][1].op != "LOAD_ASSERTION_ERROR" or v.device.type != "cpu" or v.numel() != 1:
-        return False
-    held = v if wanted else tensor_calls.call_method(m, v, "logical_not", [], {})
-    m.graph.record("call_function", torch._assert_async, (held,), {}, None)
-    return True
 
 
 @handler("POP_JUMP_IF_FALSE")
 def pop_jump_if_false(m: Machine, f: Frame, ins: Any) -> None:
     v = f.stack.pop()
-    if v is False or v is None or (v is not True and (_asserted(m, f, v, False) or not m.truth(v))):
+    if v is False or v is None or (v is not True and (asserted(m, f, v, False) or not m.truth(v))):
         f.pc = ins.target.index
 
 

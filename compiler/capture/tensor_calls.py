@@ -45,7 +45,7 @@ _BREAK_METHODS: dict[str, str] = {
     "to_sparse": "unsupported", "record_stream": "unsupported", "__contains__": "data_dependent_branch", "equal": "data_dependent_branch",
     "allclose": "data_dependent_branch",
 }
-METHODS: dict[str, Callable] = {}           # methods that other modules of capture do: handler(machine, tensor, *args, **kwargs)
+METHODS: dict[str, Callable] = {}           # methods that other modules of capture do, or NotImplemented: handler(machine, tensor, *args, **kwargs)
 _INPLACE_OPERATORS = frozenset((operator.iadd, operator.isub, operator.imul, operator.itruediv, operator.ifloordiv, operator.imod, operator.ipow,
                                 operator.imatmul, operator.iand, operator.ior, operator.ixor, operator.ilshift, operator.irshift, operator.setitem))
 _BREAK_FUNCTIONS: dict[Any, str] = {torch.nonzero: "data_dependent_shape", torch.unique: "data_dependent_shape", torch.equal: "data_dependent_branch",
@@ -199,11 +199,11 @@ def call_method(m: Machine, obj: TraceTensor, name: str, args: list, kwargs: dic
     if name == "numpy":
         from .numpy_arrays import from_tensor
         return from_tensor(m, obj, *args, **kwargs)
+    if name in METHODS and (result := METHODS[name](m, obj, *args, **kwargs)) is not NotImplemented:
+        return result
     kind = _BREAK_METHODS.get(name)
     if kind is not None:
         raise Break(kind)
-    if name in METHODS:
-        return METHODS[name](m, obj, *args, **kwargs)
     args = [m.deep_plain(a) for a in args]
     kwargs = {k: m.deep_plain(v) for k, v in kwargs.items()}
     if kwargs and holds_scale(obj, name, args, kwargs):

@@ -43,3 +43,33 @@ def test_assertion_inside_try_reaches_its_handler():
     compiled = tcompile.compile(fn, fullgraph=True, backend="eager")
     for x in (X / 10, X + 5, X / 10):
         torch.testing.assert_close(compiled(x), fn(x))
+
+
+@pytest.mark.parametrize("x,limit", [(torch.tensor([1, 4]), 5), (torch.tensor([1, 4]), 3), (torch.tensor([True, False]), 0), (torch.tensor([True]), 1),
+                                     (torch.tensor([0.1]), 0.1), (torch.tensor([0.1], dtype=torch.float64), 0.1), (torch.tensor([2 ** 24 + 1]), 2 ** 24),
+                                     (torch.tensor([float("nan")]), 1), (torch.tensor([3], dtype=torch.uint8), 255)])
+def test_numbers_that_an_assertion_reads(x, limit):
+    def fn(x, y, limit=limit):
+        assert x.max().item() <= limit, "too long"
+        return y + x.shape[0]
+
+    def outcome(fn):
+        try:
+            return fn(x, X).tolist()
+        except AssertionError as error:
+            return str(error)
+    compiled = tcompile.compile(fn, backend="eager", fullgraph=True)
+    assert outcome(compiled) == outcome(compiled) == outcome(fn)
+
+
+def test_sizes_in_assertions_on_numbers():
+    def fn(lengths, x):
+        rows, n = x.shape
+        assert lengths.max().item() <= n
+        return x * lengths[:, None]
+    compiled = tcompile.compile(fn, backend="eager", fullgraph=True)
+    for n in (4, 5, 6, 7):
+        lengths, x = torch.tensor([1, n]), torch.randn(2, n)
+        torch.testing.assert_close(compiled(lengths, x), fn(lengths, x))
+        with pytest.raises(AssertionError):
+            compiled(lengths + 1, x)
