@@ -10,7 +10,7 @@ import dis
 import inspect
 from dataclasses import replace
 from types import CodeType, FunctionType
-from typing import Any, Sequence
+from typing import Any, Collection, Sequence
 
 from ..compiler.report.calls import EntryCall
 from ..compiler.report.labels import frame_words
@@ -18,11 +18,8 @@ from .cell import VALUE
 
 __all__ = ["worth_timing", "as_called", "read_before_written"]
 
-# Breaks that have no effect but to need a value: a function with none but these can run again.
-_PURE_BREAKS = {
-    "data_dependent_branch", "data_dependent_loop", "data_dependent_shape", "item", "tensor_attribute", "tensor_metadata",
-    "recursion",
-}  # fmt: skip
+# Breaks that have no effect but to need a value, and call no function of anybody's: a function with none but these can run again.
+_PURE_BREAKS = {"data_dependent_branch", "data_dependent_loop", "data_dependent_shape", "item", "tensor_metadata"}
 _ONLY_BREAKS = "the graph breaks"  # the engine's why_not for a call without effects of its own
 
 
@@ -39,14 +36,15 @@ def worth_timing(calls: Sequence[EntryCall], report: Any) -> list[EntryCall]:
 def _merged(parts: list[EntryCall], report: Any) -> EntryCall:
     first = parts[0]
     code = getattr(first.fn, "__code__", None)
-    latest = [c for c in parts if getattr(c.fn, "__code__", None) is code][-1]
-    if code is not None and code.co_name == "<module>":
-        parts = [_with_names_put_back(c) for c in parts]
-        latest = [c for c in parts if getattr(c.fn, "__code__", None) is code][-1]
-    effects = [_words(c.why_not) or "its last value" for c in parts if not c.safe and c.why_not != _ONLY_BREAKS]
     frames = {i for i, f in enumerate(report.frames) if f.name == first.name}
-    impure = [b for b in report.graph_breaks if b.frame in frames and b.kind not in _PURE_BREAKS]
-    effects += [f"line {b.line}: {b.kind.replace('_', ' ')}" for b in impure]
+    breaks = any(b.frame in frames for b in report.graph_breaks)
+    elsewhere = _effects_elsewhere(report, frames) if breaks else []  # what comes after a break may be a frame of another function
+    if code is not None and code.co_name == "<module>":
+        parts = [_with_names_put_back(c, [e for e in elsewhere if e.startswith("global ")]) for c in parts]
+        elsewhere = [e for e in elsewhere if not any(e == f"global {name}" for c in parts for name in c.sets)]
+    latest = [c for c in parts if getattr(c.fn, "__code__", None) is code][-1]
+    effects = [_words(c.why_not) or "its last value" for c in parts if not c.safe and c.why_not != _ONLY_BREAKS]
+    effects += _impure(report, frames) + [_words(e) for e in elsewhere]
     args, kwargs = as_called(latest.fn, latest.args) if not latest.kwargs else (latest.args, latest.kwargs)
     seconds = [c.compile_seconds for c in parts if c.compile_seconds is not None]
     if seconds and code is not None and code.co_name == "<module>":  # whatever the cell compiled, its first run has waited for
@@ -58,12 +56,32 @@ def _merged(parts: list[EntryCall], report: Any) -> EntryCall:
     )  # fmt: skip
 
 
-def _with_names_put_back(call: EntryCall) -> EntryCall:
+def _impure(report: Any, frames: Collection[int]) -> list[str]:
+    """The breaks of some functions whose native part may have effects."""
+    return [f"line {b.line}: {b.kind.replace('_', ' ')}" for b in report.graph_breaks if b.frame in frames and b.kind not in _PURE_BREAKS]
+
+
+def _effects_elsewhere(report: Any, own: Collection[int]) -> list[str]:
+    """Effects of all functions but `own`: what a call that leaves its graph may reach. Names that a cell's loop sets are `global ...`."""
+    out = []
+    for i, f in enumerate(report.frames):
+        if i in own:
+            continue
+        if f.status in ("skipped", "limit", "error"):
+            out.append(f"{frame_words(f.name)} runs as plain Python")
+        where = "" if f.name.startswith("<module>.") else f" in {frame_words(f.name)}"
+        out += [e + where for n in f.entries for e in report.entries[n].effects] + _impure(report, {i})
+    return list(dict.fromkeys(out))
+
+
+def _with_names_put_back(call: EntryCall, loops: Sequence[str] = ()) -> EntryCall:
     """A cell's top level whose one effect is to set names can run again, as often as one likes, where the names are put back
-    afterwards: provided that it reads no name that it set, for then each run would begin where the last one ended."""
-    written = tuple(e.removeprefix("global ") for e in call.why_not.split(", ") if e.startswith("global "))
-    only = all(e.startswith("global ") for e in call.why_not.split(", ") if not e.endswith(VALUE))
-    if call.safe or not only or not isinstance(call.fn, FunctionType) or read_before_written(call.fn.__code__) & {*written}:
+    afterwards: provided that it reads no name that it set, for then each run would begin where the last one ended. `loops`: what
+    loops of the cell set that are functions of their own."""
+    effects = [e for e in call.why_not.split(", ") if e and e != _ONLY_BREAKS]
+    written = tuple(e.removeprefix("global ") for e in [*effects, *loops] if e.startswith("global "))
+    others = [e for e in effects if not e.startswith("global ") and not e.endswith(VALUE)]
+    if not written or others or not isinstance(call.fn, FunctionType) or read_before_written(call.fn.__code__) & {*written}:
         return call
     return replace(call, safe=True, why_not="", sets=written)
 

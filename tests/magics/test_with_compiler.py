@@ -145,3 +145,29 @@ def test_the_magic_costs_little_beside_the_cell(shell):
         return min(spent)
 
     assert best(magic) - best(plain) < 0.05
+
+
+def test_what_a_function_prints_after_a_break_is_printed_once(shell, capsys):
+    """The cell's top level leaves its graph inside `g`; what follows there is a frame of `g`, whose effects are the top level's as well."""
+    run(shell, "import torch\nx = torch.ones(300)")
+    run(shell, "%%tcompile -o r time=200ms\ndef g(x):\n    print('max', x.max().item())\n    return x.relu()\ny = g(x).mean()")
+    assert capsys.readouterr().out.count("max 1.0") == 1
+    top = next(c for c in shell.user_ns["r"].speedups.calls if c.name == "the cell's top level")
+    assert not top.safe and "print in g" in top.why_not and top.measured == "graphs"
+    run(shell, "%%tcompile -o r time=200ms\nz = g(x).sum()")  # entries of the run before serve what follows the break
+    assert capsys.readouterr().out.count("max 1.0") == 1
+
+
+def test_a_cell_with_a_loop_that_breaks_runs_again_with_its_names_put_back(shell):
+    run(shell, "import torch\nx = torch.randn(300)")
+    cell = "%%tcompile -o r time=200ms\nfor i in range(3):\n    y = x * i\n    if y.sum() > 1e9:\n        y = y + 1\n"
+    run(shell, cell)
+    top = next(c for c in shell.user_ns["r"].speedups.calls if c.name == "the cell's top level")
+    assert top.safe and top.measured == "call", top.why_not
+    assert shell.user_ns["i"] == 2 and torch.equal(shell.user_ns["y"], shell.user_ns["x"] * 2)
+
+
+def test_a_hook_is_registered_once(shell):
+    run(shell, "import torch\nx = torch.ones(300, requires_grad=True)\nseen = []")
+    run(shell, "%%tcompile time=200ms\ndef f(x):\n    h = x * 2\n    h.register_hook(seen.append)\n    return h.sum()\nf(x).backward()")
+    assert len(shell.user_ns["seen"]) == 1
