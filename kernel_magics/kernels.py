@@ -17,10 +17,10 @@ _SHARE = 0.1  # of the timing budget
 
 
 def time_kernels(calls: Sequence[EntryCall], report: Any, budget: float) -> None:
-    """Fill `seconds` (one launch) of the report's kernels, and what the machine can do at best. Graphs that write to an input, and what does not run on the CPU,
-    keep None: the report says that they were not timed."""
+    """Fill `seconds` (one launch) of the report's kernels, and what the machine can do at best. Graphs that write to an input keep None: the report says
+    that they were not timed."""
     if any(k.bytes for k in report.kernels):
-        report.environment.update(machine_limits())
+        report.environment.update(machine_limits("cuda" if any(k.language == "triton" for k in report.kernels) else "cpu"))
     todo = [(c, g) for c in calls for g in c.graphs if g.number is not None and not g.changed()]
     for call, g in todo:
         compiled: Any = getattr(g.compiled, "forward", g.compiled)  # with gradients: the forward graph

@@ -332,12 +332,10 @@ class ReportBuilder:
                 f.get("launches") or 1,
                 f.get("seconds"),
                 f.get("compile_seconds"),
-                f.get("registers"),
-                f.get("spills"),
-                [str(o) for o in (f.get("origins") or getattr(ir, "origins", None) or ())],
-                [[label(str(x[0])), x[1]] for x in getattr(ir, "lines", None) or ()],
-                [str(x) for x in getattr(ir, "fused_because", None) or ()],
-                {
+                origins=[str(o) for o in (f.get("origins") or getattr(ir, "origins", None) or ())],
+                lines=[[label(str(x[0])), x[1]] for x in getattr(ir, "lines", None) or ()],
+                fused_because=[str(x) for x in getattr(ir, "fused_because", None) or ()],
+                choices={
                     str(k): v if isinstance(v, (int, float, bool, str, type(None))) else short(v)
                     for k, v in dict(f.get("choices") or {}).items()
                 },
@@ -345,6 +343,12 @@ class ReportBuilder:
         )
         if graph is not None:
             self.r.graphs[graph].kernels.append(len(self.r.kernels) - 1)
+
+    def _on_binary(self, e: events.Event) -> None:
+        for k in reversed(self.r.kernels):
+            if k.name == e.name:
+                k.registers, k.spills, k.shared, k.occupancy, k.assembly = e.registers, e.spills, e.shared, e.occupancy, e.assembly
+                return
 
     def _on_schedule(self, e: events.Event) -> None:
         graph = len(self.r.graphs) - 1 if self.r.graphs else None

@@ -25,7 +25,7 @@ DEFAULT_LIMIT = 200_000
 _PACK_FROM = 600  # JSON text shorter than this stays readable
 _UNPACK_LIMIT = 64 << 20  # a packed value that claims more is refused
 _SKIP = {"live", "result", "raised", "raised_words", "notes", "why_nothing", "graph_module", "aten"}
-_TEXT_FIELDS = {"kernels": ("source", "ir"), "entries": ("source",), "frames": ("bytecode",)}
+_TEXT_FIELDS = {"kernels": ("source", "ir", "assembly"), "entries": ("source",), "frames": ("bytecode",)}
 
 
 def pack(value: Any) -> Any:
@@ -139,6 +139,8 @@ def _cuts(body: dict[str, Any]):
     empty_graph = plain(s.GraphData())
     calls = body["speedups"]["calls"]
     engines = [e for c in calls for e in c["engines"]]
+    yield "assembly of kernels", *_spread(field_cut(body["kernels"], "assembly", "", 4), why)
+    yield "assembly of kernels", *_spread(field_cut(body["kernels"], "assembly", ""), why)
     yield "loop IR of kernels", *_spread(field_cut(body["kernels"], "ir", ""), why)
     yield "refusals to fuse", *_spread(field_cut(body["graphs"], "unfused", []), why)
     yield "what graph passes changed", *_spread(field_cut(body["graphs"], "passes", []), why)

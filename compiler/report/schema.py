@@ -327,8 +327,11 @@ class Kernel:
     launches: int = 1  # per call of its graph
     seconds: float | None = None  # one launch, where measured
     compile_seconds: float | None = None
-    registers: int | None = None
-    spills: int | None = None
+    registers: int | None = None  # a thread's, on a GPU
+    spills: int | None = None  # bytes of a thread that did not fit into registers
+    shared: int | None = None  # bytes of shared memory of a program
+    occupancy: float | None = None  # share of a multiprocessor's threads that can be at work at once
+    assembly: str = ""  # PTX; `// line N` stands before what line N of `source` became
     origins: list[str] = field(default_factory=list)  # names of the lowered nodes in it
     lines: list[list] = field(default_factory=list)  # [file, line]
     fused_because: list[str] = field(default_factory=list)

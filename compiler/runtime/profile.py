@@ -1,6 +1,7 @@
 """Where the time of one compiled graph goes: seconds of each generated kernel and of torch's own kernels, on given inputs.
 
-The host plan's text runs with a clock around every kernel; the plan in C has none. Kernels write their own outputs anew in each run, so
+The host plan's text runs with a clock around every kernel; the plan in C has none. On a GPU the clock is the device's: events in the
+stream, which is kept busy until all are in it, so that no kernel waits for the host. Kernels write their own outputs anew in each run, so
 that running again is harmless as long as the graph writes to none of its inputs: that is the caller's to know.
 """
 from __future__ import annotations
@@ -10,12 +11,15 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any, Callable
 
+import torch
+
 from .build import CompiledGraph, python_plan
 
 __all__ = ["Profile", "profile"]
 
 _MOST_RUNS = 200
-_ALLOCATIONS = ("empty_strided", "as_strided")
+_ALLOCATIONS = ("empty_strided", "as_strided", "cuda_empty", "cuda_view")
+_BUSY_CYCLES = 20_000_000  # some 10 ms of a GPU: longer than a host plan takes to enqueue its kernels
 
 
 @dataclass
@@ -29,8 +33,17 @@ class Profile:
 def profile(graph: CompiledGraph, inputs: tuple, budget: float = 0.05) -> Profile:
     """Run `graph` for about `budget` seconds with a clock around each kernel; medians over the runs. Raises ValueError where its
     kernels can't be timed so: on a GPU they run on after the call, and without a C++ compiler there are none."""
-    if not isinstance(graph, CompiledGraph) or graph.how == "eager" or graph.generated.cuda is not None:
-        raise ValueError("kernels are timed one by one on the CPU, in a graph that was compiled")
+    if not isinstance(graph, CompiledGraph) or graph.how == "eager":
+        raise ValueError("kernels are timed one by one in a graph that was compiled")
+    library = {n: f for n, f in graph.generated.host.names.items() if callable(f) and n not in _ALLOCATIONS}
+    run = _on_device if graph.generated.cuda is not None else _on_host
+    rounds = run(graph, library, inputs, budget)
+    middle = {n: median(r.get(n, 0.0) for r in rounds) for n in rounds[0]}
+    return Profile({n: t for n, t in middle.items() if n in graph.kernels}, {n: t for n, t in middle.items() if n in library}, len(rounds))
+
+
+def _on_host(graph: CompiledGraph, library: dict[str, Callable], inputs: tuple, budget: float) -> list[dict[str, float]]:
+    """Seconds by name, for each run."""
     spent: dict[str, float] = {}
 
     def timed(name: str, f: Callable) -> Callable:
@@ -46,7 +59,6 @@ def profile(graph: CompiledGraph, inputs: tuple, budget: float = 0.05) -> Profil
     for _ in range(1000):
         empty()
     clock = spent.pop("") / 1000
-    library = {n: f for n, f in graph.generated.host.names.items() if callable(f) and n not in _ALLOCATIONS}
     plan = python_plan(graph.generated, {n: timed(n, k) for n, k in graph.kernels.items()},
                        {n: timed(n, f) for n, f in library.items()})
     plan(*inputs)
@@ -56,5 +68,37 @@ def profile(graph: CompiledGraph, inputs: tuple, budget: float = 0.05) -> Profil
         spent.clear()
         plan(*inputs)
         rounds.append({n: max(0.0, t) for n, t in spent.items()})
-    middle = {n: median(r.get(n, 0.0) for r in rounds) for n in rounds[0]}
-    return Profile({n: t for n, t in middle.items() if n in graph.kernels}, {n: t for n, t in middle.items() if n in library}, len(rounds))
+    return rounds
+
+
+def _on_device(graph: CompiledGraph, library: dict[str, Callable], inputs: tuple, budget: float) -> list[dict[str, float]]:
+    """Seconds by name, for each run, by the GPU's clock."""
+    from .gpu.build import python_plan as gpu_plan
+    marks: list[tuple[str, Any, Any]] = []
+
+    def timed(name: str, f: Callable) -> Callable:
+        def run(*args: Any, **kwargs: Any) -> Any:
+            before, after = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+            before.record()
+            out = f(*args, **kwargs)
+            after.record()
+            marks.append((name, before, after))
+            return out
+        return run
+
+    plan = gpu_plan(graph.generated, {n: timed(n, f) for n, f in {**library, **graph.kernels}.items()})
+    rounds: list[dict[str, float]] = []
+    with torch.cuda.device(graph.generated.cuda):
+        plan(*inputs)
+        torch.cuda.synchronize()
+        end = time.perf_counter() + budget
+        while len(rounds) < _MOST_RUNS and (time.perf_counter() < end or not rounds):
+            marks.clear()
+            torch.cuda._sleep(_BUSY_CYCLES)
+            plan(*inputs)
+            torch.cuda.synchronize()
+            spent: dict[str, float] = {}
+            for name, before, after in marks:
+                spent[name] = spent.get(name, 0.0) + before.elapsed_time(after) / 1e3
+            rounds.append(spent)
+    return rounds

@@ -455,7 +455,10 @@ def _kernels(r: Any) -> str:
             f"{k.launches}× a call" if k.launches != 1 else "",
             f"{seconds(k.seconds)} a launch" if k.seconds else "",
             f"compiled in {seconds(k.compile_seconds)}" if k.compile_seconds else "",
-            f"{k.registers} registers, {k.spills or 0} spills" if k.registers else "",
+            f"{k.registers} registers" if k.registers else "",
+            f"{size(k.spills)} a thread spilled" if k.spills else "",
+            f"{size(k.shared)} shared memory" if k.shared else "",
+            f"at most {round(100 * k.occupancy)} % of the threads at work" if k.occupancy else "",
             ", ".join(f"{a}={b}" for a, b in k.choices.items()),
         ]
         body = f"<div>{dim('computes')} {code(', '.join(k.origins))}</div>" if k.origins else ""

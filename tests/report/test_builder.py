@@ -261,3 +261,12 @@ def test_a_graph_that_a_break_ended_is_shown_as_far_as_it_came() -> None:
     r = builder.report()
     assert [g.ran for g in r.graphs] == ["partial"] and {"operator.mul", "torch.relu"} <= {n.op for n in r.graphs[0].captured.nodes()}
     assert not r.kernels and not r.errors
+
+
+def test_what_a_kernel_uses_of_a_gpu_is_kept_with_it():
+    with record(title="t") as b:
+        state_compilation(f, torch.ones(4))
+        name = b.r.kernels[-1].name
+        events.emit("binary", name=name, registers=40, spills=8, shared=1024, occupancy=0.75, assembly="\t// line 3\n\tadd.f32 %r1, %r2, %r3;\n")
+    k = CompileReport.from_json(b.report().to_json()).kernels[-1]
+    assert (k.name, k.registers, k.spills, k.shared, k.occupancy) == (name, 40, 8, 1024, 0.75) and "add.f32" in k.assembly

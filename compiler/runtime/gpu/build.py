@@ -12,7 +12,7 @@ from ..program import DTYPE_CODES
 from .graphs import CudaGraphs, why_not_captured
 from .kernels import load_kernels
 
-__all__ = ["build_gpu"]
+__all__ = ["build_gpu", "python_plan"]
 
 
 def build_gpu(generated: Generated, opts: Any, eager: Callable[..., tuple] | None = None) -> CompiledGraph:
@@ -33,7 +33,7 @@ def build_gpu(generated: Generated, opts: Any, eager: Callable[..., tuple] | Non
         return CompiledGraph(generated, eager, "eager", {})
     by_name = {k.name: c for k, c in zip(generated.kernels, kernels)}
     _announce(generated)
-    plan = _python_plan(generated, by_name)
+    plan = python_plan(generated, by_name)
     if opts.get("cudagraphs"):
         why = why_not_captured(generated.schedule, index)
         if why is None:
@@ -42,7 +42,7 @@ def build_gpu(generated: Generated, opts: Any, eager: Callable[..., tuple] | Non
     return CompiledGraph(generated, plan, "python", by_name)
 
 
-def _python_plan(generated: Generated, kernels: dict[str, Callable]) -> Callable[..., tuple]:
+def python_plan(generated: Generated, kernels: dict[str, Callable]) -> Callable[..., tuple]:
     """The host plan's text as a function. Memory, views and products come from C functions, at a third of the overhead of torch's."""
     in_c = {name: getattr(native, name) for name in ("cuda_view", "cuda_mm", "cuda_bmm", "cuda_addmm", "cuda_baddbmm")}
     codes = {f"{str(d).removeprefix('torch.')}_code": c for d, c in DTYPE_CODES.items()}

@@ -6,6 +6,7 @@ source, constants, types, alignment, options, target and the version of triton; 
 from __future__ import annotations
 
 import atexit
+import base64
 import functools
 import importlib.util
 import json
@@ -16,6 +17,7 @@ import signal
 import subprocess
 import sys
 import threading
+import zlib
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib import metadata
@@ -36,12 +38,18 @@ KEPT_IDLE = 4                  # workers that stay for later kernels
 
 @dataclass(frozen=True)
 class Part:
-    """One function of a binary. `entry`: its symbol; `shared`: bytes of dynamic shared memory; `threads` per program."""
+    """One function of a binary. `entry`: its symbol; `shared`: bytes of dynamic shared memory; `threads` per program; `packed`: its
+    assembly, deflated in base 64."""
     name: str
     entry: str
     shared: int
     threads: int
     code: bytes
+    packed: str
+
+    def assembly(self) -> str:
+        """PTX, or AMD's assembly, with the lines of the Triton source (worker.py, `readable`)."""
+        return zlib.decompress(base64.b64decode(self.packed)).decode()
 
 
 @dataclass(frozen=True)
@@ -272,7 +280,7 @@ def _read(path: Path) -> Binary | None:
         described = json.loads(head)
         parts, at = [], 0
         for f in described:
-            parts.append(Part(f["name"], f["entry"], f["shared"], f["threads"], code[at:at + f["bytes"]]))
+            parts.append(Part(f["name"], f["entry"], f["shared"], f["threads"], code[at:at + f["bytes"]], f["assembly"]))
             at += f["bytes"]
     except (ValueError, KeyError, TypeError):
         return None

@@ -5,6 +5,7 @@ from typing import Any, Callable, Sequence
 
 import torch
 
+from ... import events
 from ...codegen.generated import GeneratedKernel
 from ...codegen.triton.layout import Choices, GpuTarget
 from ...codegen.triton.printer import TritonSource, print_kernel
@@ -12,7 +13,7 @@ from ...native import native
 from ...symbolic.expr import Expr, as_expr
 from .compile import Binary, Job, compile_all
 
-__all__ = ["load_kernels", "make_kernel", "grid_function"]
+__all__ = ["load_kernels", "make_kernel", "grid_function", "occupancy"]
 
 _handles: dict[tuple[int, int], tuple] = {}      # (id of a binary, device) -> its functions; binaries live as long as the process
 _keep: list[Binary] = []
@@ -22,7 +23,31 @@ def load_kernels(kernels: Sequence[GeneratedKernel], target: GpuTarget, index: i
     """A callable on device `index` for each kernel. Raises ToolchainError."""
     contract = not opts.get("emulate_precision", False)
     binaries = compile_all([Job(k.source, target, contract=contract) for k in kernels], opts)
-    return [make_kernel(k, b, target, index, opts) for k, b in zip(kernels, binaries)]
+    made = [make_kernel(k, b, target, index, opts) for k, b in zip(kernels, binaries)]
+    if events.heard():
+        device = torch.cuda.get_device_properties(index)
+        for k, b in zip(kernels, binaries):
+            _tell(k.name, b, [h[1:3] for h in _functions(b, index)], device)
+    return made
+
+
+def _tell(name: str, binary: Binary, used: Sequence[tuple[int, int]], device: Any) -> None:
+    """State what a kernel uses of the device. `used`: (registers, bytes of spilled values) of a thread, for each function."""
+    most = max(range(len(used)), key=lambda i: used[i][0])
+    events.emit("binary", name=name, registers=used[most][0], spills=max(u[1] for u in used), shared=max(p.shared for p in binary.parts),
+                occupancy=occupancy(used[most][0], binary.parts[most].shared, binary.parts[most].threads, device),
+                assembly="\n".join(p.assembly() for p in binary.parts))
+
+
+def occupancy(registers: int, shared: int, threads: int, device: Any) -> float:
+    """The share of a multiprocessor's threads that can be at work at once: as many programs as its registers (given out to a warp in
+    units of 256), its shared memory and its threads allow. `device`: torch.cuda.get_device_properties."""
+    warps = -(-threads // device.warp_size)
+    limits = [device.max_threads_per_multi_processor // threads,
+              device.regs_per_multiprocessor // (warps * -(-max(1, registers) * device.warp_size // 256) * 256)]
+    if shared:
+        limits.append(device.shared_memory_per_multiprocessor // shared)
+    return min(limits) * threads / device.max_threads_per_multi_processor
 
 
 def _functions(binary: Binary, index: int) -> tuple:
@@ -43,9 +68,6 @@ def make_kernel(k: GeneratedKernel, binary: Binary, target: GpuTarget, index: in
     compiled when a call first needs them."""
     source = source or k.source
     handles = _functions(binary, index)
-    k.source.choices.setdefault("registers", [h[1] for h in handles])
-    if any(h[2] for h in handles):
-        k.source.choices.setdefault("local_bytes", [h[2] for h in handles])
     sizes = [str(e) for e in k.kernel.sizes]
     fixed = not sizes
     grids = [f.grid for f in source.functions]

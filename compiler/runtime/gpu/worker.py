@@ -3,15 +3,19 @@
 It is run as a script and imports triton alone (0.1 s), neither torch nor tcompile. A job:
     {"text", "target": [backend, arch, warp], "out": path, "functions": [{"name", "signature": {argument: type}, "constants": {...},
      "aligned": [positions of 16-byte aligned pointers], "options": {...}}]}
-An answer: {"functions": [{"name", "entry", "shared", "threads", "bytes"}]} with the binaries, one after the other, in `out`; or {"error": text}.
+An answer: {"functions": [{"name", "entry", "shared", "threads", "bytes", "assembly"}]} with the binaries, one after the other, in `out`;
+or {"error": text}. `assembly` is the text of `readable`, deflated, in base 64.
 """
 from __future__ import annotations
 
+import base64
 import json
 import linecache
 import os
+import re
 import sys
 import traceback
+import zlib
 from typing import Any
 
 
@@ -35,7 +39,8 @@ def compile_job(job: dict[str, Any]) -> dict[str, Any]:
         if getattr(meta, "global_scratch_size", 0):
             raise RuntimeError(f"{f['name']} needs {meta.global_scratch_size} bytes of global scratch, which the launcher does not give")
         binaries.append(binary)
-        done.append({"name": f["name"], "entry": meta.name, "shared": meta.shared, "threads": meta.num_warps * warp, "bytes": len(binary)})
+        done.append({"name": f["name"], "entry": meta.name, "shared": meta.shared, "threads": meta.num_warps * warp, "bytes": len(binary),
+                     "assembly": base64.b64encode(zlib.compress(readable(compiled.asm.get("ptx") or compiled.asm["amdgcn"]).encode(), 9)).decode()})
     if job.get("out"):
         partial = f"{job['out']}.{os.getpid()}.tmp"
         with open(partial, "wb") as h:
@@ -43,6 +48,30 @@ def compile_job(job: dict[str, Any]) -> dict[str, Any]:
                 h.write(b)
         os.replace(partial, job["out"])
     return {"functions": done}
+
+
+_LOC = re.compile(r"\s*\.loc\s+\d+ (\d+) ")
+_CALLED_FROM = re.compile(r":(\d+):\d+ \]")
+_FOR_DEBUGGERS = re.compile(r"\s*(\$L__(tmp|func_(begin|end))\d+:|\.Ltmp\d+:|[/;]+ (begin|end) inline asm|\.(file|section|globl|p2align|type|size|cfi_\w+)\b|//\s*$)")
+
+
+def readable(assembly: str) -> str:
+    """PTX (or AMD's assembly) for people: `// line N` before the instructions that line N of the Triton source became (of the kernel
+    itself, where they stand in a function that it calls), without labels and tables that only debuggers read."""
+    out: list[str] = []
+    at_line = told = ""
+    for line in re.split(r"\n\s*\.section\s+\.debug", assembly, maxsplit=1)[0].split("\n"):
+        at = _LOC.match(line)
+        if at:
+            at_line = f"\t// line {(_CALLED_FROM.findall(line) or [at[1]])[-1]}"
+            continue
+        if not line.strip() or _FOR_DEBUGGERS.match(line):
+            continue
+        if at_line != told:
+            told = at_line
+            out.append(told)
+        out.append(line.rstrip())
+    return "\n".join(out) + "\n"
 
 
 def main() -> None:

@@ -89,6 +89,23 @@ def test_kernels_compile(name, tmp_path):
         assert found == recorded[name], f"other code than was recorded for {name!r}: look at the difference, then record it anew"
 
 
+def test_assembly_names_the_lines_of_the_kernel():
+    """What a called function became counts as the line that calls it; nothing that only a debugger reads is left."""
+    fn, *args = PROGRAMS["gelu of a product's sum, bf16"]()
+    source = generate_triton(compile_fn(fn, *args), {}, None, CUDA[2]).kernels[0].source
+    text = compile_all([Job(source, CUDA[2])], Options())[0].parts[0].assembly()
+    lines = source.text.split("\n")
+    at, pieces = "", {}
+    for row in text.split("\n"):
+        if m := re.fullmatch(r"\t// line (\d+)", row):
+            at = lines[int(m[1]) - 1]
+        pieces.setdefault(at, []).append(row)
+    call = next(x for x in pieces if "_short_erf_plus_1(" in x)
+    assert "    " == call[:4] and any("ex2.approx" in row for row in pieces[call]), "the instructions of the function belong to its call"
+    assert any("ld.global" in row for row in pieces[next(x for x in pieces if "in0_at_0 = tl.load" in x)])
+    assert ".loc" not in text and ".debug" not in text and "$L__tmp" not in text and ".visible .entry" in text
+
+
 def test_a_kernel_that_triton_rejects_is_an_error_with_its_text():
     from tcompile.compiler.errors import ToolchainError
     fn, *args = PROGRAMS["pointwise"]()
