@@ -312,7 +312,7 @@ class Session:
             if spec.check and ok:
                 self._check(builder, report, spec, place)
             if not report.speedups:  # it may have those of the run that compiled
-                report.speedups = _not_timed(spec, builder, ok)
+                report.speedups = _not_timed(spec, ok)
             finish(report, builder.served)
             place.show(report)
             return
@@ -430,7 +430,7 @@ def _await(head: str, body: str) -> str:
     return f"await get_ipython().find_cell_magic('tcompile').__self__.session.run_async({head!r}, {body!r})\n"
 
 
-def _not_timed(spec: CellOptions, builder: Any, ok: bool) -> Speedups:
+def _not_timed(spec: CellOptions, ok: bool) -> Speedups:
     if not ok:
         return Speedups("unavailable", "the cell raised")
     if spec.time is None:

@@ -99,7 +99,6 @@ class GradGraph:
             self.forward = compile_aten(p.forward, opts)
         self.backwards: dict[tuple, _Backward] = {}
         self.n_tangents, self.n_inputs = len(plan.tensors), len(captured.inputs)
-        self.wants = bytes(self.n_tangents)
         views = [k for k, o in enumerate(p.forward.plan) if o.kind == "view"]
         self.hidden_views = [k for k in plan.at if k in views]
         # made inside of the Function, without gradients: autograd would refuse to record a write into such a view
@@ -253,7 +252,7 @@ class GradGraph:
         if (present, wanted) not in self.backwards and len(self.backwards) >= VARIANT_LIMIT:
             present = tuple(part is None or k in part.outputs for k in range(self.n_tangents))
             wanted = self._reachable(present)
-            tangents = tuple([_zeros(k, saved, rest, self) if t is None and present[k] else t for k, t in enumerate(tangents)])
+            tangents = tuple([_zeros(k, rest, self) if t is None and present[k] else t for k, t in enumerate(tangents)])
         b = self.backward(present, wanted)
         fixed = [_as_traced(t, m.stride) for t, m in zip(tangents, self.tangent_metas) if t is not None]
         call = b.call
@@ -308,7 +307,7 @@ def _by_eager_kernels(graph: AtenGraph) -> Callable[..., tuple]:
     return run
 
 
-def _zeros(k: int, saved: tuple, rest: list, graph: GradGraph) -> torch.Tensor:
+def _zeros(k: int, rest: list, graph: GradGraph) -> torch.Tensor:
     """A tangent that is not there, as zeros: where there are too many variants already."""
     m = graph.tangent_metas[k]
     sizes = dict(zip(graph.joint.partition.symbols, rest))

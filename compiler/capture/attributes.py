@@ -172,7 +172,7 @@ def _class_attribute(m: Machine, cls: type, name: str) -> Any:
     if isinstance(raw, classmethod):
         fn = raw.__func__
         if isinstance(fn, property):                     # up to Python 3.12 a classmethod of a property is a property of the class
-            return _property_of_class(m, cls, name, fn)
+            return _property_of_class(m, cls, fn)
         if isinstance(fn, types.FunctionType) and not made:
             _guarded_function(m, cls, name, fn, S.attr(S.attr(world.anchor(cls), name), "__func__"))
         return types.MethodType(fn, cls)
@@ -363,14 +363,14 @@ def _or_fallback(m: Machine, obj: Any, t: type, name: str, fallback: bool, read:
         raise
 
 
-def _reads_own_code(t: type, name: str) -> bool:
+def _reads_own_code(t: type) -> bool:
     """Whether a guard cannot read attributes of such objects by getattr without running the class's own code."""
     return _lookup(t, "__getattribute__") not in _GETATTRIBUTES
 
 
 def _member_source(source: Any, t: type, name: str) -> Any:
     """The Source of an attribute that lies in the instance's __dict__."""
-    if _reads_own_code(t, name):
+    if _reads_own_code(t):
         return S.dict_value(S.attr(source, "__dict__"), name)
     return S.attr(source, name)
 
@@ -381,7 +381,7 @@ def _guard_absent(m: Machine, obj: Any, t: type, source: Any, name: str) -> None
         return                                           # the type decides whether there is one
     d = _instance_dict(obj)
     custom = _lookup(t, "__getattr__")
-    if _reads_own_code(t, name) or (isinstance(custom, types.FunctionType) and custom is not _module_getattr):
+    if _reads_own_code(t) or (isinstance(custom, types.FunctionType) and custom is not _module_getattr):
         if d is not None:
             m.world.guard(S.attr(source, "__dict__"), "LACKS", name, "missing attribute")
     else:
@@ -395,7 +395,7 @@ def _missing(m: Machine, obj: Any, t: type, name: str) -> AttributeError:
     return AttributeError(f"'{t.__name__}' object has no attribute '{name}'", name=name, obj=None)
 
 
-def _property_of_class(m: Machine, cls: type, name: str, raw: property) -> Any:
+def _property_of_class(m: Machine, cls: type, raw: property) -> Any:
     if sys.version_info >= (3, 13) or not isinstance(raw.fget, types.FunctionType):
         raise Break("unsupported", "a classmethod of something else than a function is used")
     if not is_trusted_module(raw.fget.__module__ or ""):
@@ -452,14 +452,14 @@ def _bind(m: Machine, obj: Any, t: type, name: str, raw: Any, source: Any) -> An
     """A class attribute read through an instance."""
     world = m.world
     if source is not None and not isinstance(raw, types.FunctionType) and _instance_dict(obj) is not None and \
-            (hasattr(type(raw), "__get__") or _reads_own_code(t, name)):
+            (hasattr(type(raw), "__get__") or _reads_own_code(t)):
         world.guard(S.attr(source, "__dict__"), "LACKS", name, "an attribute of the class")
     if isinstance(raw, types.FunctionType):
         if source is not None and not is_trusted_module(raw.__module__ or "") and _instance_dict(obj) is not None or \
                 (source is not None and name == "forward"):
             # also sees a function put into the instance's own __dict__ later
             _guarded_function(m, t, name, raw)
-            if _reads_own_code(t, name):
+            if _reads_own_code(t):
                 _guard_absent(m, obj, t, source, name)
             elif name == "forward" and id(obj) in world.originals:
                 world.guard(S.attr(source, "__dict__"), "LACKS", name, "an attribute of the class")       # the compiled module has one of its own
@@ -487,7 +487,7 @@ def _bind(m: Machine, obj: Any, t: type, name: str, raw: Any, source: Any) -> An
     if getter is not MISSING and not isinstance(raw, (type, types.BuiltinFunctionType)):
         return m.native(lambda: raw.__get__(obj, t))
     if source is not None:
-        if not _reads_own_code(t, name):
+        if not _reads_own_code(t):
             return world.load(raw, S.attr(source, name), "class attribute")
         _guard_absent(m, obj, t, source, name)
     if id(t) in world.made or type(raw) in ATOMS and is_trusted_module(t.__module__ or ""):

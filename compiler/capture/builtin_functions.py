@@ -350,7 +350,7 @@ def type_(m: Machine, /, *args: Any, **kwargs: Any) -> Any:
     from .classes import _check_class, make_class
     if len(args) != 3 or not isinstance(args[1], tuple) or not isinstance(m.plain(args[2]), dict):
         raise Break("class_definition", "a class is made by type()")
-    _check_class(m, type, args[1], kwargs)
+    _check_class(m, type, args[1])
     return make_class(m, type, args[0], args[1], dict(m.plain(args[2])), kwargs)
 
 

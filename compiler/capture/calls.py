@@ -228,12 +228,12 @@ def call_python(m: Machine, fn: types.FunctionType, args: list, kwargs: dict) ->
     if code.co_flags & 0x380:
         raise Break("async", "a coroutine or async generator is called")
     slots = bind(m, fn, args, kwargs)
-    return m.call_code(code, m.scope_of(fn.__globals__), fn, slots, fn.__closure__ or ())
+    return m.call_code(code, m.scope_of(fn.__globals__), fn, slots)
 
 
 def interpret(m: Machine, fn: Any, args: list, kwargs: dict) -> Any:
     """Interpret a function of capture's own, or of a module that is taken to stay as it is: nothing is guarded."""
-    return m.call_code(fn.__code__, m.scope_of(fn.__globals__), fn, bind(m, fn, args, kwargs), fn.__closure__ or ())
+    return m.call_code(fn.__code__, m.scope_of(fn.__globals__), fn, bind(m, fn, args, kwargs))
 
 
 def _default(m: Machine, fn: types.FunctionType, index: int) -> Any:

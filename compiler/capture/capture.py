@@ -360,7 +360,7 @@ class _Attempt:
             guards.append(Guard(None, "PREDICATE", expr, file, line, why or "size"))
         written = machine.graph.written
         if written and graph is not None:
-            refuse_written_arrays(world, graph)
+            refuse_written_arrays(graph)
             tensors = [(i, e, id(world.tensors[id(e)].tt_storage) in written)
                        for i, e in zip(graph.inputs, graph.example_inputs) if i.kind == "tensor" and i.source is not None and i.source.kind != "scalar"]
             changed = [(i, e) for i, e, w in tensors if w]

@@ -145,7 +145,7 @@ def build_class(m: Machine, body: Any, name: str, /, *given: Any, metaclass: Any
     meta = metaclass if metaclass is not None else type
     if isinstance(meta, type):
         meta = m.native(types.prepare_class, name, bases, {"metaclass": meta, **kwargs})[0] if _all_classes(bases) else meta
-    _check_class(m, meta, bases, kwargs)
+    _check_class(m, meta, bases)
     namespace = m.native(meta.__prepare__, name, bases, **kwargs)
     _run_body(m, body, namespace)
     if bases is not given and bases != given:
@@ -163,7 +163,7 @@ def _all_classes(bases: tuple) -> bool:
     return all(isinstance(b, type) for b in bases)
 
 
-def _check_class(m: Machine, meta: Any, bases: tuple, kwargs: dict) -> None:
+def _check_class(m: Machine, meta: Any, bases: tuple) -> None:
     """Break where making the class runs code of the user's, or makes something that capture does not follow."""
     if not isinstance(meta, type) or not is_trusted_module(meta.__module__ or "") or not _all_classes(bases):
         raise Break("class_definition", "a class with a metaclass of its own is defined")
@@ -205,7 +205,7 @@ def made_inside(m: Machine, cls: type) -> type:
 
 
 def _run_body(m: Machine, body: Any, namespace: dict) -> Any:
-    return m.call_code(body.__code__, m.scope_of(body.__globals__), body, {}, body.__closure__ or (), namespace)
+    return m.call_code(body.__code__, m.scope_of(body.__globals__), body, {}, namespace)
 
 
 def _build_class_entry(m: Machine, /, *args: Any, **kwargs: Any) -> Any:

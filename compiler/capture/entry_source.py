@@ -68,7 +68,6 @@ class EntryWriter:
         self._making: set[int] = set()
         self._count = 0
         self._const_names: dict[int, str] = {}
-        self.symbols_used: set[str] = set()
         self._keep: list[Any] = []
         for source in machine.world.draws:             # each once, in order, whether or not it is used
             self.load(source)

@@ -222,8 +222,7 @@ class Machine:
         frame.pc = h.target.index
         return True
 
-    def call_code(self, code: types.CodeType, scope: GlobalScope, function: Any, slots: dict[int, Any], closure: tuple,
-                  names: Any = None) -> Any:
+    def call_code(self, code: types.CodeType, scope: GlobalScope, function: Any, slots: dict[int, Any], names: Any = None) -> Any:
         """Interpret a call whose parameters are bound already."""
         bytecode, program = program_of(code)
         frame = Frame(code, bytecode, program, scope, function, False)

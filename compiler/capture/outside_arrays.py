@@ -62,7 +62,7 @@ def load_array(m: Machine, real: Any, source: S.Source, why: str) -> Any:
     return made
 
 
-def refuse_written_arrays(world: Any, graph: Any) -> None:
+def refuse_written_arrays(graph: Any) -> None:
     """Guards that look at memory know tensors alone: where something is written, an array may not lie beside other inputs."""
     inputs = [i for i in graph.inputs if i.kind == "tensor" and i.source is not None and i.source.kind != "scalar" and not i.static]
     if len(inputs) > 1 and any(i.source.kind == "array" for i in inputs):

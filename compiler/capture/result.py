@@ -3,7 +3,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from types import CodeType
-from typing import Any, Callable
+from typing import Any
 
 import torch.fx
 
@@ -96,6 +96,3 @@ class SkipFrame(Exception):
     def __init__(self, reason: str, quiet: bool = False, breaks: list | None = None):
         super().__init__(reason)
         self.reason, self.quiet, self.breaks = reason, quiet, breaks or []
-
-
-CompileGraph = Callable[[CapturedGraph], Callable[..., tuple]]

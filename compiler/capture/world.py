@@ -309,7 +309,7 @@ class World:
                 self.guards[source, "PREDICATE", d] = Guard(None, "PREDICATE", ge(expr, 2), file, line, "a stride of 2 or more")
         if real.requires_grad and not real.is_leaf:
             trace = _as_result(trace)
-        spec = self._spec(real, trace, source)
+        spec = self._spec(real, trace)
         self.guard(source, "TENSOR", spec)
         self.register(real, source)
         self.tensors[id(real)] = trace
@@ -328,7 +328,7 @@ class World:
         named = range(real.dim()) if self.opts.dynamic is True else self.opts.dynamic_dims.get(source, ())
         return tuple(sorted({*named} - {*self.opts.static_dims.get(source, ())}))
 
-    def _spec(self, real: torch.Tensor, trace: torch.Tensor, source: Source) -> TensorSpec:
+    def _spec(self, real: torch.Tensor, trace: torch.Tensor) -> TensorSpec:
         to_expr = self.env.to_expr
         shape = tuple(to_expr(d) if isinstance(d, torch.SymInt) else int(d) for d in trace.shape)
         stride = tuple(to_expr(d) if isinstance(d, torch.SymInt) else int(d) for d in trace.stride())

@@ -63,8 +63,9 @@ class _HostPrinter:
                     self._line(f"{name} = {self.inputs[i]}")
             else:
                 self._line(f"{name} = {self.inputs[i]}.{'shape' if kind == 'size' else 'stride()'}[{dim}]")
-        constants = self._constants()
-        self._steps(constants)
+        for name, tensor in s.constants.items():
+            self.names[self._name(name)] = tensor
+        self._steps()
         for i, buffer in s.mutations:
             self._line(f"{self.inputs[i]}.copy_({self._buffer(buffer)})")
         if s.written:
@@ -106,11 +107,6 @@ class _HostPrinter:
     def _line(self, text: str, why: str = "") -> None:
         self.text.append(f"{text:<60}  # {why}" if why else text)
 
-    def _constants(self) -> set[str]:
-        for name, tensor in self.s.constants.items():
-            self.names[self._name(name)] = tensor
-        return set(self.s.constants)
-
     def _buffer(self, b: Buffer) -> str:
         name = self.of.get(id(b))
         if name is None:
@@ -128,7 +124,7 @@ class _HostPrinter:
         return f"({', '.join(items)}{',' if len(items) == 1 else ''})"
 
     # ---- steps
-    def _steps(self, constants: set[str]) -> None:
+    def _steps(self) -> None:
         steps = self.s.steps
         reused_later: dict[int, int] = {}
         for s in steps:

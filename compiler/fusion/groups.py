@@ -141,7 +141,7 @@ class _Grouping:
         floor = max((g.number for g in producers), default=-1)
         if earlier is not None:
             floor = max(floor, earlier.number)
-        for g in self.candidates(nest, loads, producers, floor):
+        for g in self.candidates(nest, loads, floor):
             try:
                 self.join(g, nest, loads)
                 return
@@ -156,7 +156,7 @@ class _Grouping:
                 self.refuse(g, nest, str(e))
         self.start(nest, loads)
 
-    def candidates(self, nest: LoopNest, loads: list, producers: set[Group], floor: int) -> list[Group]:
+    def candidates(self, nest: LoopNest, loads: list, floor: int) -> list[Group]:
         if not self.fuse or nest.product or nest.onto:
             return []                                    # (what writes over others' results comes after all of them)
         if nest.scan:                                    # (values and positions of a running maximum)
@@ -246,7 +246,7 @@ class _Grouping:
             except Refusal as e:
                 last = last or e
                 continue
-            because = self.why(g, nest, loads)
+            because = self.why(g, loads)
             if factors is not g.factors:
                 g.refactor(factors)
             self.add(g, nest, loads, level, g.factors, because)
@@ -303,7 +303,7 @@ class _Grouping:
             written = old
         for b, e in own_reads:
             at = written[b]
-            if at is None or (tidy(e.subs(m), ranges) is not at and not (level == "outer" and self.same_row(b, e.subs(m), at, factors, ranges))):
+            if at is None or (tidy(e.subs(m), ranges) is not at and not (level == "outer" and self.same_row(e.subs(m), at, factors, ranges))):
                 raise Refusal(f"reads {b.name} at another index than the one it is made at")
 
     def check_sharing(self, g: Group, nest: LoopNest, loads: list, level: str, factors: list[Factor]) -> None:
@@ -320,7 +320,7 @@ class _Grouping:
                     return
         raise Refusal("reads the same memory in another order")
 
-    def same_row(self, b: Buffer, e: Expr, at: Expr, factors: list[Factor], ranges: dict) -> bool:
+    def same_row(self, e: Expr, at: Expr, factors: list[Factor], ranges: dict) -> bool:
         """Whether one element of the same row is read, once for the row: it is computed again there (log-softmax, then the
         target's element)."""
         p = element(at, e, factors, ranges)
@@ -338,7 +338,7 @@ class _Grouping:
         if others:
             raise Refusal(f"the reduction leaves {outer} rows: too few to share among threads with what is computed for each element")
 
-    def why(self, g: Group, nest: LoopNest, loads: list) -> str:
+    def why(self, g: Group, loads: list) -> str:
         made = [b for b, _ in loads if b in g.writes]
         if made:
             return "reads what the kernel makes, at the same index"

@@ -95,7 +95,7 @@ class AtenGraph:
         lines = []
         for n in self.graph.nodes:
             if n.op == "output":
-                outs = ", ".join(_output_text(o, self) for o in self.outputs)
+                outs = ", ".join(_output_text(o) for o in self.outputs)
                 lines.append(f"return {outs}")
                 lines += [f"  {self.inputs[i].name if self.inputs else i}.copy_({node})" for i, node in self.mutations]
             elif n.op == "call_function":
@@ -110,7 +110,7 @@ def _target_name(t: Any) -> str:
     return str(t) if isinstance(t, torch._ops.OpOverload) else getattr(t, "__name__", str(t))
 
 
-def _output_text(o: GraphOutput, a: AtenGraph) -> str:
+def _output_text(o: GraphOutput) -> str:
     if o.kind == "buffer":
         return str(o.value)
     if o.kind == "view":

@@ -14,7 +14,7 @@ import torch
 
 __all__ = ["Source", "local", "closure", "glob", "builtin", "function", "attr", "item", "dict_value", "type_of",
            "cell", "const", "default", "kwdefault", "size", "stride", "storage_offset", "calc", "scalar", "array", "array_text", "drawn",
-           "tensor_grad", "calc_text", "scalar_text", "scalar_tensor", "optimizer_state", "optimizer_state_text"]
+           "calc_text", "scalar_text", "scalar_tensor", "optimizer_state", "optimizer_state_text"]
 
 _table: dict[tuple, "Source"] = {}
 # Paths that start at an object itself live as long as somebody uses them: they must not keep the object for ever.
@@ -231,4 +231,3 @@ def drawn(n: int, fn: Any, args: tuple, named: tuple) -> Source:
 
 
 def array(base: Source) -> Source: return _make("array", base, None)
-def tensor_grad(base: Source) -> Source: return _make("attr", base, "grad")

@@ -31,7 +31,7 @@ def eager_live(graph: Any, hints: dict[str, int]) -> list[int]:
     nodes = [n for n in graph.nodes if n.op != "placeholder"]
     base: dict[Any, Any] = {}  # node -> the node whose memory it looks into
     for n in nodes:
-        source = _looks_into(n, hints)
+        source = _looks_into(n)
         base[n] = base.get(source, source) if source is not None else n
     last: dict[Any, int] = {}
     for i, n in enumerate(nodes):
@@ -71,7 +71,7 @@ def thinned(curve: Sequence[int]) -> list[int]:
     return [max(curve[a:b]) for a, b in zip(edges, edges[1:])]
 
 
-def _looks_into(n: Any, hints: dict[str, int]) -> Any:
+def _looks_into(n: Any) -> Any:
     """The argument whose memory the result lies in, or None."""
     name = n.target if isinstance(n.target, str) else getattr(n.target, "__name__", "")
     name = name.split(".")[0]

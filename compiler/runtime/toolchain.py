@@ -126,7 +126,7 @@ def compile_units(tool: Toolchain, units: Sequence[Unit], workers: int = 0) -> N
             _wait_any(running)
             for job in [j for j in running if j[1].poll() is not None]:
                 running.remove(job)
-                _finish(tool, *job)
+                _finish(*job)
                 events.emit("progress", text="kernels", done=len(units) - len(waiting) - len(running), total=len(units))
     finally:
         for unit, process, log, _ in running:
@@ -153,7 +153,7 @@ def _wait_any(running: list) -> None:
         nap = min(nap * 1.2, 0.01)
 
 
-def _finish(tool: Toolchain, unit: Unit, process: subprocess.Popen, log: Path, began: float) -> None:
+def _finish(unit: Unit, process: subprocess.Popen, log: Path, began: float) -> None:
     words = log.read_text(errors="replace") if log.exists() else ""
     log.unlink(missing_ok=True)
     if process.returncode:

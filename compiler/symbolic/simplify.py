@@ -13,7 +13,6 @@ from .expr import (BOOL_OPS, FALSE, TRUE, Expr, IntLike, Poly, BUILDERS, _from_p
 __all__ = ["simplify", "bounds", "Ranges", "known"]
 
 Ranges = Mapping[str, tuple]                  # name -> (lo, hi): lo <= name < hi; hi may be None
-Bound = "int | None"
 _DEFAULT = (0, None)                          # sizes and indices are not negative
 
 

@@ -53,7 +53,7 @@ def make_loop_break(code: CodeType, loop: Loop, nulls: Collection[int] = (), bou
     kinds, mask = resolve(bytecode, loop.head, nulls, bound)
     live, plain = live_mask(bytecode, loop.head), plain_slots(bytecode)
     plan = Plan(bytecode, loop)
-    region = make_region(plan, code)
+    region = make_region(plan)
     ways = _ways(plan, kinds, mask)
     for way in ways.values():
         way.ending = short_ending(bytecode, way.target, way.kinds, way.must)

@@ -287,7 +287,7 @@ class Plan:
         return found
 
 
-def make_region(plan: Plan, code: CodeType) -> RegionSpec:
+def make_region(plan: Plan) -> RegionSpec:
     """The function that runs one iteration."""
     bytecode, loop, flow = plan.bytecode, plan.loop, plan.flow
     entry = bytecode.instructions[loop.entry]
@@ -503,7 +503,7 @@ def outline_loop(code: CodeType, loop: Loop, dispatch: Callable[..., Any], *, lo
     check_supported(bytecode, locals_are_globals)
     check_first_cell(bytecode)
     plan = Plan(bytecode, loop)
-    region = make_region(plan, code)
+    region = make_region(plan)
     return Outlined(region, _make_host(plan, region, dispatch))
 
 

@@ -252,7 +252,7 @@ class _Printer:
         if vector is None and any(a.running for a in stage.accs):
             lines += scan_loop(self, stage, axis_level)
         elif vector is None:
-            lines += self._scalar_stage(stage, roots, axis_level, loops)
+            lines += self._scalar_stage(stage, roots, axis_level)
         else:
             lines += self._vector_stage(number, stage, roots, axis_level, loops, bounds, chunked)
         return lines
@@ -262,7 +262,7 @@ class _Printer:
         self.top += values.lines.pop(LEVEL_TOP, [])
         return values.lines.pop(LEVEL_ITEM, [])
 
-    def _scalar_stage(self, stage: Stage, roots: list, axis_level: dict[str, int], loops: StageLoops) -> list[str]:
+    def _scalar_stage(self, stage: Stage, roots: list, axis_level: dict[str, int]) -> list[str]:
         values = StageValues(self.scope, axis_level, None, self._locate, self._acc_operand)
         values.emit(roots)
         lines = self._take_outer(values)

@@ -37,7 +37,6 @@ class Scope:
     levels: dict[tuple, int] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
     checks: list[str] = field(default_factory=list)
-    index_names: frozenset[str] = frozenset()
 
     def fresh(self, stem: str) -> str:
         n = self.counts.get(stem, 0)

@@ -131,7 +131,7 @@ def _function(op: str, t: TType, args: list[Operand], need: Need) -> str:
     a = args[0]
     m = [materialised(x) for x in args]
     if not t.is_float and not (op in ("fmod",) and a.t.is_float):
-        return _int_function(op, t, args, m, need)
+        return _int_function(op, t, m, need)
     single = t.held == "tl.float32"
     if op in _LIBDEVICE:
         return f"libdevice.{_LIBDEVICE[op]}({', '.join(m)})"
@@ -192,7 +192,7 @@ def _power(a: Operand, b: Operand, t: TType, m: list[str]) -> str:
     return f"libdevice.pow({m[0]}, {m[1]})"
 
 
-def _int_function(op: str, t: TType, args: list[Operand], m: list[str], need: Need) -> str:
+def _int_function(op: str, t: TType, m: list[str], need: Need) -> str:
     x = m[0]
     if op in ("maximum", "fmax"):
         return f"tl.maximum({m[0]}, {m[1]})"

@@ -509,7 +509,7 @@ class _Printer:
                         body += self._gather_squares(a, parts, made[around[v.attr]][1], masks)
                         self.accs[a.name] = Operand(a.name, ttype(a.dtype), frozenset("x"))
                     else:
-                        body += self._gather_partial(a, parts, x, masks)
+                        body += self._gather_partial(a, parts, masks)
             if not stage.axes:
                 body += self._straight(stage, names, masks)
                 out.append(self._function(f"{self.name}_{number}", body, xblocks, {"XBLOCK": lay.xblock, "SPLIT": lay.split}, self.scratch))
@@ -550,7 +550,7 @@ class _Printer:
             fixed.append((f, f"@triton.jit\ndef {f.name}({head}):\n{tail}"))
         return fixed
 
-    def _gather_partial(self, a: Acc, parts: list[Scratch], x: Operand, masks: dict[str, str]) -> list[str]:
+    def _gather_partial(self, a: Acc, parts: list[Scratch], masks: dict[str, str]) -> list[str]:
         """What the launch before left of an accumulator, folded."""
         mask = f", {masks['x']}, other=0" if "x" in masks else ""
         where = "(xindex * SPLIT + tl.arange(0, SPLIT)[None, :])"

@@ -199,7 +199,7 @@ def decompose(a: AtenGraph) -> AtenGraph:
             if r is NotImplemented:
                 r = b.emit(n.target, *args, val=n.meta["val"], **kwargs)
             elif isinstance(r, Node):
-                r = _keep_layout(b, r, n.meta["val"], n)
+                r = _keep_layout(r, n.meta["val"], n)
             new[n] = r
     finally:
         state.env = outer
@@ -227,7 +227,7 @@ def _taken_apart(f: Any, b: Builder, args: tuple, kwargs: dict) -> Any:
         return f(b, *args, **kwargs)
 
 
-def _keep_layout(b: Builder, r: Node, val: TensorMeta, n: Node) -> Node:
+def _keep_layout(r: Node, val: TensorMeta, n: Node) -> Node:
     """The metadata that eager gives wins: strides of intermediate values decide what later operators do."""
     got = r.meta["val"]
     if got.dtype != val.dtype:

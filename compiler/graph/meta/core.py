@@ -16,7 +16,7 @@ from ...symbolic.env import ShapeEnv
 from ...symbolic.expr import Expr, IntLike
 
 __all__ = ["TensorMeta", "Rule", "RULES", "rule", "DataDependentError", "same", "is_zero", "is_one", "decide", "norm_dim",
-           "norm_dims", "numel", "contiguous_strides", "is_contiguous", "is_dense", "like", "new", "fix", "current_env",
+           "norm_dims", "numel", "contiguous_strides", "is_contiguous", "is_dense", "like", "new", "fix",
            "broadcast_shapes", "channels_last_strides", "is_channels_last", "suggest_format", "strides_for", "sym_max"]
 
 
@@ -80,11 +80,6 @@ class _State(threading.local):
 
 
 state = _State()
-
-
-def current_env() -> ShapeEnv | None:
-    """The ShapeEnv of the operator being traced; None where all its sizes are ints."""
-    return state.env
 
 
 # ---- comparisons that may guard

@@ -62,7 +62,8 @@ def convolution(x: TensorMeta, w: TensorMeta, bias: TensorMeta | None, stride: A
     if x.ndim == 3 and x.device.type == "cpu" and x.dtype is not torch.float64 and torch.channels_last in map(suggest_format, (_as_image(x), _as_image(w))):
         n_, c_, _, l_ = channels_last_strides((*out[:2], 1, out[2]))
         return new(out, x.dtype, x.device, (n_, c_, l_))
-    if x.device.type == "cpu" and x.dtype is torch.float64 and not _cpu_keeps_format(x, w, transposed):
+    if x.device.type == "cpu" and x.dtype is torch.float64 and x.ndim != 4:
+        # float64 runs on the native kernels, not on oneDNN: they keep channels-last in two dimensions alone
         fmt = torch.contiguous_format
     return new(out, x.dtype, x.device, strides_for(out, fmt))
 
@@ -70,11 +71,6 @@ def convolution(x: TensorMeta, w: TensorMeta, bias: TensorMeta | None, stride: A
 def _as_image(m: TensorMeta) -> TensorMeta:
     """One dimension as two, as oneDNN's convolutions take it."""
     return TensorMeta((*m.shape[:2], 1, m.shape[2]), (*m.stride[:2], fold(m.shape[2] * m.stride[2]), m.stride[2]), m.dtype, m.device)
-
-
-def _cpu_keeps_format(x: TensorMeta, w: TensorMeta, transposed: bool) -> bool:
-    """float64 runs on the native kernels, not on oneDNN: they keep channels-last in two dimensions."""
-    return x.ndim == 4
 
 
 @rule("convolution_backward")
@@ -331,10 +327,6 @@ def sdpa_efficient(q: TensorMeta, k: TensorMeta, v: TensorMeta, bias: Any, compu
 
 
 # ---- losses
-def _reduced_loss(x: TensorMeta, reduction: int) -> TensorMeta:
-    return TensorMeta(x.shape, preserve_strides(x), x.dtype, x.device) if reduction == 0 else new((), x.dtype, x.device)
-
-
 @rule("mse_loss", "smooth_l1_loss", "huber_loss", "binary_cross_entropy", "soft_margin_loss")
 def elementwise_loss(x: TensorMeta, target: TensorMeta, *args: Any, **kwargs: Any) -> TensorMeta:
     from .pointwise import pointwise

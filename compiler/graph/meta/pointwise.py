@@ -79,7 +79,7 @@ def generic_pointwise(name: str) -> Any:
     return f
 
 
-def _check_alpha(dtype: torch.dtype, alpha: Any, what: str) -> None:
+def _check_alpha(dtype: torch.dtype, alpha: Any) -> None:
     if isinstance(alpha, bool) and dtype is not torch.bool:
         raise RuntimeError("Boolean alpha only supported for Boolean results.")
     if isinstance(alpha, float) and is_int(dtype):
@@ -89,14 +89,14 @@ def _check_alpha(dtype: torch.dtype, alpha: Any, what: str) -> None:
 @rule("add", "rsub")
 def add(a: Any, b: Any, alpha: Any = 1) -> TensorMeta:
     d = result_type([a, b])
-    _check_alpha(d, alpha, "add")
+    _check_alpha(d, alpha)
     return pointwise([a, b], d)
 
 
 @rule("sub")
 def sub(a: Any, b: Any, alpha: Any = 1) -> TensorMeta:
     d = result_type([a, b])
-    _check_alpha(d, alpha, "sub")
+    _check_alpha(d, alpha)
     if isinstance(a, TensorMeta) and a.dtype is torch.bool and (isinstance(b, bool) or isinstance(b, TensorMeta) and b.dtype is torch.bool):
         raise RuntimeError("Subtraction, the `-` operator, with two bool tensors is not supported. Use the `^` or "
                            "`logical_xor()` operator instead.")

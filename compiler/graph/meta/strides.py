@@ -36,7 +36,7 @@ def preserve_strides(m: TensorMeta) -> tuple:
         return cs
     if is_dense(m.shape, m.stride):
         return m.stride
-    return _ordered_strides(m.shape, [m.stride], of_one=True)
+    return _ordered_strides(m.shape, [m.stride])
 
 
 def _expanded(m: TensorMeta, shape: tuple) -> list[IntLike]:
@@ -49,7 +49,7 @@ def _expanded(m: TensorMeta, shape: tuple) -> list[IntLike]:
     return out
 
 
-def _ordered_strides(shape: tuple, strides: Sequence[Sequence[IntLike]], of_one: bool = False) -> tuple:
+def _ordered_strides(shape: tuple, strides: Sequence[Sequence[IntLike]]) -> tuple:
     """Packed strides whose order of dimensions follows the operands', the first operand that tells deciding."""
     n = len(shape)
     perm = list(range(n - 1, -1, -1))               # innermost first

@@ -20,7 +20,7 @@ from .products import pad_products
 from .scatters import slices_of_scatters
 from .sums import sums_of_parts
 
-__all__ = ["PASSES", "insert", "remove", "run_passes", "pass_names", "fingerprint"]
+__all__ = ["PASSES", "insert", "remove", "run_passes", "fingerprint"]
 
 Pass = Callable[[AtenGraph], "AtenGraph | None"]
 
@@ -68,10 +68,6 @@ def remove(name: str) -> None:
     if any(n == name for n, _, _ in _BUILTIN):
         raise ValueError(f"{name!r} is a pass of tcompile: use the option disabled_passes={name!r}")
     PASSES[:] = [p for p in PASSES if p[0] != name]
-
-
-def pass_names() -> list[str]:
-    return [n for n, _, _ in PASSES]
 
 
 def fingerprint() -> tuple:

@@ -67,7 +67,7 @@ def convolution(lo: Lowering, node: Any, x: Ref, w: Ref, bias: Ref | None, strid
                 transposed: bool, output_padding: Sequence[Any], groups: Any) -> Any:
     args = (x, w, bias, stride, padding, dilation, transposed, output_padding, groups)
     m = lo.meta()
-    if x.ndim != w.ndim or not _is_product(w, stride, padding, transposed, groups) or not _worth(lo, m, x, w, w.shape[0]):
+    if x.ndim != w.ndim or not _is_product(w, stride, padding, transposed, groups) or not _worth(lo, m, x, w):
         return lo.extern(node, args, {}, "convolution")
     image, weight = _image(lo, x), in_memory(lo, w)
     if image is None or weight is None:
@@ -87,7 +87,7 @@ def convolution_backward(lo: Lowering, node: Any, g: Ref, x: Ref, w: Ref, bias_s
                          dilation: Sequence[Any], transposed: bool, output_padding: Sequence[Any], groups: Any, mask: Sequence[bool]) -> Any:
     args = (g, x, w, bias_sizes, stride, padding, dilation, transposed, output_padding, groups, mask)
     if (x.ndim != w.ndim or mask[2] or not any(mask[:2]) or not _is_product(w, stride, padding, transposed, groups)
-            or not _worth(lo, lo.meta(k=0 if mask[0] else 1), x, w, w.shape[0])):
+            or not _worth(lo, lo.meta(k=0 if mask[0] else 1), x, w)):
         return lo.extern(node, args, {}, "convolution")
     gradient, image, weight = _image(lo, g), _image(lo, x), in_memory(lo, w)
     if gradient is None or image is None or weight is None:
@@ -106,7 +106,7 @@ def convolution_backward(lo: Lowering, node: Any, g: Ref, x: Ref, w: Ref, bias_s
     return dx, dw, None
 
 
-def _worth(lo: Lowering, m: Any, x: Ref, w: Ref, columns: Any) -> bool:
+def _worth(lo: Lowering, m: Any, x: Ref, w: Ref) -> bool:
     sizes = (w.shape[0], w.shape[1], _pixels(x))
     if any(r.dtype != torch.float32 for r in (x, w)) or any(type(s) is int and s < LEAST for s in sizes):
         return False

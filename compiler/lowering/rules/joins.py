@@ -56,10 +56,10 @@ def _choose(pieces: list[Ref], dim: int, shape: tuple, dtype: torch.dtype) -> Va
             v = piece
         else:
             v = prim("masked", prim("lt", index(at), index(start + x.shape[dim])), piece, v)
-    return v if len(pieces) == 1 else _guard_last(v, pieces[-1], dim, at, starts[-1], dtype)
+    return v if len(pieces) == 1 else _guard_last(v, at, starts[-1], dtype)
 
 
-def _guard_last(v: Value, last: Ref, dim: int, at: Expr, start: Expr, dtype: torch.dtype) -> Value:
+def _guard_last(v: Value, at: Expr, start: Expr, dtype: torch.dtype) -> Value:
     """The last piece is read only where none of the others holds: the chain's final operand must be guarded as well, because
     generated code may evaluate the second branch of a choice for all elements."""
     chain: list[tuple[Value, Value]] = []

@@ -118,7 +118,7 @@ def _per_channel(x: Ref | None, ndim: int) -> Value | None:
 @rule("aten._native_batch_norm_legit_no_training.default")
 def batch_norm_inference(lo: Lowering, node: Any, x: Ref, weight: Ref | None, bias: Ref | None, mean: Ref, var: Ref,
                          momentum: float, eps: float) -> tuple:
-    y = _batch_norm(lo, x, weight, bias, mean, var, eps)
+    y = _batch_norm(x, weight, bias, mean, var, eps)
     empty = tuple(Ref(lo.out_shape(k=k), lo.meta(k=k).dtype, C(0, lo.meta(k=k).dtype)) for k in (1, 2))
     return (lo.pointwise(y, 0), *empty)
 
@@ -126,7 +126,7 @@ def batch_norm_inference(lo: Lowering, node: Any, x: Ref, weight: Ref | None, bi
 @rule("aten._batch_norm_no_update.default")
 def batch_norm_no_update(lo: Lowering, node: Any, x: Ref, weight: Ref | None, bias: Ref | None, mean: Ref, var: Ref,
                          momentum: float, eps: float) -> tuple:
-    y = _batch_norm(lo, x, weight, bias, mean, var, eps)
+    y = _batch_norm(x, weight, bias, mean, var, eps)
     empty = tuple(Ref(lo.out_shape(k=k), lo.meta(k=k).dtype, C(0, lo.meta(k=k).dtype)) for k in (1, 2, 3))
     return (lo.pointwise(y, 0), *empty)
 
@@ -136,7 +136,7 @@ def native_batch_norm(lo: Lowering, node: Any, x: Ref, weight: Ref | None, bias:
                       training: bool, momentum: float, eps: float) -> tuple:
     if training or mean is None or var is None:
         raise NoRule("batch norm in training mode")
-    y = _batch_norm(lo, x, weight, bias, mean, var, eps)
+    y = _batch_norm(x, weight, bias, mean, var, eps)
     empty = tuple(Ref(lo.out_shape(k=k), lo.meta(k=k).dtype, C(0, lo.meta(k=k).dtype)) for k in (1, 2))
     return (lo.pointwise(y, 0), *empty)
 
@@ -146,10 +146,10 @@ def batch_norm(lo: Lowering, node: Any, x: Ref, weight: Ref | None, bias: Ref | 
                training: bool, momentum: float, eps: float, cudnn_enabled: bool = True) -> Ref:
     if training or mean is None or var is None:
         raise NoRule("batch norm in training mode")
-    return lo.pointwise(_batch_norm(lo, x, weight, bias, mean, var, eps))
+    return lo.pointwise(_batch_norm(x, weight, bias, mean, var, eps))
 
 
-def _batch_norm(lo: Lowering, x: Ref, weight: Ref | None, bias: Ref | None, mean: Ref, var: Ref, eps: float) -> Value:
+def _batch_norm(x: Ref, weight: Ref | None, bias: Ref | None, mean: Ref, var: Ref, eps: float) -> Value:
     """As eager's kernel: x * alpha + beta with alpha = weight / sqrt(var + eps), beta = bias - mean * alpha."""
     dt = compute_dtype(x.dtype)
     n = x.ndim

@@ -164,11 +164,6 @@ def _scaled(v: Value, alpha: Any) -> Value:
     return v if alpha == 1 and not isinstance(alpha, Expr) else prim("mul", operand(alpha, v.dtype), v)
 
 
-def _bools(name: str) -> str:
-    """Arithmetic on bools: + is or, * is and."""
-    return {"add": "logical_or", "mul": "logical_and"}[name]
-
-
 def _sum_operands(lo: Lowering, a: Any, b: Any) -> list[Value]:
     """Eager's sums round a Python number to the tensor's dtype first; its products and quotients do not."""
     dt = lo.meta().dtype

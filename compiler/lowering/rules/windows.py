@@ -94,7 +94,7 @@ def avg_pool(lo: Lowering, node: Any, x: Ref, kernel: Any, stride: Any = (), pad
                 inside = both(inside, within(here[k] + off, sizes[k], least, most))
         return cast(element_at(x, over, lead, [h + o for h, o in zip(here, offsets)], inside), up)
 
-    total = _sum_over(lo, shape, kernel, firsts, term, lead)
+    total = _sum_over(lo, shape, kernel, firsts, term)
     if divisor_override is not None:
         return lo.pointwise(rounded(prim("div", total, const(divisor_override, up)), x.dtype))
     fixed = 1
@@ -112,7 +112,7 @@ def avg_pool(lo: Lowering, node: Any, x: Ref, kernel: Any, stride: Any = (), pad
     return lo.pointwise(rounded(prim("div", total, divisor), x.dtype))
 
 
-def _sum_over(lo: Lowering, shape: tuple, kernel: Sequence[int], firsts: Sequence[Expr], term: Any, lead: int) -> Value:
+def _sum_over(lo: Lowering, shape: tuple, kernel: Sequence[int], firsts: Sequence[Expr], term: Any) -> Value:
     """The sum of `term` over the window, over j symbols of `shape`."""
     size = 1
     for k in kernel:
@@ -164,7 +164,7 @@ def adaptive_avg_pool(lo: Lowering, node: Any, x: Ref, size: Sequence[Any]) -> R
 
     firsts = [w[0] for w in windows]
     if all(isinstance(k, int) for k in kernel):
-        total = _sum_over(lo, shape, kernel, firsts, term, lead)
+        total = _sum_over(lo, shape, kernel, firsts, term)
     else:
         total = reduce_over(lo, "sum", shape, kernel, lambda offsets, over: term(offsets, over, shifted(firsts, shape, over))).value
     for _, _, length in windows:

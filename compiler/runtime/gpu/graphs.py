@@ -156,7 +156,7 @@ class CudaGraphs:
             torch.cuda.synchronize(self.index)
             self._give_up(g, f"capture failed: {type(e).__name__}: {str(e).splitlines()[0][:200]}")
             return None
-        outputs, objects, why = _describe_outputs(outs, fed, inputs)
+        outputs, objects, why = _describe_outputs(outs, fed)
         if why:
             self._give_up(g, why)
             return None
@@ -297,7 +297,7 @@ def _own_copy(t: torch.Tensor) -> torch.Tensor:
     return flat.as_strided(t.shape, t.stride())
 
 
-def _describe_outputs(outs: tuple, fed: Sequence[Any], inputs: Sequence[Any]) -> tuple[list[tuple], list[Any], str]:
+def _describe_outputs(outs: tuple, fed: Sequence[Any]) -> tuple[list[tuple], list[Any], str]:
     """Rows for native.CudaStatic, the objects they name, and why the results can't be copied out."""
     rows: list[tuple] = []
     objects: list[Any] = []

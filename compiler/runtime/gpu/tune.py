@@ -90,7 +90,7 @@ def _search(wanted: list[tuple[str, GeneratedKernel]], g: Generated, opts: Any, 
         events.emit("progress", text=f"tuning {k.name} ({us:.0f} us, a copy of its bytes {floor:.0f} us), at most {left:.1f} s left, kernel",
                     done=n + 1, total=len(rows))
         try:
-            trials, best = _race(k, g, opts, index, us)
+            trials, best = _race(k, g, opts, index)
         except torch.OutOfMemoryError as e:
             _give_up(k, e)
             continue
@@ -98,11 +98,11 @@ def _search(wanted: list[tuple[str, GeneratedKernel]], g: Generated, opts: Any, 
         chosen[k.name] = _printed(k, best, g, opts)
 
 
-def _race(k: GeneratedKernel, g: Generated, opts: Any, index: int, us: float) -> tuple[list[dict[str, Any]], Choices]:
+def _race(k: GeneratedKernel, g: Generated, opts: Any, index: int) -> tuple[list[dict[str, Any]], Choices]:
     """Trials of one kernel, and the choices to keep."""
     variants: list[tuple[Choices, GeneratedKernel]] = []
     seen: set[tuple] = set()
-    for c in candidates(k.kernel, k.source.choices):
+    for c in candidates(k.source.choices):
         v = _printed(k, c, g, opts)
         same = (v.source.text, *((f.warps, f.stages, tuple(f.constants.items())) for f in v.source.functions))
         if same not in seen:
@@ -159,8 +159,8 @@ def _printed(k: GeneratedKernel, c: Choices, g: Generated, opts: Any) -> Generat
     return replace(k, source=print_kernel(k.kernel, g.target, c, k.source.name, exact=bool(opts.get("emulate_precision", False))))
 
 
-def candidates(kernel: Kernel, default: dict[str, Any]) -> list[Choices]:
-    """Ways to print `kernel`, the rules' first. `default`: what the rules chose (TritonSource.choices)."""
+def candidates(default: dict[str, Any]) -> list[Choices]:
+    """Ways to print a kernel, the rules' first. `default`: what the rules chose (TritonSource.choices)."""
     kind, out = default["shape"], [Choices()]
     if kind == "pointwise":
         out += [Choices(xblock=x, warps=w) for x, w in ((256, 2), (256, 4), (512, 4), (1024, 4), (1024, 8), (2048, 8))]
