@@ -431,7 +431,11 @@ def set_item(m: Machine, obj: Any, key: Any, value: Any) -> None:
     else:
         if isinstance(obj, list) and isinstance(key, slice):
             value = list(m.iterate(value))
-        native_operation(m, operator.setitem, obj, _settled(m, obj, key), value)
+        settled = _settled(m, obj, key)
+        if isinstance(obj, (list, dict)):                    # they hold the value and don't look at it
+            native_operation(m, lambda container, key: operator.setitem(container, key, value), obj, settled)
+        else:
+            native_operation(m, operator.setitem, obj, settled, value)
 
 
 def delete_item(m: Machine, obj: Any, key: Any) -> None:
