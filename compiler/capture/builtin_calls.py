@@ -359,8 +359,6 @@ def call_native_method(m: Machine, fn: Any, owner: Any, args: list, kwargs: dict
     if isinstance(owner, _SYMBOLIC):
         from .operators import native_operation
         return native_operation(m, functools.partial(_bound(fn, owner), **kwargs), *args)
-    if isinstance(owner, logging.Logger) or name in ("warn",) and t.__module__ == "warnings":
-        return log_effect(m, fn, args, kwargs)
     if isinstance(owner, InlineGenerator):
         return m.native(getattr(owner, name), *args, **kwargs)
     if t is property and name in ("setter", "getter", "deleter"):
@@ -400,7 +398,7 @@ def call_native_method(m: Machine, fn: Any, owner: Any, args: list, kwargs: dict
     raise Break("c_call", f"the native method {t.__name__}.{name} is called, which capture knows nothing about")
 
 
-_TAKES_ITERABLE = frozenset(("extend", "join", "union", "intersection", "difference", "issubset", "issuperset", "isdisjoint", "symmetric_difference",
+_TAKES_ITERABLE = frozenset(("extend", "__iadd__", "join", "union", "intersection", "difference", "issubset", "issuperset", "isdisjoint", "symmetric_difference",
                              "difference_update", "intersection_update", "extendleft"))
 
 
@@ -509,15 +507,27 @@ def _effect_value(m: Machine, value: Any) -> Any:
 
 
 def log_effect(m: Machine, fn: Any, args: list, kwargs: dict) -> None:
-    """A call whose purpose is its effect (logging, warnings): done after the graph has run."""
+    """A call whose purpose is its effect (logging, warnings): done after the graph has run, from the lines that the program called it on."""
+    if getattr(fn, "__name__", "") == "exception" or kwargs.get("exc_info"):
+        raise Break("c_call", "the exception that is being handled is logged, with its traceback")
     args = [a if i == 0 and isinstance(a, logging.Logger) else _effect_value(m, a) for i, a in enumerate(args)]
     kwargs = {k: _effect_value(m, v) for k, v in kwargs.items()}
-    m.effects.call(fn, args, kwargs)
+    level, frames = kwargs.get("stacklevel", 1), m.frames
+    if type(level) is int and level > len(frames):
+        kwargs["stacklevel"] = level + 1                 # the entry is a frame, too
+    m.effects.call(fn, args, kwargs, [(f.position(), f.scope) for f in frames[-max(level, 1) if type(level) is int else 0:]])
 
 
-FUNCTIONS[warnings.warn] = lambda m, *a, **k: log_effect(m, warnings.warn, list(a), k)
-PYTHON_FUNCTIONS[("warnings", "warn")] = lambda m, *a, **k: log_effect(m, warnings.warn, list(a), k)
-PYTHON_FUNCTIONS[("_py_warnings", "warn")] = PYTHON_FUNCTIONS[("warnings", "warn")]
+@function(warnings.warn)
+@python_function(("warnings", "warn"), ("_py_warnings", "warn"))
+def warn_(m: Machine, *args: Any, **kwargs: Any) -> None:
+    if any(f.program[f.pc - 1][1].handler is not None for f in m.frames):
+        for entry in m.iterate(m.getattr(warnings, "filters")):          # relied on
+            if next(m.iterate(entry)) == "error":
+                raise Break("c_call", "a warning that may be raised as an exception is given inside of a try or with statement")
+    if len(args) > 2:                                                     # warn(message, category, stacklevel, source)
+        kwargs.update(zip(("stacklevel", "source"), args[2:]))
+    log_effect(m, warnings.warn, list(args[:2]), kwargs)
 
 
 @function(print)

@@ -226,17 +226,17 @@ def _drawn(m: Machine, iterator: Any) -> Any:
 
 @function(sorted)
 def sorted_(m: Machine, iterable: Any, *, key: Any = None, reverse: Any = False) -> list:
-    items = list(_native_iter(m, iterable))
-    keys = items if key is None else [m.call(key, [v]) for v in items]
+    elements = items(m, iterable)
+    keys = elements if key is None else [m.call(key, [v]) for v in elements]
     from .operators import compare, python_method
     reverse = m.truth(reverse)
     if any(type(k) not in ATOMS and (type(k) is TraceTensor or python_method(type(k), "__lt__") is not None) for k in keys):
         def before(i: int, j: int) -> int:
             return -1 if m.truth(compare(m, "<", keys[i], keys[j])) else 0
-        order = m.native(sorted, range(len(items)), key=functools.cmp_to_key(before), reverse=reverse)
+        order = m.native(sorted, range(len(elements)), key=functools.cmp_to_key(before), reverse=reverse)
     else:
-        order = m.native(sorted, range(len(items)), key=[m.deep_plain(k) for k in keys].__getitem__, reverse=reverse)
-    return [items[i] for i in order]
+        order = m.native(sorted, range(len(elements)), key=[m.deep_plain(k) for k in keys].__getitem__, reverse=reverse)
+    return [elements[i] for i in order]
 
 
 def _extreme(m: Machine, fn: Callable, args: tuple, key: Any, default: Any) -> Any:
@@ -532,9 +532,10 @@ def reversed_(m: Machine, value: Any) -> Any:
     if type(value) is TraceTensor:
         return reversed(list(m.iterate(value)))
     if python_method(type(value), "__getitem__") is not None:
-        n = m.call(len, [value])
-        from .operators import get_item
-        return made_by_native(m, iter([get_item(m, value, i) for i in reversed(range(n))]))
+        from .calls import interpret
+        made = interpret(m, polyfills.items_backwards, [value, m.call(len, [value])], {})
+        made.measured = value
+        return made
     return m.native(reversed, m.plain(value))
 
 
@@ -582,8 +583,10 @@ def _bytes(m: Machine, *args: Any, c: type, **kwargs: Any) -> Any:
         number = as_index(m, args[0])
         if number is not args[0]:
             args = (number,)
-        elif isinstance(args[0], (list, tuple, set, InlineGenerator)) or python_method(type(args[0]), "__iter__") is not None:
-            args = ([as_index(m, v) for v in items(m, args[0])],)
+        elif isinstance(args[0], (list, tuple, set, InlineGenerator)) or any(
+                python_method(type(args[0]), name) is not None for name in ("__iter__", "__getitem__")):
+            values = items(m, args[0]) if c is bytes else m.native(list, m.iterate(args[0]))       # bytearray() asks for no length
+            args = ([as_index(m, v) for v in values],)
     return m.native(c, *[m.plain(x) for x in args], **kwargs)
 
 

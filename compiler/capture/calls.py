@@ -27,6 +27,7 @@ __all__ = ["call", "call_python", "interpret", "bind"]
 
 _CO_VARARGS, _CO_VARKEYWORDS = 0x04, 0x08
 _TRANSFORMS = torch.func.jacrev.__code__.co_filename
+_SAYING = frozenset(("debug", "info", "warning", "warn", "error", "exception", "critical", "fatal", "log"))
 _LRU = type(functools.lru_cache(lambda: None))
 _OPTIMIZERS = optimizers.OWNERS
 _RECURSIVE_REPRS = frozenset((reprlib.recursive_repr()(repr).__code__, *(  # type: ignore[arg-type]
@@ -175,8 +176,8 @@ def _outside_writes(m: Machine) -> int:
 
 
 def _is_logging(fn: Any) -> bool:
-    return getattr(fn, "__name__", "") in ("warning_once", "info_once", "warn_once", "_warn_once") or \
-        (getattr(fn, "__module__", "") or "").partition(".")[0] == "logging"
+    name = getattr(fn, "__name__", "")
+    return name in ("warning_once", "info_once", "warn_once", "_warn_once") or name in _SAYING and fn.__module__ == "logging"
 
 
 def _call_function(m: Machine, fn: types.FunctionType, args: list, kwargs: dict) -> Any:
@@ -200,7 +201,7 @@ def _call_function(m: Machine, fn: types.FunctionType, args: list, kwargs: dict)
         raise Break("disabled", f"{fn.__qualname__} is marked to stay uncompiled")
     trusted = is_trusted_module(module)
     if trusted:
-        if module == "logging" or _is_logging(fn):
+        if _is_logging(fn):
             return builtin_calls.log_effect(m, fn, args, kwargs)
         if is_leaf_function(fn) and (tensor_calls.holds_tensor(args) or tensor_calls.holds_tensor(kwargs)) and \
                 not any(isinstance(a, types.FunctionType) for a in (*args, *kwargs.values())):

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import types
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Sequence
 
 from ..guards.source import attr
 from .world import ATOMS, MISSING
@@ -26,7 +26,7 @@ class Effect:
     delglobal  GlobalScope           name
     cell       cell                  value
     method     outside container     name, args, kwargs; base: the builtin class whose method it is
-    call       native function       args, kwargs
+    call       native function       args, kwargs; places: where the program called it, outermost first, as (position, GlobalScope)
     """
     kind: str
     target: Any
@@ -35,6 +35,7 @@ class Effect:
     args: list = field(default_factory=list)
     kwargs: dict = field(default_factory=dict)
     base: type | None = None
+    places: list = field(default_factory=list)
 
     def words(self) -> str:
         """For the report: `attribute counter`, `global step`, `print`."""
@@ -54,6 +55,7 @@ class EffectLog:
         self.machine = machine
         self.entries: list[Effect | None] = []
         self._last: dict[tuple, int] = {}        # plain writes by target: a later one replaces an earlier one
+        self._seen: set[tuple] = set()           # targets whose earlier write a call may have looked at
 
     def __bool__(self) -> bool:
         return any(e is not None for e in self.entries)
@@ -63,7 +65,7 @@ class EffectLog:
 
     def _changes_nothing(self, effect: Effect) -> bool:
         """A plain attribute set back to the constant that guards say it had at first."""
-        if effect.kind != "setattr" or type(effect.value) not in ATOMS or type(effect.target).__setattr__ is not object.__setattr__:
+        if effect.kind != "setattr" or ("attr", id(effect.target), effect.name) in self._seen or type(effect.value) not in ATOMS or type(effect.target).__setattr__ is not object.__setattr__:
             return False
         source = self.machine.world.source_of(effect.target)
         if source is None:
@@ -103,5 +105,8 @@ class EffectLog:
     def method(self, obj: Any, base: type, name: str, args: list, kwargs: dict) -> None:
         self.entries.append(Effect("method", obj, name, args=list(args), kwargs=dict(kwargs), base=base))
 
-    def call(self, fn: Any, args: list, kwargs: dict) -> None:
-        self.entries.append(Effect("call", fn, args=list(args), kwargs=dict(kwargs)))
+    def call(self, fn: Any, args: list, kwargs: dict, places: Sequence = ()) -> None:
+        """A call of native code, which may read what was written so far (print writes to sys.stdout as it is then)."""
+        self._seen.update(self._last)
+        self._last.clear()
+        self.entries.append(Effect("call", fn, args=list(args), kwargs=dict(kwargs), places=list(places)))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Iterable
 
 import torch
 
+from .generators import InlineGenerator
 from .inline_policy import is_trusted_module
 from .signals import Break, Raised
 from .world import ATOMS, TraceTensor
@@ -153,7 +154,9 @@ def as_number(m: Machine, value: Any) -> Any:
 
 def hint_length(m: Machine, value: Any) -> None:
     """list(value) and tuple(value) ask how long it is, for room."""
-    if _own(value, "__len__", "__length_hint__"):
+    if type(value) is InlineGenerator and value.measured is not None and not value.finished:
+        m.call(len, [value.measured])
+    elif _own(value, "__len__", "__length_hint__"):
         name = "__len__" if _own(value, "__len__") else "__length_hint__"
         try:
             m.call(m.getattr(value, name), [])

@@ -22,13 +22,14 @@ from .draws import generator_states, restore_generators
 from .float_node import FloatNode
 from .bytecode.regions import UNBOUND
 from .effects import Effect
-from .exceptions import traceback_at
+from .exceptions import calling_code, traceback_at
 from .generators import InlineGenerator, PythonIterator
 from .signals import Unrebuildable
 from .training import freed_result, without_history
 from .world import ATOMS, BOUND_NATIVE, IMMUTABLE, MISSING, TraceTensor, is_numpy_constant, native_owner
 
 if TYPE_CHECKING:
+    from .frame import GlobalScope
     from .machine import Machine
 
 __all__ = ["EntryWriter"]
@@ -336,8 +337,7 @@ class EntryWriter:
                 "<locals>" not in v.__qualname__:
             self._keep.append(v)
             return self.constant(v)
-        scope = self.machine.scope_of(v.__globals__)
-        space = "__fn.__globals__" if scope.root else self.constant(v.__globals__, "globals")
+        space = self._globals(self.machine.scope_of(v.__globals__))
         closure = "None"
         if v.__closure__:
             closure = "(" + "".join(self.value(c) + ", " for c in v.__closure__) + ")"
@@ -449,7 +449,7 @@ class EntryWriter:
             else:
                 self.line(f"del {target}.{e.name}" if _plain_name(e.name) else f"delattr({target}, {e.name!r})")
         elif kind in ("global", "delglobal"):
-            space = "__fn.__globals__" if e.target.root else self.constant(e.target.namespace, "globals")
+            space = self._globals(e.target)
             if kind == "global":
                 self.line(f"{space}[{e.name!r}] = {self.value(e.value)}")
             else:
@@ -474,7 +474,16 @@ class EntryWriter:
             else:
                 self.line(f"{self._base(base)}.{e.name}({target}, {self._arguments(e)})")
         else:
-            self.line(f"{self.value(e.target)}({self._arguments(e)})")
+            self.line(f"{self._at(e)}{self.value(e.target)}{', ' if e.places and (e.args or e.kwargs) else '' if e.places else '('}{self._arguments(e)})")
+
+    def _at(self, e: Effect) -> str:
+        """The beginning of a call that passes through stand-ins for the frames that the program called from."""
+        frames = [f"{self.constant(types.FunctionType)}({self.constant(calling_code(position), 'code')}, {self._globals(scope)})"
+                  for position, scope in e.places]
+        return f"{frames[0]}({''.join(f + ', ' for f in frames[1:])}" if frames else ""
+
+    def _globals(self, scope: GlobalScope) -> str:
+        return "__fn.__globals__" if scope.root else self.constant(scope.namespace, "globals")
 
     def _base(self, base: type) -> str:
         return base.__name__ if base.__module__ == "builtins" else self.constant(base)

@@ -1,4 +1,5 @@
-"""Exceptions of the interpreted program: the frames they passed, so that an entry can make them again with the traceback they would have."""
+"""Where things happen in the interpreted program: the frames that its exceptions passed, so that an entry can make them again with the traceback
+they would have, and the frames that its warnings and log records name."""
 from __future__ import annotations
 
 import types
@@ -10,7 +11,7 @@ if TYPE_CHECKING:
     from .frame import Frame
     from .machine import Machine
 
-__all__ = ["note_frame", "traceback_at"]
+__all__ = ["note_frame", "traceback_at", "calling_code"]
 
 
 def note_frame(m: Machine, frame: Frame, ins: Any, exc: BaseException) -> None:
@@ -42,17 +43,29 @@ def _stand_in() -> Any:
     yield
 
 
+def _placed(code: types.CodeType, position: Position) -> types.CodeType:
+    """The same code under the file, the line and the function's name of a position."""
+    units = len(code.co_code) // 2
+    lines = b""
+    while units:                                   # line table: no columns, no change of line; at most eight instructions an entry
+        lines += bytes([0x80 | 13 << 3 | min(units, 8) - 1, 0])
+        units -= min(units, 8)
+    return code.replace(co_filename=position.file, co_firstlineno=position.line, co_linetable=lines,
+                        co_name=position.function.rpartition(".")[2], co_qualname=position.function)
+
+
 def traceback_at(trail: Sequence[Position]) -> types.TracebackType | None:
     """A traceback through these positions, innermost first. Its frames only name the file, the function and the line."""
     made: types.TracebackType | None = None
     for position in trail:
-        code = _stand_in.__code__
-        units = len(code.co_code) // 2
-        lines = b""
-        while units:                               # line table: no columns, no change of line; at most eight instructions an entry
-            lines += bytes([0x80 | 13 << 3 | min(units, 8) - 1, 0])
-            units -= min(units, 8)
-        code = code.replace(co_filename=position.file, co_firstlineno=position.line, co_linetable=lines,
-                            co_name=position.function.rpartition(".")[2], co_qualname=position.function)
-        made = types.TracebackType(made, types.FunctionType(code, {})().gi_frame, 0, position.line)
+        made = types.TracebackType(made, types.FunctionType(_placed(_stand_in.__code__, position), {})().gi_frame, 0, position.line)
     return made
+
+
+def _pass_on(fn: Any, /, *args: Any, **kwargs: Any) -> Any:
+    return fn(*args, **kwargs)
+
+
+def calling_code(position: Position) -> types.CodeType:
+    """Of a function that calls its first argument with the others: to what it calls, its frame is the one at `position`."""
+    return _placed(_pass_on.__code__, position)

@@ -29,13 +29,14 @@ def natively(step: Callable, *args: Any) -> Any:
 class InlineGenerator:
     """Stands for a generator object. It is a native iterator, so that native code (list, zip, any, sum) can drive it;
     exceptions of the interpreted body leave `__next__` as themselves. `origin` is the instruction of the root frame that
-    made it: a break that would have to carry it over goes there instead."""
+    made it: a break that would have to carry it over goes there instead. `measured` is what len() is asked of where list() asks for the length."""
 
-    __slots__ = ("machine", "frame", "started", "finished", "running", "origin", "__weakref__")
+    __slots__ = ("machine", "frame", "started", "finished", "running", "origin", "measured", "__weakref__")
 
     def __init__(self, machine: Machine, frame: Frame, origin: int):
         self.machine, self.frame, self.origin = machine, frame, origin
         self.started = self.finished = self.running = False
+        self.measured: Any = None
 
     def __iter__(self) -> "InlineGenerator":
         return self

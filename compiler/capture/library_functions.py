@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Callable
 import torch
 
 from ..guards import source as S
+from . import polyfills
 from .builtin_calls import PYTHON_FUNCTIONS, python_function
 from .calls import interpret
 from .classes import made_inside
@@ -52,6 +53,11 @@ def get_logger(m: Machine, *args: Any) -> Any:
     logger = logging.getLogger(*args)
     m.world.anchor(logger)
     return logger
+
+
+@python_function(("logging", "Logger.isEnabledFor"))
+def is_enabled_for(m: Machine, logger: Any, level: Any) -> Any:
+    return interpret(m, polyfills.is_enabled_for, [logger, level], {})
 
 
 @python_function(("copy", "deepcopy"))

@@ -10,7 +10,7 @@ from typing import Any, Callable, Iterable, Iterator
 
 __all__ = ["accumulate", "tee", "call_until", "leave", "fspath", "cmp_to_key", "heapify", "heappush", "heappop", "heappushpop", "heapreplace", "heapify_max",
            "heappop_max", "heapreplace_max", "bisect_left", "bisect_right", "insort_left", "insort_right", "count_of", "index_of", "concat", "iconcat", "absolute",
-           "call", "count_elements", "starmap", "items_by_index", "length_hint"]
+           "call", "count_elements", "items_backwards", "is_enabled_for", "starmap", "items_by_index", "length_hint"]
 
 
 # --- itertools, iter
@@ -24,6 +24,16 @@ def items_by_index(sequence: Any) -> Iterator:
             return
         yield value
         i += 1
+
+
+def items_backwards(sequence: Any, length: int) -> Iterator:
+    """reversed() of what has __len__ and __getitem__."""
+    for i in range(length - 1, -1, -1):
+        try:
+            value = sequence[i]
+        except (IndexError, StopIteration):
+            return
+        yield value
 
 
 def length_hint(obj: Any, default: int = 0) -> int:
@@ -352,6 +362,11 @@ def count_elements(mapping: Any, iterable: Iterable) -> None:
     get = mapping.get
     for element in iterable:
         mapping[element] = get(element, 0) + 1
+
+
+def is_enabled_for(logger: Any, level: int) -> bool:
+    """logging.Logger.isEnabledFor without its cache and its lock."""
+    return not logger.disabled and logger.manager.disable < level and level >= logger.getEffectiveLevel()
 
 
 # --- torch

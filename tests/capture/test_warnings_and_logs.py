@@ -1,0 +1,188 @@
+"""Warnings and log records say the program's own lines; what a call may look at is written before it; filters that raise are heeded."""
+import contextlib
+import io
+import logging
+import types
+import warnings
+
+import pytest
+import torch
+
+import tcompile
+
+X = torch.ones(2)
+LOG = logging.getLogger("tcompile.tests.warnings_and_logs")
+
+
+class Records(logging.Handler):
+    def __init__(self):
+        super().__init__()
+        self.rows = []
+
+    def emit(self, record):
+        self.rows.append((record.getMessage(), record.levelname, record.funcName, record.lineno, record.filename))
+
+
+@pytest.fixture
+def records():
+    handler = Records()
+    LOG.addHandler(handler)
+    LOG.setLevel(logging.INFO)
+    yield handler.rows
+    LOG.removeHandler(handler)
+    LOG.setLevel(logging.NOTSET)
+
+
+def helper(x):
+    LOG.info("in the helper")
+    LOG.warning("of the caller", stacklevel=2)
+    warnings.warn("helped")
+    warnings.warn("helped the caller", stacklevel=2)
+    warnings.warn("helped its caller", DeprecationWarning, 3)
+    return x + 1
+
+
+def says(x):
+    LOG.info("shape %s", tuple(x.shape))
+    warnings.warn("plain")
+    warnings.warn("caller", DeprecationWarning, stacklevel=2)
+    y = helper(x)
+    if LOG.isEnabledFor(logging.DEBUG):
+        y = y * 10
+    return y
+
+
+def test_places(records):
+    def heard(f):
+        del records[:]
+        with warnings.catch_warnings(record=True) as given:
+            warnings.simplefilter("always")
+            value = f(X)
+        return value.tolist(), list(records), [(str(w.message), w.category, w.filename, w.lineno) for w in given]
+    compiled = tcompile.compile(says, backend="eager", fullgraph=True)
+    for level in (logging.INFO, logging.DEBUG, logging.ERROR):
+        LOG.setLevel(level)
+        for _ in range(2):
+            want = heard(lambda x: says(x))
+            assert heard(lambda x: compiled(x))[:2] == want[:2]
+            got = heard(lambda x: compiled(x))[2]
+            assert [w[:3] for w in got] == [w[:3] for w in want[2]]
+            assert [w[3] for w in got if "caller" not in w[0]] == [w[3] for w in want[2] if "caller" not in w[0]]
+
+
+def test_once_per_place():
+    """Each place has its own registry entry, as in eager: the default filter shows a warning once."""
+    def f(x):
+        warnings.warn("first place")
+        warnings.warn("second place")
+        return x + 1
+    space = {"warnings": warnings, "__name__": "a_module"}
+    f = types.FunctionType(f.__code__, space)
+    compiled = tcompile.compile(f, backend="eager", fullgraph=True)
+    with warnings.catch_warnings(record=True) as given:
+        warnings.simplefilter("default")
+        for _ in range(3):
+            compiled(X)
+    assert [str(w.message) for w in given] == ["first place", "second place"]
+    assert {key[2] for key in space["__warningregistry__"] if isinstance(key, tuple)} == {w.lineno for w in given}
+
+
+def test_a_warning_that_raises_is_caught():
+    def f(x):
+        try:
+            warnings.warn("bad")
+        except UserWarning as e:
+            return x - 1, str(e)
+        return x + 1, ""
+    compiled = tcompile.compile(f, backend="eager")
+    for action in ("ignore", "error", "ignore", "error"):
+        with warnings.catch_warnings():
+            warnings.simplefilter(action)
+            value, said = compiled(X)
+            assert (value.tolist(), said) == (f(X)[0].tolist(), f(X)[1])
+
+
+def test_the_exception_that_is_logged(records):
+    seen = []
+
+    class Formatted(logging.Handler):
+        def emit(self, record):
+            seen.append(record.exc_info[0])
+    handler = Formatted()
+    LOG.addHandler(handler)
+
+    def f(x):
+        try:
+            raise KeyError("k")
+        except KeyError:
+            LOG.exception("it failed")
+        return x + 1
+    tcompile.compile(f, backend="eager")(X)
+    LOG.removeHandler(handler)
+    assert seen == [KeyError]
+
+
+def test_print_goes_where_stdout_is_at_that_moment(capsys):
+    text = io.StringIO()
+
+    def f(x):
+        with contextlib.redirect_stdout(text):
+            print("inside")
+        print("outside")
+        return x + 1
+    tcompile.compile(f, backend="eager")(X)
+    assert text.getvalue() == "inside\n" and capsys.readouterr().out == "outside\n"
+
+
+def test_a_call_sees_the_writes_before_it(records):
+    state = types.SimpleNamespace(n=0)
+
+    class Level(logging.Filter):
+        def filter(self, record):
+            record.msg = f"{record.msg} n={state.n}"
+            return True
+    level = Level()
+    LOG.addFilter(level)
+
+    def f(x):
+        state.n = 1
+        LOG.info("first")
+        state.n = 2
+        LOG.info("second")
+        state.n = 0
+        return x + 1
+    compiled = tcompile.compile(f, backend="eager", fullgraph=True)
+    compiled(X)
+    compiled(X)
+    LOG.removeFilter(level)
+    assert [r[0] for r in records] == ["first n=1", "second n=2"] * 2 and state.n == 0
+
+
+class Counted:
+    def __init__(self):
+        self.asked = []
+
+    def __len__(self):
+        self.asked.append("len")
+        return 3
+
+    def __getitem__(self, i):
+        self.asked.append(i)
+        if i >= 3:
+            raise IndexError
+        return i
+
+
+@pytest.mark.parametrize("use", (
+    lambda s: sorted(s), lambda s: list(reversed(s)), lambda s: bytes(s), lambda s: bytearray(s), lambda s: [].__iadd__(s), lambda s: [*s],
+    lambda s: tuple(s)), ids=("sorted", "reversed", "bytes", "bytearray", "iadd", "star", "tuple"))
+def test_sequences_are_asked_as_often_as_eager_asks(use):
+    def f(x, s):
+        for _ in s:
+            break
+        return x + 1, use(s)
+    a, b = Counted(), Counted()
+    assert f(X, a)[1] == tcompile.compile(f, backend="eager")(X, b)[1]
+    assert a.asked == b.asked
+
+
