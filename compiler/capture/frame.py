@@ -29,7 +29,7 @@ Cell = types.CellType
 
 class Frame:
     __slots__ = ("code", "bytecode", "program", "pc", "stack", "slots", "names", "scope", "function", "parent", "is_root",
-                 "library", "file", "function_name", "result", "module_path", "handled", "yielded")
+                 "library", "file", "function_name", "result", "module_path", "handled")
 
     def __init__(self, code: types.CodeType, bytecode: Bytecode, program: list, scope: GlobalScope, function: Any, is_root: bool):
         self.code, self.bytecode, self.program, self.scope = code, bytecode, program, scope
@@ -46,7 +46,6 @@ class Frame:
         self.result: Any = None
         self.module_path = ""
         self.handled: Any = None         # exception being handled when a generator was suspended
-        self.yielded = False
 
     def position(self) -> Position:
         """Of the instruction being executed."""

@@ -33,7 +33,7 @@ from ..guards.source import Source
 from ..symbolic.expr import ge
 from ..graph.tensor import TraceTensor, trace_tensor_like
 from .arrays import Array, array_class, array_like
-from .bytecode.regions import UNBOUND
+from .bytecode.splice import UNBOUND
 from .generators import InlineGenerator
 from .inline_policy import is_trusted_module
 from .lookups import MISSING, Missing

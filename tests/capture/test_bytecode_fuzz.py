@@ -13,10 +13,11 @@ from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
 from tcompile.compiler.capture.bytecode import assemble, decode  # noqa: E402
-from tcompile.compiler.capture.bytecode.regions import CannotOutline, find_loops, outline_loops  # noqa: E402
+from tcompile.compiler.capture.bytecode.loops import find_loops  # noqa: E402
+from tcompile.compiler.capture.bytecode.regions import CannotOutline  # noqa: E402
 from tcompile.compiler.capture.bytecode.resume import CannotResume  # noqa: E402
-from tcompile.compiler.capture.bytecode.testing import (rebuilt, variant_that_breaks, variant_that_loops,  # noqa: E402
-                                                        without_method_loads)
+
+from .native_breaks import outline_loops, rebuilt, variant_that_breaks, variant_that_loops, without_method_loads  # noqa: E402
 
 NAMES = ("a", "b", "c", "d")
 

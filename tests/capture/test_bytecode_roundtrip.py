@@ -256,7 +256,7 @@ def test_decode_is_shared_and_copies_are_not():
     assert copy.instructions[0] is not decode(code).instructions[0]
     inside = {id(i) for i in copy.instructions}
     assert all(id(i.target) in inside for i in copy.instructions if i.target is not None)
-    assert "RESUME" in copy.dump() and copy.at_offset(0).op in ("RESUME", "MAKE_CELL", "COPY_FREE_VARS")
+    assert "RESUME" in copy.dump() and copy.instructions[0].op in ("RESUME", "MAKE_CELL", "COPY_FREE_VARS")
 
 
 def test_the_layer_needs_no_torch():

@@ -4,7 +4,8 @@
 to it); `assemble` lowers it again. On top of them, for capture:
 
 resume.py      make_break: execute one instruction natively and go on;  make_resume: the rest of a function as a function
-regions.py     find_loops, outline_loop(s): a loop's body as a function of its own, and the host that calls it
+loops.py       find_loops
+regions.py     make_region: a loop's body as a function of its own
 loop_break.py  make_loop_break: run a whole loop natively, its body as a region, what follows as a resume function
 """
 from .assemble import assemble

@@ -13,10 +13,10 @@ from types import CodeType
 from typing import Any, Iterable, NamedTuple
 
 from .memo import CodeMemo
-from .opset import CONDITIONAL_JUMPS, JUMPS, SLOT_OPS, TERMINATORS
+from .opset import CONDITIONAL_JUMPS, JUMPS, TERMINATORS
 from .wire import UnsupportedBytecode, parse_exception_table, read_raw
 
-__all__ = ["Position", "Handler", "Instruction", "Slot", "TableEntry", "Bytecode", "decode", "UnsupportedBytecode"]
+__all__ = ["Position", "Handler", "Instruction", "Slot", "Bytecode", "decode", "UnsupportedBytecode"]
 
 
 class Position(NamedTuple):
@@ -112,15 +112,6 @@ class Slot(NamedTuple):
     param: bool      # a parameter: bound when the frame starts
 
 
-class TableEntry(NamedTuple):
-    """A row of the exception table over instruction indices: [start, end)."""
-    start: int
-    end: int
-    target: Instruction
-    depth: int
-    lasti: bool
-
-
 @dataclass
 class Bytecode:
     """A code object taken apart. Results of `decode` are shared: copy() before editing."""
@@ -170,31 +161,11 @@ class Bytecode:
         """Locals are slots (not a module's or class's namespace)."""
         return bool(self.flags & inspect.CO_OPTIMIZED)
 
-    @property
-    def exception_table(self) -> list[TableEntry]:
-        """Rows in order, as CPython stores them."""
-        rows: list[TableEntry] = []
-        for index, ins in enumerate(self.instructions):
-            h = ins.handler
-            if h is None:
-                continue
-            last = rows[-1] if rows else None
-            if last is not None and last.end == index and (last.target, last.depth, last.lasti) == (h.target, h.depth, h.lasti):
-                rows[-1] = last._replace(end=index + 1)
-            else:
-                rows.append(TableEntry(index, index + 1, h.target, h.depth, h.lasti))
-        return rows
-
     def reindex(self) -> Bytecode:
         """Number the instructions after an edit; returns self."""
         for index, ins in enumerate(self.instructions):
             ins.index = index
         return self
-
-    def at_offset(self, offset: int) -> Instruction:
-        """The first instruction decoded from `offset` (a frame's f_lasti) or after it."""
-        offsets = [ins.offset for ins in self.instructions]
-        return self.instructions[bisect_left(offsets, offset)]
 
     def copy(self) -> Bytecode:
         """Independent copy: new Instructions, references among them kept."""
@@ -275,10 +246,3 @@ def _decode(code: CodeType) -> Bytecode:
             ins.starts_line = previous_line = line
     return Bytecode(instructions, slots, code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags, code.co_name,
                     code.co_qualname, code.co_filename, code.co_firstlineno, code.co_consts, code.co_names, shared=True)
-
-
-def local_name(slots: list[Slot], ins: Instruction) -> str:
-    """The name behind a SLOT_OPS instruction."""
-    if ins.op not in SLOT_OPS:
-        raise ValueError(f"{ins.op} has no slot")
-    return slots[ins.slot].name

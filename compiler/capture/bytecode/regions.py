@@ -1,6 +1,6 @@
 """Loop bodies taken out into functions of their own.
 
-`outline_loop(code, loop, dispatch)` splits a function in two:
+`make_region(Plan(bytecode, loop))` makes of a loop's body a function of its own, `emit_region_call` the code that stands in its place:
 
 region   a function that runs one iteration of the loop's body. Its parameters are the locals that the body needs and, for a `for` loop,
          the value that the iterator gave; it returns a tuple `(exit_id, values...)`. exit_id 0 is the next iteration; the others are the
@@ -8,8 +8,7 @@ region   a function that runs one iteration of the loop's body. Its parameters a
          host goes on with the original code. Handlers inside the body move into the region. An exception that they do not handle passes
          through to the host, whose handlers around the loop still apply; if those may read locals that the body has set, the region
          catches the exception, returns it with the locals, and the host raises it again (without a traceback entry of its own).
-host     the original function in which the body is replaced by `dispatch(region_function, *arguments)`, the unpacking of the values into
-         the locals, and a jump per exit_id.
+call     `dispatch(region_function, *arguments)`, the unpacking of the values into the locals, and a jump per exit_id.
 
 A local that an iteration may leave unbound travels as UNBOUND. Cells are shared through the region's closure. In module-level code names
 are globals, so nothing but the loop's value is passed. Raises CannotOutline where the body works on the stack below it (a comprehension)
@@ -21,15 +20,14 @@ from dataclasses import dataclass
 from types import CellType, CodeType
 from typing import Any, Callable
 
-from .assemble import assemble
 from .flow import MAYBE, NULL, VALUE, Flow, Kinds, bind, analyse, is_frame_inspection, slots_in, successors, transfer
-from .instructions import Bytecode, Handler, Instruction, decode
-from .loops import Loop, dominates, dominators, edges, find_loops
+from .instructions import Bytecode, Handler, Instruction
+from .loops import Loop, dominates, dominators, edges
 from .opset import NEVER_RAISES, pops
-from .splice import UNBOUND, Param, Splice, cells_used, check_first_cell, check_supported, delete_if_unbound, push_or_unbound
+from .splice import UNBOUND, Param, Splice, cells_used, delete_if_unbound, push_or_unbound
 from .version import NULL_FIRST
 
-__all__ = ["UNBOUND", "CannotOutline", "Exit", "RegionSpec", "Outlined", "outline_loop", "outline_loops", "find_loops", "Loop"]
+__all__ = ["CannotOutline", "Exit", "RegionSpec", "Plan", "make_region", "emit_region_call"]
 
 
 class CannotOutline(Exception):
@@ -55,13 +53,6 @@ class RegionSpec:
     params: tuple[Param, ...]
     closure: tuple[int, ...]
     exits: tuple[Exit, ...]
-
-
-@dataclass(frozen=True, eq=False)
-class Outlined:
-    """The two halves."""
-    region: RegionSpec
-    host: CodeType
 
 
 @dataclass
@@ -468,68 +459,3 @@ def emit_region_call(plan: Plan, region: RegionSpec, dispatch: Callable[..., Any
             following.target = emit("NOP")
     for out_of_line in late:
         out_of_line()
-
-
-def _make_host(plan: Plan, region: RegionSpec, dispatch: Callable[..., Any]) -> CodeType:
-    host = plan.bytecode.copy()
-    entry = host.instructions[plan.loop.entry]
-    outer = plan.outer
-    handler = None if outer is None else Handler(host.instructions[outer.target.index], outer.depth, outer.lasti)
-    stub: list[Instruction] = []
-
-    def emit(op: str, arg: Any = None, **fields: Any) -> Instruction:
-        stub.append(Instruction(op, arg, positions=entry.positions, handler=handler, **fields))
-        return stub[-1]
-
-    def landing(leave: Leave) -> Instruction:
-        target = host.instructions[leave.target]
-        return start if target is entry else target
-
-    start = emit("NOP")
-    emit_region_call(plan, region, dispatch, emit, handler, lambda slot: slot, landing)
-    for ins in host.instructions:
-        if ins.target is entry:
-            ins.target = start
-    host.instructions[plan.loop.entry:plan.loop.entry] = stub
-    return assemble(host)
-
-
-def outline_loop(code: CodeType, loop: Loop, dispatch: Callable[..., Any], *, locals_are_globals: bool = False) -> Outlined:
-    """Split `code` at `loop` (one of find_loops(code)). `dispatch(region_function, *arguments)` must return what the region returns.
-
-    Raises CannotOutline, or splice.CannotResume for kinds of code that cannot be split at all (generators, class bodies).
-    """
-    bytecode = decode(code)
-    check_supported(bytecode, locals_are_globals)
-    check_first_cell(bytecode)
-    plan = Plan(bytecode, loop)
-    region = make_region(plan)
-    return Outlined(region, _make_host(plan, region, dispatch))
-
-
-def outline_loops(code: CodeType, dispatch: Callable[..., Any], *, innermost: bool = False, locals_are_globals: bool = False,
-                  choose: Callable[[Loop], bool] | None = None) -> tuple[CodeType, list[RegionSpec], list[tuple[Loop, str]]]:
-    """Outline every outermost (or every innermost) loop. Returns the host, the regions in the order of their lines, and what could not be
-    outlined with the reasons. `choose` may refuse loops."""
-    regions: list[RegionSpec] = []
-    refused: list[tuple[Loop, str]] = []
-    done: set[tuple] = set()
-    while True:
-        for loop in find_loops(code):
-            head = decode(code).instructions[loop.head]
-            key = (loop.kind, head.positions)
-            if key in done or (loop.children if innermost else loop.parent):
-                continue
-            done.add(key)
-            if choose is not None and not choose(loop):
-                continue
-            try:
-                made = outline_loop(code, loop, dispatch, locals_are_globals=locals_are_globals)
-            except CannotOutline as error:
-                refused.append((loop, str(error)))
-                continue
-            regions.append(made.region)
-            code = made.host
-            break
-        else:
-            return code, sorted(regions, key=lambda region: region.loop.line or 0), refused

@@ -30,7 +30,7 @@ from .memo import CodeMemo
 from .splice import CannotResume, Param, Splice, cells_used, check_first_cell, check_supported, delete_if_unbound, push_or_unbound
 from .version import NULL_FIRST
 
-__all__ = ["CannotResume", "Param", "ResumeSpec", "BreakSpec", "make_resume", "make_break", "live_locals", "stack_kinds"]
+__all__ = ["CannotResume", "Param", "ResumeSpec", "BreakSpec", "make_resume", "make_break", "stack_kinds"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,12 +63,6 @@ class ResumeSpec:
 class BreakSpec(ResumeSpec):
     """A function that executes one instruction and goes on in one of `successors` (fall-through first, then the jump)."""
     successors: tuple[ResumeSpec, ...] = field(default=())
-
-
-def live_locals(code: CodeType, index: int) -> list[int]:
-    """Local slots (not cells) whose values may be used from instruction `index` on, bound or not."""
-    bytecode = decode(code)
-    return [i for i in slots_in(live_mask(bytecode, index)) if not (bytecode.slots[i].cell or bytecode.slots[i].free)]
 
 
 def stack_kinds(code: CodeType, index: int) -> Kinds:

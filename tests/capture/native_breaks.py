@@ -1,8 +1,8 @@
-"""For tests: make a function break at a chosen instruction, as a compiled entry would, but natively.
+"""Make a function break at a chosen instruction, or run its loops' bodies as functions, as compiled entries would, but natively.
 
 `variant_that_breaks(code, index, ...)` is the original with one addition: when `due()` is true at instruction `index`, it packs its live
 locals and operand stack and returns the result of the break function. `states(function, args)` runs a function under an opcode trace
-and reports in which states (bound slots) each instruction is met, so that every reachable one can be tried.
+and reports in which states (bound slots) each instruction is met, so that every reachable one can be tried. `outline_loops(code, dispatch)` replaces the bodies of loops by calls of their regions.
 """
 from __future__ import annotations
 
@@ -10,16 +10,13 @@ import sys
 from types import CodeType, FunctionType
 from typing import Any, Callable
 
-from .assemble import assemble
-from .flow import MAYBE, NULL, analyse
-from .instructions import Bytecode, Instruction, Slot, decode
-from .loop_break import LoopBreakSpec, make_loop_break
-from .loops import Loop
-from .resume import BreakSpec, ResumeSpec, make_break, stack_kinds
-from .splice import as_globals
-from .version import NULL_FIRST
-
-__all__ = ["without_method_loads", "variant_that_breaks", "variant_that_loops", "states", "rebuilt"]
+from tcompile.compiler.capture.bytecode import NULL_FIRST, Bytecode, Handler, Instruction, Slot, assemble, decode
+from tcompile.compiler.capture.bytecode.flow import MAYBE, NULL, analyse
+from tcompile.compiler.capture.bytecode.loop_break import LoopBreakSpec, make_loop_break
+from tcompile.compiler.capture.bytecode.loops import Loop, find_loops
+from tcompile.compiler.capture.bytecode.regions import CannotOutline, Leave, Plan, RegionSpec, emit_region_call, make_region
+from tcompile.compiler.capture.bytecode.resume import BreakSpec, ResumeSpec, make_break, stack_kinds
+from tcompile.compiler.capture.bytecode.splice import as_globals, check_first_cell, check_supported
 
 
 def rebuilt(function: FunctionType, code: CodeType) -> FunctionType:
@@ -181,3 +178,68 @@ def _with_exit(bytecode: Bytecode, index: int, spec: ResumeSpec, due: Callable[[
     if not bytecode.is_function:
         as_globals(bytecode.instructions)
     return bytecode
+
+
+def _make_host(plan: Plan, region: RegionSpec, dispatch: Callable[..., Any]) -> CodeType:
+    host = plan.bytecode.copy()
+    entry = host.instructions[plan.loop.entry]
+    outer = plan.outer
+    handler = None if outer is None else Handler(host.instructions[outer.target.index], outer.depth, outer.lasti)
+    stub: list[Instruction] = []
+
+    def emit(op: str, arg: Any = None, **fields: Any) -> Instruction:
+        stub.append(Instruction(op, arg, positions=entry.positions, handler=handler, **fields))
+        return stub[-1]
+
+    def landing(leave: Leave) -> Instruction:
+        target = host.instructions[leave.target]
+        return start if target is entry else target
+
+    start = emit("NOP")
+    emit_region_call(plan, region, dispatch, emit, handler, lambda slot: slot, landing)
+    for ins in host.instructions:
+        if ins.target is entry:
+            ins.target = start
+    host.instructions[plan.loop.entry:plan.loop.entry] = stub
+    return assemble(host)
+
+
+def outline_loop(code: CodeType, loop: Loop, dispatch: Callable[..., Any], locals_are_globals: bool) -> tuple[CodeType, RegionSpec]:
+    """Split `code` at `loop` (one of find_loops(code)). `dispatch(region_function, *arguments)` must return what the region returns.
+
+    Raises CannotOutline, or splice.CannotResume for kinds of code that cannot be split at all (generators, class bodies).
+    """
+    bytecode = decode(code)
+    check_supported(bytecode, locals_are_globals)
+    check_first_cell(bytecode)
+    plan = Plan(bytecode, loop)
+    region = make_region(plan)
+    return _make_host(plan, region, dispatch), region
+
+
+def outline_loops(code: CodeType, dispatch: Callable[..., Any], *, innermost: bool = False, locals_are_globals: bool = False,
+                  choose: Callable[[Loop], bool] | None = None) -> tuple[CodeType, list[RegionSpec], list[tuple[Loop, str]]]:
+    """Outline every outermost (or every innermost) loop. Returns the host, the regions in the order of their lines, and what could not be
+    outlined with the reasons. `choose` may refuse loops."""
+    regions: list[RegionSpec] = []
+    refused: list[tuple[Loop, str]] = []
+    done: set[tuple] = set()
+    while True:
+        for loop in find_loops(code):
+            head = decode(code).instructions[loop.head]
+            key = (loop.kind, head.positions)
+            if key in done or (loop.children if innermost else loop.parent):
+                continue
+            done.add(key)
+            if choose is not None and not choose(loop):
+                continue
+            try:
+                host, region = outline_loop(code, loop, dispatch, locals_are_globals)
+            except CannotOutline as error:
+                refused.append((loop, str(error)))
+                continue
+            regions.append(region)
+            code = host
+            break
+        else:
+            return code, sorted(regions, key=lambda region: region.loop.line or 0), refused
