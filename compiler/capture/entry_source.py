@@ -20,7 +20,7 @@ from ..guards.source import Source, calc_text, optimizer_state_text, scalar_text
 from .arrays import Array
 from .draws import generator_states, restore_generators
 from .float_node import FloatNode
-from .bytecode.regions import UNBOUND
+from .bytecode.splice import UNBOUND
 from .effects import Effect
 from .exceptions import calling_code, traceback_at
 from .generators import InlineGenerator, PythonIterator
