@@ -39,13 +39,12 @@
 #define RequestExtraIndex _PyEval_RequestCodeExtraIndex
 #endif
 
-/* A skip mark is an odd number: the generation it was made in. reset() starts another, and the marks mean nothing. */
-#define SKIP ((void *)(uintptr_t)(tc_generation * 2 + 1))
+/* What hangs on a code object: nothing, a CodeCache, or this odd number, which says that its frames are passed over. */
+#define SKIP ((void *)(uintptr_t)1)
 #define IS_CACHE(state) ((state) != NULL && ((uintptr_t)(state) & 1) == 0)
 #define INLINE_LOCALS 24
 
 static Py_ssize_t extra_index = -1;
-static uintptr_t tc_generation = 1;
 static _PyFrameEvalFunction previous;       /* whom we pass frames on to */
 static PyObject *callback;                  /* callback(code, func, args) */
 static PyObject *skip_prefixes;             /* tuple of str: folders whose code is never looked at */
@@ -697,16 +696,7 @@ static PyObject *forget_code(PyObject *self, PyObject *code)
     Py_RETURN_NONE;
 }
 
-static PyObject *forget_skips(PyObject *self, PyObject *unused)
-{
-    (void)self;
-    (void)unused;
-    tc_generation++;
-    Py_RETURN_NONE;
-}
-
 static PyMethodDef functions[] = {
-    {"forget_skips", forget_skips, METH_NOARGS, "All marks of skip_code made so far on code without a cache mean nothing."},
     {"hook_installed", hook_installed, METH_NOARGS, "Whether the hook is the interpreter's evaluator now."},
     {"hook_asks", hook_asks, METH_O, "Whether this callback is the innermost one in force."},
     {"hook_active", hook_active, METH_NOARGS, "Whether frames started here and now would be looked at."},

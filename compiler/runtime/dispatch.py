@@ -32,23 +32,10 @@ __all__ = [
     "Dispatcher",
     "RUN_ORIGINAL",
     "code_cache",
-    "all_caches",
     "forget_code",
-    "forget_everything",
     "disabled",
     "is_disabled",
-    "n_parameters",
 ]
-
-
-def n_parameters(code: types.CodeType) -> int:
-    """How many parameter slots a frame of this code has: the length of the `args` that guards are checked against."""
-    return (
-        code.co_argcount
-        + code.co_kwonlyargcount
-        + bool(code.co_flags & inspect.CO_VARARGS)
-        + bool(code.co_flags & inspect.CO_VARKEYWORDS)
-    )
 
 
 class PythonEntry:
@@ -191,7 +178,6 @@ def _reduce(d: Any) -> Any:
 
 
 _by_code: dict[tuple[int, int], PythonCodeCache] = {}           # id of the code, owner
-_all: weakref.WeakSet = weakref.WeakSet()
 
 if native is not None:
     Entry, CodeCache, Dispatcher, RUN_ORIGINAL = native.Entry, native.CodeCache, native.Dispatcher, native.RUN_ORIGINAL
@@ -207,20 +193,12 @@ def code_cache(code: types.CodeType, create: bool = True, owner: int = 0) -> Any
     `owner`, or None where there is none and `create` is false. It lives as long as the code object. Nothing that an entry holds may hold the
     code object in its turn: code objects are not garbage collected, and the cycle would stay for good."""
     if native is not None:
-        found = native.code_cache(code, create, owner)
-    else:
-        found = _by_code.get((id(code), owner))
-        if found is None and create:
-            found = _by_code[id(code), owner] = PythonCodeCache()
-            weakref.finalize(code, _by_code.pop, (id(code), owner), None).atexit = False
-    if found is not None:
-        _all.add(found)
+        return native.code_cache(code, create, owner)
+    found = _by_code.get((id(code), owner))
+    if found is None and create:
+        found = _by_code[id(code), owner] = PythonCodeCache()
+        weakref.finalize(code, _by_code.pop, (id(code), owner), None).atexit = False
     return found
-
-
-def all_caches() -> list[Any]:
-    """Every CodeCache that lives."""
-    return list(_all)
 
 
 def forget_code(code: types.CodeType) -> None:
@@ -231,15 +209,6 @@ def forget_code(code: types.CodeType) -> None:
         if key[0] == id(code):
             cache.clear()
             cache.skip = False
-
-
-def forget_everything() -> None:
-    """Drop all entries and all skip marks: what tcompile.reset() does here."""
-    for cache in all_caches():
-        cache.clear()
-        cache.skip = False
-    if native is not None:
-        native.forget_skips()
 
 
 @contextmanager

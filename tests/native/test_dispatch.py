@@ -16,6 +16,11 @@ from tcompile.compiler.guards import source as S
 from tcompile.compiler.native import native
 
 
+def n_parameters(code):
+    """How many parameter slots a frame of this code has: the length of the `args` that guards are checked against."""
+    return code.co_argcount + code.co_kwonlyargcount + bool(code.co_flags & inspect.CO_VARARGS) + bool(code.co_flags & inspect.CO_VARKEYWORDS)
+
+
 class Kit:
     def __init__(self, kind):
         self.native = kind == "native"
@@ -77,7 +82,7 @@ def signatures():
 @pytest.mark.parametrize("f", signatures(), ids=lambda f: f.__name__)
 def test_binding_is_cpythons(kit, f):
     cache = kit.CodeCache()
-    cache.add(kit.entry([], compiled, dispatch.n_parameters(f.__code__)))
+    cache.add(kit.entry([], compiled, n_parameters(f.__code__)))
     d = kit.Dispatcher(f, cache, lambda *a: pytest.fail("missed"))
     calls = [
         ((), {}),
@@ -105,7 +110,7 @@ def test_binding_is_cpythons(kit, f):
             got = d(*args, **kwargs)
             assert got[0] == "compiled"
             # parameters come in co_varnames order: *rest and **more last
-            names = f.__code__.co_varnames[: dispatch.n_parameters(f.__code__)]
+            names = f.__code__.co_varnames[: n_parameters(f.__code__)]
             by_name = dict(zip(names, got[1:]))
             bound = inspect.signature(f).bind(*args, **kwargs)
             bound.apply_defaults()
