@@ -175,8 +175,8 @@ class GraphBuilder:
             return tuple(self.arg(v) for v in value)
         if isinstance(value, (int, float, str)):            # enum members, numpy's float64 and the like
             return next(base(value) for base in (int, float, str) if isinstance(value, base)) if not isinstance(value, enum.Enum) else value
-        if isinstance(value, (torch.SymBool, torch.SymFloat)):
-            raise Break("unsupported", "a symbolic truth value or float is given to a torch function")
+        if isinstance(value, (torch.SymBool, torch.SymFloat)):           # a node takes numbers and sizes: fixed, with a guard
+            return bool(value) if isinstance(value, torch.SymBool) else float(value)
         raise Break("unknown_object", f"a torch function is given an object of type {t.__name__}")
 
     def record(self, kind: str, target: Callable | str, args: tuple, kwargs: dict, result: Any) -> Any:

@@ -14,6 +14,7 @@ from . import scalars
 from .arrays import holds_array
 from .elements import asks_back
 from .signals import Break, Raised
+from .symbolic_index import select_symbols
 from .tensor_errors import true_error
 from .world import ATOMS, MISSING, TraceTensor, is_numpy_scalar
 
@@ -48,6 +49,7 @@ _BREAK_METHODS: dict[str, str] = {
 METHODS: dict[str, Callable] = {}           # methods that other modules of capture do, or NotImplemented: handler(machine, tensor, *args, **kwargs)
 _INPLACE_OPERATORS = frozenset((operator.iadd, operator.isub, operator.imul, operator.itruediv, operator.ifloordiv, operator.imod, operator.ipow,
                                 operator.imatmul, operator.iand, operator.ior, operator.ixor, operator.ilshift, operator.irshift, operator.setitem))
+_INDEXING = (operator.getitem, operator.setitem)
 _BREAK_FUNCTIONS: dict[Any, str] = {torch.nonzero: "data_dependent_shape", torch.unique: "data_dependent_shape", torch.equal: "data_dependent_branch",
                                     torch.allclose: "data_dependent_branch", torch.masked_select: "data_dependent_shape",
                                     torch.unique_consecutive: "data_dependent_shape"}
@@ -132,6 +134,12 @@ def call_operator(m: Machine, fn: Callable, args: list) -> Any:
     if scalars.holds_float(args):
         return scalars.scalar_operation(m, fn, args, lambda f, a: call_operator(m, f, a))
     _refuse_objects(args)
+    if fn in _INDEXING and type(args[0]) is TraceTensor and m.env.hints and (selected := select_symbols(m, args[0], args[1])) is not None:
+        if selected[1] is ... and fn is operator.getitem:
+            return selected[0]
+        if selected[1] is ... and type(args[2]) is torch.SymInt:
+            return call_method(m, selected[0], "fill_", [args[2]], {})
+        return call_operator(m, fn, [*selected, *args[2:]])
     if fn in _INPLACE_OPERATORS:
         m.graph.writes_to(args[0])
     env = m.env
@@ -140,7 +148,7 @@ def call_operator(m: Machine, fn: Callable, args: list) -> Any:
     try:
         result = fn(*args)
     except Exception as exc:
-        if fn in (operator.getitem, operator.setitem) and isinstance(exc, DataDependentError) and _holds_scalar(args[1]):
+        if fn in _INDEXING and isinstance(exc, DataDependentError) and _holds_scalar(args[1]):
             raise Break("item", "a 0-dim tensor is used as an index, which reads its value into Python",
                         "index with a 1-dim tensor (i.reshape(1)), or use torch.index_select or torch.gather") from None
         m.translate(exc)

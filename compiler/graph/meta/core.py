@@ -280,11 +280,13 @@ def broadcast_shapes(*shapes: Sequence[IntLike]) -> tuple:
                 continue
             if o.__class__ is int and o == 1:
                 out[i] = s
-            elif not same(o, s):
+            elif same(o, s):
+                out[i] = s if s.__class__ is int else o
+            elif is_one(o):                             # 9 - n, say, that is one in this call
+                out[i] = s
+            elif not is_one(s):
                 raise RuntimeError(f"The size of tensor a ({o}) must match the size of tensor b ({s}) at non-singleton "
                                    f"dimension {i}")
-            elif s.__class__ is int:
-                out[i] = s
     return tuple(out)
 
 
