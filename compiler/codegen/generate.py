@@ -59,7 +59,7 @@ def generate_kernels(schedule: Schedule, language: str, target: Any, source_of: 
             source = source_of(step.kernel, key, name)
             kernels.append(GeneratedKernel(name, step.kernel, source, n_bytes, flops))
             events.emit("kernel", name=name, kernel=step.kernel, source=source.text, language=language, bytes=n_bytes, flops=flops,
-                        origins=list(step.kernel.origins), choices=dict(source.choices))
+                        origins=list(step.kernel.origins), choices=dict(source.choices), names=source.names)
         kernel_of[id(step)] = at
     names = {i: kernels[p].name for i, p in kernel_of.items()}
     return Generated(schedule, kernels, kernel_of, host_plan(schedule, names, cuda), target, cuda=cuda)

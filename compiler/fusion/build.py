@@ -92,6 +92,7 @@ def _collect(group: Group, needed: set[Buffer], drop_rounding: bool) -> list[_Ro
                 dtype = torch.int64 if nest.reduce_op.startswith("arg") else value.dtype
             if a is None:
                 a = accs[k] = acc(f"a{len(accs)}", dtype)
+                a.origin = nest.origins[-1] if nest.origins else ""
                 roots.append(_Root(value, acc=a.attr, op=nest.reduce_op, dtype=dtype, running=nest.scan))
             value = cast(a, nest.buffer.dtype) if nest.scan else a
         if group.writes[nest.buffer] is not None:
@@ -268,6 +269,7 @@ def _emit(group: Group, roots: list[_Root], kept: list[Value], reduced: list[int
                 acc_names[r.acc] = f"acc{len(acc_names)}"
                 old, new = acc(r.acc, r.dtype), acc(acc_names[r.acc], r.dtype)
                 acc_values[old.id] = new
+                new.origin = old.origin
                 stage.accs.append(Acc(new.attr, r.op, r.dtype, value, r.running))
                 if r.running:
                     rw.memo[old.id] = new

@@ -109,9 +109,10 @@ _values: dict[tuple, "Value"] = {}
 
 class Value:
     """A hash-consed node. Compare with `is`. Graphs can be thousands of nodes deep: traverse with `walk`, never by
-    recursion."""
-    __slots__ = ("op", "dtype", "args", "attr", "id", "__weakref__")
+    recursion. `origin` is the aten node that it was first made for ("": none), for readers alone."""
+    __slots__ = ("op", "dtype", "args", "attr", "id", "origin", "__weakref__")
     _count = 0
+    making_for = ""                  # origin of the values that are made now
 
     def __repr__(self) -> str:
         a = ", ".join([repr(self.attr)] * (self.attr is not None) + [f"%{x.id}" for x in self.args])
@@ -124,6 +125,7 @@ def make(op: str, dtype: torch.dtype, args: tuple = (), attr: Any = None) -> Val
     if v is None:
         v = object.__new__(Value)
         v.op, v.dtype, v.args, v.attr = op, dtype, args, attr
+        v.origin = Value.making_for
         Value._count += 1
         v.id = Value._count
         _values[k] = v

@@ -121,7 +121,7 @@ class Lowering:
         self.inputs: list[Any] = []
         self.constants: dict[str, Any] = {}
         self.fallbacks: Counter[str] = Counter()
-        self.node: torch.fx.Node | None = None
+        self.node = None
         self._names: set[str] = set()
         self._views: dict[tuple, Buffer] = {}
         self._view_base: dict[Buffer, Buffer] = {}
@@ -131,6 +131,16 @@ class Lowering:
         self._result_memory: set[Buffer] = set()
 
     # ---- the walk
+    @property
+    def node(self) -> torch.fx.Node | None:
+        """The node that is lowered now: values that are made meanwhile are for it."""
+        return self._node
+
+    @node.setter
+    def node(self, node: torch.fx.Node | None) -> None:
+        self._node = node
+        Value.making_for = node.name if node is not None else ""
+
     def run(self) -> LoweredGraph:
         n_input = 0
         for node in self.aten.graph.nodes:

@@ -15,7 +15,7 @@ import torch
 from .ir import Buffer, Kernel, LoopNest, Value, walk
 from .lowered import LoweredGraph
 
-__all__ = ["print_kernel", "print_lowered", "print_nest", "value_lines", "dtype_name"]
+__all__ = ["names_of", "print_kernel", "print_lowered", "print_nest", "value_lines", "dtype_name"]
 
 _INFIX = {"add": "+", "sub": "-", "mul": "*", "div": "/", "eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">=",
           "logical_and": "and", "logical_or": "or", "bitwise_and": "&", "bitwise_or": "|", "bitwise_xor": "^"}
@@ -34,10 +34,18 @@ def _put(text: str, indirect: Value, name: str) -> str:
 class _Names:
     """Text of values; what is used more than once, or is long, gets a name of its own."""
 
-    def __init__(self, count: int = 0) -> None:
+    def __init__(self, count: int = 0, told: bool = False) -> None:
         self.text: dict[int, str] = {}
         self.simple: set[int] = set()
         self.count = count
+        self.origins: dict[int, frozenset[str]] = {}     # the nodes that a value's text computes
+        self.told = told
+
+    def comment(self, v: Value, *more: str) -> str:
+        if not self.told:
+            return ""
+        nodes = self.origins[v.id].union(x for x in more if x) or {v.origin} - {""}
+        return f"  # {', '.join(sorted(nodes))}" if nodes else ""
 
     def of(self, v: Value) -> str:
         return self.text[v.id]
@@ -90,19 +98,30 @@ def value_lines(roots: list[Value], names: _Names, indent: str) -> list[str]:
         if v.id in names.text:
             continue
         text, simple = names.expression(v)
+        if names.told:
+            own = () if v.op in ("const", "param", "acc", "index") or not v.origin else (v.origin,)
+            names.origins[v.id] = frozenset(own).union(*(names.origins[a.id] for a in v.args))
         trivial = v.op in ("const", "param", "acc") or (v.op == "index" and len(text) < 12)
         if not trivial and (uses[v.id] > 1 or len(text) > 60 or v.id in indirect):
             name = f"v{names.count}"
             names.count += 1
-            lines.append(f"{indent}{name} = {text}")
+            lines.append(f"{indent}{name} = {text}{names.comment(v)}")
             text, simple = name, True
+            names.origins[v.id] = frozenset()
         names.text[v.id] = text
         if simple:
             names.simple.add(v.id)
     return lines
 
 
-def print_kernel(k: Kernel, name: str = "kernel") -> str:
+def names_of(k: Kernel, values: dict[str, str]) -> dict[str, str]:
+    """Variable of a kernel's generated text -> aten node: its accumulators, and `values`."""
+    accs = {v.attr: v.origin for st in k.stages for v in walk(st.roots()) if v.op == "acc" and v.origin}
+    return {**accs, **values}
+
+
+def print_kernel(k: Kernel, name: str = "kernel", origins: bool = False) -> str:
+    """`origins`: each line ends with the aten nodes that it computes."""
     def arg(b: Buffer) -> str:
         return repr(b)
     args = [arg(b) for b in k.inputs] + [f"{s}: size" for s in k.sizes] + [f"{n}: {dtype_name(d)}" for n, d in k.params]
@@ -113,22 +132,24 @@ def print_kernel(k: Kernel, name: str = "kernel") -> str:
         indent += "  "
     for b in k.locals:
         lines.append(f"{indent}local {b!r}")
-    names = _Names()
+    names = _Names(told=origins)
+    made_by = names_of(k, {}) if origins else {}
     for st in k.stages:
         inner = indent
         for a in st.axes:
             lines.append(f"{inner}for {a.symbol} in {a.size}:")
             inner += "  "
         if st.axes:                                      # values of one pass are not those of the next
-            names = _Names(names.count)
+            names = _Names(names.count, origins)
         lines += value_lines(st.roots(), names, inner)
         for a in st.accs:
-            lines.append(f"{inner}{a.name} = {'running ' if a.running else ''}{a.op}({names.of(a.value)}) as {dtype_name(a.dtype)}")
+            lines.append(f"{inner}{a.name} = {'running ' if a.running else ''}{a.op}({names.of(a.value)}) as {dtype_name(a.dtype)}"
+                         + names.comment(a.value, made_by.get(a.name, "")))
         for s in st.stores:
             at = s.index.py()
             for p in s.positions:
                 at = _put(at, p, names.of(p))
-            lines.append(f"{inner}{s.buffer.name}[{at}] {_STORE[s.mode]} {names.of(s.value)}")
+            lines.append(f"{inner}{s.buffer.name}[{at}] {_STORE[s.mode]} {names.of(s.value)}{names.comment(s.value)}")
     return "\n".join(lines)
 
 

@@ -83,7 +83,8 @@ class Rewriter:
                 stack.extend(todo)
                 continue
             stack.pop()
-            memo[v.id] = self._rebuild(v)
+            new = memo[v.id] = self._rebuild(v)
+            new.origin = new.origin or v.origin
             self._keep.append(v)
         return memo[root.id]
 

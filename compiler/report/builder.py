@@ -339,6 +339,7 @@ class ReportBuilder:
                     str(k): v if isinstance(v, (int, float, bool, str, type(None))) else short(v)
                     for k, v in dict(f.get("choices") or {}).items()
                 },
+                names=dict(f.get("names") or {}),
             )
         )
         if graph is not None:
@@ -348,6 +349,7 @@ class ReportBuilder:
         for k in reversed(self.r.kernels):
             if k.name == e.name:
                 k.registers, k.spills, k.shared, k.occupancy, k.assembly = e.registers, e.spills, e.shared, e.occupancy, e.assembly
+                k.source, k.names = e.source, dict(e.names)  # as a search has left it
                 return
 
     def _on_schedule(self, e: events.Event) -> None:
@@ -703,12 +705,9 @@ def _ir_text(kernel: Any) -> str:
         return ""
     if isinstance(kernel, str):
         return kernel
-    try:
-        from ..lowering.show import kernel_text  # the IR's own printer, where it is there
+    from ..lowering.printer import print_kernel
 
-        return kernel_text(kernel)
-    except ImportError:
-        return str(kernel)
+    return print_kernel(kernel, kernel.name, origins=True)
 
 
 def _int(x: Any) -> int | None:

@@ -332,6 +332,7 @@ class Kernel:
     shared: int | None = None  # bytes of shared memory of a program
     occupancy: float | None = None  # share of a multiprocessor's threads that can be at work at once
     assembly: str = ""  # PTX; `// line N` stands before what line N of `source` became
+    names: dict[str, str] = field(default_factory=dict)  # variable of `source` -> lowered node that it computes
     origins: list[str] = field(default_factory=list)  # names of the lowered nodes in it
     lines: list[list] = field(default_factory=list)  # [file, line]
     fused_because: list[str] = field(default_factory=list)

@@ -270,3 +270,17 @@ def test_what_a_kernel_uses_of_a_gpu_is_kept_with_it():
         events.emit("binary", name=name, registers=40, spills=8, shared=1024, occupancy=0.75, assembly="\t// line 3\n\tadd.f32 %r1, %r2, %r3;\n")
     k = CompileReport.from_json(b.report().to_json()).kernels[-1]
     assert (k.name, k.registers, k.spills, k.shared, k.occupancy) == (name, 40, 8, 1024, 0.75) and "add.f32" in k.assembly
+
+
+def test_lines_of_a_kernel_name_the_operations_that_they_compute():
+    import tcompile
+
+    def g(x, w, b):
+        return torch.nn.functional.layer_norm(x, (256,), w, b).tanh() + torch.softmax(x, -1)
+
+    k = tcompile.explain(g)(torch.randn(8, 256), torch.ones(256), torch.ones(256)).kernels[0]
+    assert {"var_mean", "tanh", "amax", "sum_1", "exp", "div"} <= set(k.names.values()) <= {*k.origins, "x", "w", "b"}
+    assert {"acc0", "acc1"} <= set(k.names) and all(name in k.source for name in k.names)
+    told = {part for line in k.ir.split("\n") if "  # " in line for part in line.split("  # ")[1].split(", ")}
+    assert {"var_mean", "tanh", "amax", "sum_1", "exp", "div"} <= told
+    assert next(name for name, node in k.names.items() if node == "tanh").startswith("tanh")

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, Sequence
 
 from ...lowering.ir import Acc, Axis, Buffer, Kernel, Stage
+from ...lowering.printer import names_of
 from ...symbolic.expr import ZERO, Expr, as_expr, ceildiv, integer, symbol
 from .columns import column_phases
 from .dtypes import ctype, storage_size
@@ -45,6 +46,7 @@ class KernelSource:
     plan_symbol: str
     checks: list[str]
     choices: dict[str, Any] = field(default_factory=dict)
+    names: dict[str, str] = field(default_factory=dict)       # variable of the text -> aten node
 
     @property
     def code(self) -> str:
@@ -66,8 +68,9 @@ def print_kernel(kernel: Kernel, target: Target, choices: Choices = Choices(), n
 
 
 def _print_product(kernel: Kernel, product: Product, target: Target, name: str) -> KernelSource:
-    text, phases, choices = ProductPrinter(kernel, product, target, name, header(kernel, name)).source()
-    return KernelSource(name, text, phases, f"{name}_plan", list(kernel.checks), choices)
+    printer = ProductPrinter(kernel, product, target, name, header(kernel, name))
+    text, phases, choices = printer.source()
+    return KernelSource(name, text, phases, f"{name}_plan", list(kernel.checks), choices, names_of(kernel, printer.scope.origins))
 
 
 def header(k: Kernel, name: str) -> str:
@@ -105,7 +108,7 @@ class _Printer:
         return KernelSource(self.name, text, [p[0] for p in phases], f"{self.name}_plan", list(self.k.checks),
                             {"shape": "split" if lay.split or lay.split_rows else lay.mode, "vector": v, "lanes": lay.lanes, "block": lay.block,
                              "unroll": [s.unroll for s in lay.stages], "serial": lay.serial,
-                             **({"tile": lay.tile.symbol.name} if lay.tile is not None else {})})
+                             **({"tile": lay.tile.symbol.name} if lay.tile is not None else {})}, names_of(self.k, self.scope.origins))
 
     def _plan_function(self, phases: list[tuple[Expr, Expr]]) -> str:
         rows = [f"    out[0] = {self._c(self.scratch_bytes)};"]

@@ -37,6 +37,7 @@ class Scope:
     levels: dict[tuple, int] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
     checks: list[str] = field(default_factory=list)
+    origins: dict[str, str] = field(default_factory=dict)                 # variable -> aten node, for readers
 
     def fresh(self, stem: str) -> str:
         n = self.counts.get(stem, 0)
@@ -100,7 +101,10 @@ class StageValues:
             level = self._level(v, guard)
             self.scope.levels[key] = level
             self._under = guard
-            self.scope.names[key] = self._statement(v, guard, level)
+            texts = self.scope.names[key] = self._statement(v, guard, level)
+            for text in texts:
+                if v.origin and text.isidentifier():
+                    self.scope.origins.setdefault(text, v.origin)
             self._under = ()
 
     def key(self, v: Value, guard: Guard) -> tuple:

@@ -12,6 +12,7 @@ from typing import Any, Callable, Sequence
 import torch
 
 from ...lowering.ir import Acc, Axis, Buffer, Kernel, Stage, Store, Value, cast, indirect_values, load, make, walk
+from ...lowering.printer import names_of
 from ...lowering.rewrite import Rewriter
 from ...symbolic.expr import Expr, as_expr, ceildiv, integer
 from . import cheap, indices, prims
@@ -56,6 +57,7 @@ class TritonSource:
     choices: dict[str, Any] = field(default_factory=dict)
     asserts: bool = False
     limits: list[Expr] = field(default_factory=list)
+    names: dict[str, str] = field(default_factory=dict)       # variable of the text -> aten node
 
     @property
     def phases(self) -> list[str]:
@@ -149,6 +151,7 @@ class _Printer:
         self.exact = None if exact else cheap.needs_precision(kernel)
         self.itype = "tl.int64" if layout.wide else "tl.int32"
         self.helpers: dict[str, None] = {}
+        self.origins: dict[str, str] = {}
         self.reduces = layout.kind in ("persistent", "looped", "split")
         self.reduced = next((s.axes for s in kernel.stages if s.axes), ())
         self.accs: dict[str, Operand] = {}
@@ -168,7 +171,8 @@ class _Printer:
             + ("from triton.language.extra import libdevice\n" if "libdevice." in text + prelude else "")
         file = f"{self._header()}\n{imports}\n\n{prelude}{text}".rstrip() + "\n"
         limits = [] if self.lay.wide else [e for e in spans(self.k) if not e.is_const]
-        return TritonSource(self.name, file, [f for f, _ in functions], self.scratch, self.lay.plain(), "tl.device_assert(" in file, limits)
+        return TritonSource(self.name, file, [f for f, _ in functions], self.scratch, self.lay.plain(), "tl.device_assert(" in file, limits,
+                            names_of(self.k, self.origins))
 
     def _header(self) -> str:
         k = self.k
@@ -253,7 +257,7 @@ class _Printer:
         elif lay.kind == "looped":
             body += [f"rnumel = {self._t(numel(self.reduced))}", "rbase = tl.arange(0, RBLOCK)[None, :]"]
             constants["RBLOCK"] = lay.rblock
-        names = Names()
+        names = Names(origins=self.origins)
         stages = self.k.stages
         number = 0
         while number < len(stages):
@@ -496,7 +500,7 @@ class _Printer:
                 continue
             self.accs = {}
             masks: dict[str, str] = {}
-            names = Names()
+            names = Names(origins=self.origins)
             pid = self._pid("tl.program_id(0)")
             body = [f"pid = {pid}"]
             if stage.axes:

@@ -37,6 +37,7 @@ class Names:
     """Values that are in scope, and counts for new names."""
     known: dict[tuple, Operand] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
+    origins: dict[str, str] = field(default_factory=dict)        # variable -> aten node, for readers
 
     def fresh(self, stem: str) -> str:
         n = self.counts.get(stem, 0)
@@ -76,7 +77,9 @@ class Values:
             key = self.key(v, guard)
             if key not in self.names.known:
                 self._under = guard
-                self.names.known[key] = self._statement(v, guard)
+                x = self.names.known[key] = self._statement(v, guard)
+                if v.origin and x.text.isidentifier():
+                    self.names.origins.setdefault(x.text, v.origin)
                 self._under = ()
 
     def operand(self, v: Value, guard: Guard = ()) -> Operand:

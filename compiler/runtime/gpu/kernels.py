@@ -27,14 +27,15 @@ def load_kernels(kernels: Sequence[GeneratedKernel], target: GpuTarget, index: i
     if events.heard():
         device = torch.cuda.get_device_properties(index)
         for k, b in zip(kernels, binaries):
-            _tell(k.name, b, [h[1:3] for h in _functions(b, index)], device)
+            _tell(k, b, [h[1:3] for h in _functions(b, index)], device)
     return made
 
 
-def _tell(name: str, binary: Binary, used: Sequence[tuple[int, int]], device: Any) -> None:
+def _tell(k: GeneratedKernel, binary: Binary, used: Sequence[tuple[int, int]], device: Any) -> None:
     """State what a kernel uses of the device. `used`: (registers, bytes of spilled values) of a thread, for each function."""
     most = max(range(len(used)), key=lambda i: used[i][0])
-    events.emit("binary", name=name, registers=used[most][0], spills=max(u[1] for u in used), shared=max(p.shared for p in binary.parts),
+    events.emit("binary", name=k.name, source=k.source.text, names=k.source.names, registers=used[most][0],
+                spills=max(u[1] for u in used), shared=max(p.shared for p in binary.parts),
                 occupancy=occupancy(used[most][0], binary.parts[most].shared, binary.parts[most].threads, device),
                 assembly="\n".join(p.assembly() for p in binary.parts))
 
