@@ -254,8 +254,12 @@ class GradGraph:
             wanted = self._reachable(present)
             tangents = tuple([_zeros(k, rest, self) if t is None and present[k] else t for k, t in enumerate(tangents)])
         b = self.backward(present, wanted)
-        fixed = [_as_traced(t, m.stride) for t, m in zip(tangents, self.tangent_metas) if t is not None]
         call = b.call
+        if any(_is_wrapped(t) for t in tangents if t is not None):
+            events.emit("fallback", what=b.graph.name, reason="batched tangents, or of a subclass of Tensor: the graph runs by torch's own kernels", count=1)
+            call, fixed = _by_eager_kernels(b.graph), [t for t in tangents if t is not None]
+        else:
+            fixed = [_as_traced(t, m.stride) for t, m in zip(tangents, self.tangent_metas) if t is not None]
         if b.decided:
             sizes = dict(zip(self.joint.partition.symbols, rest))
             if not all(e.eval(sizes) for e in b.decided):
@@ -392,6 +396,11 @@ def _is_small(n: Any) -> bool:
     """Whether an input may stay alive with the results, only because double backward might ask for it."""
     m = n.meta.get("val")
     return not hasattr(m, "shape") or all(isinstance(s, int) for s in m.shape) and math.prod(m.shape) * m.dtype.itemsize <= SMALL_BYTES
+
+
+def _is_wrapped(t: torch.Tensor) -> bool:
+    """A tangent that stands for others: of a subclass, or batched (torch.autograd.grad(..., is_grads_batched=True))."""
+    return type(t) not in (torch.Tensor, torch.nn.Parameter) or t.layout is torch.strided and not torch._C._has_storage(t)
 
 
 def _as_traced(t: torch.Tensor, stride: tuple) -> torch.Tensor:

@@ -228,6 +228,25 @@ def saved_tensor_hooks(compiled):
     return x.grad, y.grad, bool(log)
 
 
+@program.breaks
+def batched_tangents(compiled):
+    w, x = leaf(4, 5), leaf(3, 4)
+    f = compiled(lambda x, w: torch.nn.functional.layer_norm(x @ w, (5,)).relu())
+    y = f(x, w)
+    at_once = torch.autograd.grad(y, (x, w), torch.eye(15).reshape(15, 3, 5), is_grads_batched=True)
+    return at_once, torch.autograd.functional.jacobian(f, (x, w), vectorize=True)
+
+
+@program.breaks
+def tangents_of_a_subclass(compiled):
+    class Named(torch.Tensor):
+        pass
+    x = leaf(3, 4)
+    y = compiled(lambda x: x.tanh() * 2)(x)
+    g, = torch.autograd.grad(y, x, torch.ones(3, 4).as_subclass(Named))
+    return g.as_subclass(torch.Tensor)
+
+
 @program
 def anomaly(compiled):
     x, y = leaf(4), leaf(4)
