@@ -9,11 +9,11 @@ Engines are cheap: one per compile() call, one per set of options for the frame 
 from __future__ import annotations
 
 import functools
-import inspect
 import itertools
 import linecache
 import threading
 import time
+import traceback
 import types
 import weakref
 from typing import Any, Callable, Sequence
@@ -24,7 +24,9 @@ from . import events, stages
 from .autograd.modes import without_saved_tensor_hooks
 from .backends import compile_graph
 from .capture.bytecode.memo import CodeMemo
+from .capture.bytecode.resume import raising
 from .capture.capture import CaptureOptions
+from .capture.failing import call_original
 from .capture.result import CaptureResult, SkipFrame
 from .capture.signals import StateMade
 from .config import Options
@@ -33,6 +35,7 @@ from .guards.explain import explain_failure
 from .guards.guard import Guard
 from .guards.program import compile_guards
 from .guards.source import local
+from .logs import log_guards
 from .marks import dynamic_dims, is_disabled, static_dims
 from .recompile import FrameState, is_full, learn, make_room
 from .guards.state import read_field
@@ -43,7 +46,7 @@ from .runtime.stock_hook import hide
 from .frames import never, takes_every_frame, types_to_look_for, wanted
 from .runtime.dispatch import RUN_ORIGINAL, CodeCache, Dispatcher, Entry, code_cache, disabled
 
-__all__ = ["Engine", "call_original"]
+__all__ = ["Engine"]
 
 _lock = threading.RLock()            # one compilation at a time; calls that hit an entry never take it
 _numbers = itertools.count()
@@ -60,7 +63,7 @@ def options_number(opts: Options, backend_options: dict[str, Any] | None = None)
             backend = _backend_numbers.setdefault(backend, next(_next_number)) if not backend_options else None
         except TypeError:                # no weak references to it, or no hash
             backend = None
-    key = (opts.mode, backend, opts.fullgraph, opts.dynamic, tuple(sorted((k, repr(v)) for k, v in opts.given.items())))
+    key = (opts.mode, backend, opts.fullgraph, opts.dynamic, tuple(sorted((k, repr(v)) for k, v in opts.given.items())), stages.replaced())
     if backend is None:
         return next(_next_number)
     number = _option_numbers.get(key)
@@ -141,7 +144,23 @@ class Engine:
     def resume(self, function: types.FunctionType, *args: Any) -> Any:
         """Run a resume function or a loop region: compiled code with a cache of its own, like any function."""
         __tracebackhide__ = True
-        return self.dispatcher(function)(*args)
+        try:
+            return Dispatcher(function, self.cache(function.__code__), self._miss_within)(*args)
+        except _FailedWithin as failed:
+            error = failed.error
+        within = raising(function, error)
+        if within is None:
+            raise error
+        with disabled():
+            return within(*args)
+
+    def _miss_within(self, dispatcher: Dispatcher, func: types.FunctionType, args: tuple) -> Any:
+        """As `miss`, in the middle of a frame: where compiling fails, or is interrupted, the program's finally and with statements are to run."""
+        __tracebackhide__ = True
+        try:
+            return self.miss(dispatcher, func, args)
+        except BaseException as error:
+            raise _FailedWithin(error) from None
 
     def failed(self, error: Exception, func: types.FunctionType, args: tuple, *, handlers: bool) -> Any:
         """A graph raised; nothing of the call has happened. It runs as it is: eager's error from its own line, or what handles it there
@@ -218,6 +237,8 @@ class Engine:
                                  every_frame=takes_every_frame())
         try:
             result: CaptureResult = stages.run("capture", func.__code__, func, args, opts=self.opts, stage_opts=capture)
+            if self.opts.get("print_guards"):
+                log_guards(result)
         except SkipFrame:
             self._say_recompile(name, failures)
             raise
@@ -316,8 +337,16 @@ class Engine:
 
     def _give_up(self, state: FrameState, e: BaseException) -> None:
         state.skip_reason = f"internal error: {type(e).__name__}: {e}"
-        events.emit("error", where=state.name, error=e)
+        told = "".join(traceback.format_exception(e)).rstrip() if self.opts.get("verbose") else f"{type(e).__name__}: {e}"
+        events.emit("error", where=state.name, error=told)
         events.emit("fallback", what=state.name, reason=f"{state.skip_reason}; runs eager", count=1)
+
+
+class _FailedWithin(BaseException):
+    """Compiling the rest of a frame raised `error`."""
+
+    def __init__(self, error: BaseException):
+        self.error = error
 
 
 def _without_compiling(func: types.FunctionType, args: tuple) -> Any:
@@ -329,19 +358,6 @@ def _without_compiling(func: types.FunctionType, args: tuple) -> Any:
 
 for _step in (Engine.miss, Engine.resume, Engine.on_frame, Engine.entry_for):
     hide(_step.__code__)
-
-
-def call_original(func: types.FunctionType, args: tuple) -> Any:
-    """Call `func` with the tuple of its parameters' values (co_varnames order; *args and **kwargs last)."""
-    c = func.__code__
-    n, k = c.co_argcount, c.co_kwonlyargcount
-    positional, keyword = list(args[:n]), dict(zip(c.co_varnames[n:n + k], args[n:n + k]))
-    rest = list(args[n + k:])
-    if c.co_flags & inspect.CO_VARARGS:
-        positional += rest.pop(0)
-    if c.co_flags & inspect.CO_VARKEYWORDS:
-        keyword |= rest.pop(0)
-    return func(*positional, **keyword)
 
 
 def _nowhere() -> tuple[None, None]:

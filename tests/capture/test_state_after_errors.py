@@ -1,6 +1,9 @@
 """Whatever goes wrong while compiling or calling, torch's global state is as it was: modes, defaults, mode stacks, flags, random numbers."""
 from __future__ import annotations
 
+import contextlib
+import sys
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -72,7 +75,7 @@ def defaults(x):
 @pytest.mark.parametrize("f", [modes, transforms, branches, raises, defaults])
 def test_state_is_as_before(f, backend, fullgraph):
     if f is defaults and backend in (failing_backend, interrupted_backend):
-        pytest.skip("compiling what follows a break fails between the program's own set and reset, as an interrupt there would")
+        pytest.skip("compiling what follows a break fails between the program's own set and its try statement, as an interrupt there would")
     before = state()
     c = tcompile.compile(f, backend=backend, fullgraph=fullgraph)
     for grad in (False, True):
@@ -93,3 +96,68 @@ def test_a_trace_that_torch_believes_in_though_it_ended():
         assert not _symbolic_trace._is_fx_tracing_flag
     finally:
         _symbolic_trace._is_fx_tracing_flag = False
+
+
+class Held:
+    def __init__(self, log):
+        self.log = log
+
+    def __enter__(self):
+        self.log.append("enter")
+
+    def __exit__(self, kind, error, trace):
+        self.log.append(kind and kind.__name__)
+
+
+def within_statements(x, log):
+    with Held(log):
+        y = x + 1
+        try:
+            try:
+                log.append(float(y[0]))
+                y = y * 2
+            finally:
+                log.append("inner")
+        except LookupError:
+            log.append("not this one")
+        finally:
+            log.append("finally")
+        return y
+
+
+def within_a_handler(x, log):
+    try:
+        raise KeyError("k")
+    except KeyError as e:
+        try:
+            return x * float(x[0])
+        finally:
+            log.append(repr(e.args))
+
+
+def swallowed(x, log):
+    y = x + 1
+    with contextlib.suppress(BaseException):
+        return y * float(y[0])
+    log.append("after")
+    return x
+
+
+@pytest.mark.parametrize("backend", [failing_backend, interrupted_backend], ids=["fails", "interrupted"])
+@pytest.mark.parametrize("f, says", [(within_statements, ["enter", "inner", "finally", "TYPE"]), (within_a_handler, ["('k',)"]), (swallowed, ["after"])])
+def test_what_follows_a_break_fails_to_compile(f, says, backend):
+    """The error comes out where the program is: its finally clauses run and its contexts are left."""
+    log, calls = [], []
+
+    def later(gm, example_inputs):
+        calls.append(gm)
+        return gm.forward if len(calls) == 1 else backend(gm, example_inputs)
+    compiled = tcompile.compile(f, backend=later)
+    try:
+        compiled(torch.ones(2), log)
+        raised = None
+    except (TCompileError, KeyboardInterrupt, RuntimeError, ValueError) as e:
+        raised = type(e).__name__
+    assert (raised is None) == (f is swallowed)
+    assert log == [raised if s == "TYPE" else s for s in says]
+    assert sys.exception() is None

@@ -24,13 +24,14 @@ from dataclasses import dataclass, field
 from types import CellType, CodeType, FunctionType
 from typing import Any, Callable, Collection, Iterable, Sequence
 
+from .assemble import assemble
 from .flow import EXC, LASTI, MAYBE, NULL, PREV_EXC, VALUE, Kinds, analyse, reachable, slots_in, transfer
 from .instructions import Bytecode, Handler, Instruction, decode
 from .memo import CodeMemo
 from .splice import CannotResume, Param, Splice, cells_used, check_first_cell, check_supported, delete_if_unbound, push_or_unbound
 from .version import NULL_FIRST
 
-__all__ = ["CannotResume", "Param", "ResumeSpec", "BreakSpec", "make_resume", "make_break", "stack_kinds"]
+__all__ = ["CannotResume", "Param", "ResumeSpec", "BreakSpec", "make_resume", "make_break", "raising", "stack_kinds"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -196,7 +197,33 @@ def resume_at(code: CodeType, bytecode: Bytecode, index: int, kinds: Kinds, boun
     lead = jump.target = Instruction("NOP", positions=splice.position, handler=entry.handler)       # see _emit_body
     splice.code.insert(splice.code.index(entry), lead)
     spec = specs[key] = ResumeSpec(splice.finish(), index, params, closure, kinds, bound, maybe)
+    _resume_codes[spec.code] = True
     return spec
+
+
+_resume_codes: CodeMemo[bool] = CodeMemo()
+
+
+def raising(function: FunctionType, error: BaseException) -> FunctionType | None:
+    """A resume function that restores the frame's state as `function` does and then raises `error` there, under the handlers of that place:
+    what lies in the program's finally and with statements is done. None where `function` is no resume function."""
+    code = function.__code__
+    if _resume_codes.get(code) is None:
+        return None
+    bytecode = decode(code)
+    jump = next(ins for ins in bytecode.instructions if ins.op == "JUMP")            # from the restored state to where execution goes on
+    lead = jump.target
+    assert lead is not None
+    at_hand = [error]                                                                 # a code object must not keep the error, whose frames hold it
+    load = [Instruction("LOAD_CONST", at_hand.pop), Instruction("PUSH_NULL")]
+    made = [Instruction("NOP"), *(reversed(load) if NULL_FIRST else load), Instruction("CALL", 0), Instruction("RAISE_VARARGS", 1)]
+    for ins in made:
+        ins.positions, ins.handler = lead.positions, lead.handler
+    jump.target = made[0]
+    bytecode.instructions.extend(made)
+    raises = FunctionType(assemble(bytecode), function.__globals__, function.__name__, None, function.__closure__)
+    raises.__qualname__ = function.__qualname__
+    return raises
 
 
 def _step(ins: Instruction, kinds: Kinds, bound: int, jump: bool) -> tuple[Kinds, int]:
