@@ -13,7 +13,7 @@ import torch.nn as nn
 from . import events, stages
 from .backends import list_backends, register_backend, resolve
 from .config import OPTIONS, Options
-from .engine import Engine, call_original
+from .engine import Engine
 from .errors import OptionError
 from .hook import enable, run_code
 from .marks import disable, is_compiling, mark_dynamic, mark_static, maybe_mark_dynamic
@@ -22,7 +22,7 @@ from .report.builder import record
 from .runtime.dispatch import Dispatcher
 
 __all__ = ["compile", "explain", "disable", "enable", "run_code", "record", "reset", "is_compiling", "mark_dynamic", "mark_static", "maybe_mark_dynamic", "register_backend",
-           "list_backends", "compile_fx", "stages", "call_original"]
+           "list_backends", "compile_fx", "stages"]
 
 _engines: list[Any] = []        # weak references to every engine, for reset()
 

@@ -27,33 +27,32 @@ class Option:
     default: Any
     doc: str
     env: str | None = None
-    affects_code: bool = True      # part of every cache key
     least: float = -math.inf       # of a number, inclusive
     most: float = math.inf
 
 
-def _o(name: str, type_: Any, default: Any, doc: str, env: str | None = None, affects_code: bool = True, *,
+def _o(name: str, type_: Any, default: Any, doc: str, env: str | None = None, *,
        least: float = -math.inf, most: float = math.inf) -> Option:
-    return Option(name, type_, default, doc, env, affects_code, least, most)
+    return Option(name, type_, default, doc, env, least, most)
 
 
 OPTIONS: dict[str, Option] = {o.name: o for o in (
-    _o("recompile_limit", int, 8, "entries per function; past it the function runs eager, and the report says so", "TCOMPILE_RECOMPILE_LIMIT", False, least=1),
-    _o("suppress_errors", bool, True, "an internal error gives the eager result and a note; False raises it (tests)", "TCOMPILE_SUPPRESS_ERRORS", False),
-    _o("verify", bool, False, "check every stage's output against the stage's own rules", "TCOMPILE_VERIFY", False),
-    _o("verbose", bool, False, "longer messages: the compiler's own frames in tracebacks", "TCOMPILE_VERBOSE", False),
-    _o("debug", bool, False, "write every stage's output below debug_dir", "TCOMPILE_DEBUG", False),
-    _o("debug_dir", str, "tcompile_debug", "where debug writes", "TCOMPILE_DEBUG_DIR", False),
-    _o("print_guards", bool, False, "log the guards of each new entry", None, False),
-    _o("cache", bool, True, "use the disk cache of compiled kernels", "TCOMPILE_CACHE", False),
-    _o("cache_dir", str, "", "folder of the disk cache; empty: the user's cache folder", "TCOMPILE_CACHE_DIR", False),
-    _o("cache_size_limit_mb", int, 1024, "the disk cache drops the oldest files past this size", None, False, least=0),
+    _o("recompile_limit", int, 8, "entries per function; past it the function runs eager, and the report says so", "TCOMPILE_RECOMPILE_LIMIT", least=1),
+    _o("suppress_errors", bool, True, "an internal error gives the eager result and a note; False raises it (tests)", "TCOMPILE_SUPPRESS_ERRORS"),
+    _o("verify", bool, False, "check every stage's output against the stage's own rules", "TCOMPILE_VERIFY"),
+    _o("verbose", bool, False, "an internal error is told with the compiler's own traceback", "TCOMPILE_VERBOSE"),
+    _o("debug", bool, False, "write every stage's output below debug_dir", "TCOMPILE_DEBUG"),
+    _o("debug_dir", str, "tcompile_debug", "where debug writes", "TCOMPILE_DEBUG_DIR"),
+    _o("print_guards", bool, False, "log the guards of each new entry, as TCOMPILE_LOGS=guards does", None),
+    _o("cache", bool, True, "use the disk cache of compiled kernels", "TCOMPILE_CACHE"),
+    _o("cache_dir", str, "", "folder of the disk cache; empty: the user's cache folder", "TCOMPILE_CACHE_DIR"),
+    _o("cache_size_limit_mb", int, 1024, "the disk cache drops the oldest files past this size", None, least=0),
     _o("cxx", str, "", "C++ compiler; empty: $CXX, then g++, then clang++", "TCOMPILE_CXX"),
     _o("threads", int, 0, "threads of a CPU kernel; 0: torch.get_num_threads()", "TCOMPILE_THREADS", least=0),
     _o("simd", ("auto", "avx512", "avx2", "none"), "auto", "vector instructions of CPU kernels", "TCOMPILE_SIMD"),
     _o("cpu_products", ("auto", "generated", "library"), "auto", "float32 matrix products on the CPU: generated code or torch's library; "
        "auto: what is faster on this processor", "TCOMPILE_CPU_PRODUCTS"),
-    _o("compile_workers", int, 0, "processes that compile kernels; 0: one per core", "TCOMPILE_COMPILE_WORKERS", False, least=0),
+    _o("compile_workers", int, 0, "processes that compile kernels; 0: one per core", "TCOMPILE_COMPILE_WORKERS", least=0),
     _o("disable_fusion", bool, False, "one kernel per operator", "TCOMPILE_DISABLE_FUSION"),
     _o("max_fusion_size", int, 4096, "most operators in one kernel", None, least=1),
     _o("force_fuse", str, "", "pairs of operators to put into one kernel, where that is possible: \"sum_1:mul_2, exp:sum_1\", names as in a report's graphs", None),
@@ -71,7 +70,7 @@ OPTIONS: dict[str, Option] = {o.name: o for o in (
        "computed again, too; 0 keeps inputs and random numbers alone", None, least=0, most=1),
     _o("freezing", bool, False, "inference: treat parameters as constants", None),
     _o("max_autotune", bool, False, "search kernel variants by measuring them", None),
-    _o("autotune_seconds", float, 2.0, "most seconds of search per kernel", "TCOMPILE_AUTOTUNE_SECONDS", False, least=0),
+    _o("autotune_seconds", float, 2.0, "most seconds of search per kernel", "TCOMPILE_AUTOTUNE_SECONDS", least=0),
     _o("cudagraphs", bool, False, "replay the graph's kernels as one CUDA graph (GPU only)", None),
     _o("output_pool_mb", int, 128, "follow the memory of large results (16 MB and more), at most this much, for use by later calls; 0: off", None, least=0),
 )}
@@ -185,10 +184,6 @@ class Options:
         if name in m:
             return m[name]
         return _values.get(name, default)
-
-    def code_key(self) -> tuple:
-        """The part of a cache key that options make up."""
-        return tuple((n, self.get(n)) for n, o in OPTIONS.items() if o.affects_code)
 
 
 class _Config(ModuleType):

@@ -12,7 +12,7 @@ import weakref
 from contextlib import contextmanager
 from typing import Any, Iterator, TypeVar
 
-from . import events, frames
+from . import events, frames, stages
 from .capture.bytecode.memo import CodeMemo
 from .config import Options
 from .engine import Engine
@@ -30,7 +30,7 @@ _engines: "dict[Any, HookEngine]" = {}
 def engine_for(opts: Options) -> "HookEngine":
     """The engine of a set of options: one per set, kept for the process, so that entries serve later cells."""
     key = (opts.mode, opts.backend if isinstance(opts.backend, str) else id(opts.backend), opts.fullgraph, opts.dynamic,
-           tuple(sorted(opts.given.items())))
+           tuple(sorted(opts.given.items())), stages.replaced())
     e = _engines.get(key)
     if e is None:
         e = _engines[key] = HookEngine(opts)

@@ -87,6 +87,14 @@ def _install() -> None:
         _ensure_handler()
 
 
+def log_guards(result: Any) -> None:
+    """Option `print_guards`: what the log of that name writes of a CaptureResult, where it is not on anyway."""
+    if "guards" not in _on:
+        _ensure_handler()
+        logging.getLogger("tcompile.guards").setLevel(logging.INFO)
+        logging.getLogger("tcompile.guards").info("%s", _guards(result, False))
+
+
 def _ensure_handler() -> None:
     """Print to stderr, unless the program has set up logging itself."""
     global _handler
@@ -143,11 +151,11 @@ def _break(e: Any, more: bool) -> str:
     return "\n".join(out)
 
 
-def _guards(e: Any, more: bool) -> str:
+def _guards(result: Any, more: bool) -> str:
     from .report.words import guard_class, guard_text
 
-    guards = e.result.guards
-    out = [f"{len(guards)} guards of {e.result.code.co_qualname}"]
+    guards = result.guards
+    out = [f"{len(guards)} guards of {result.code.co_qualname}"]
     for g in guards:
         where = f"   # {g.file}:{g.line} {g.why}".rstrip() if more and g.line else ""
         out.append(f"    {guard_text(g)}" + (f" [{g.kind}, {guard_class(g)}]" if more else "") + where)
@@ -227,7 +235,7 @@ _WRITERS: dict[str, list[tuple[str, Callable[[Any, bool], str]]]] = {
     "graph": [("graph", _graph)],
     "aten": [("aten", _aten)],
     "break": [("graph_breaks", _break)],
-    "capture_end": [("guards", _guards)],
+    "capture_end": [("guards", lambda e, more: _guards(e.result, more))],
     "recompile": [("recompiles", _recompile)],
     "limit": [("recompiles", _limit)],
     "kernel": [("output_code", _kernel_code), ("fusion", _fused)],

@@ -7,15 +7,12 @@ runs per frame in engine.py. Every stage is timed and stated as an event, its ou
     with tcompile.stages.replace("fusion", my_schedule):      # a course lab's student-written stage
         ...
 
-What replaces a stage is part of every cache key (`fingerprint`).
+What was compiled while a stage is replaced is not served without it (`replaced`); kernels on disk are keyed by their text, whoever wrote it.
 """
 from __future__ import annotations
 
 import difflib
-import hashlib
 import importlib
-import inspect
-import os
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -26,7 +23,7 @@ from . import events
 from .config import Options
 from .errors import OptionError, VerifyError
 
-__all__ = ["Stage", "STAGES", "run", "compile_captured", "replace", "names", "fingerprint"]
+__all__ = ["Stage", "STAGES", "run", "compile_captured", "replace", "names", "replaced"]
 
 
 @dataclass(frozen=True)
@@ -120,8 +117,8 @@ def _interpret(aten: Any, *inputs: Any) -> tuple:
 
 def replace(name: str, function: Callable) -> AbstractContextManager[None]:
     """Use `function` for stage `name` inside a with-block. It takes what the stage takes (and `opts=`) and gives what the
-    stage gives; the verifier of the stage checks it. Compiled entries made before stay as they are: call `tcompile.reset()` or
-    compile anew."""
+    stage gives; the verifier of the stage checks it. A function that was compiled before keeps its entries: compile it
+    anew (`tcompile.compile`, `explain`); cells and `enable()` do so by themselves."""
     if name not in _by_name:
         near = difflib.get_close_matches(name, names(), 1, 0.5) if isinstance(name, str) else []
         raise OptionError(f"no stage {name!r}; stages are {', '.join(names())}" + (f". Did you mean {near[0]!r}?" if near else ""))
@@ -148,17 +145,10 @@ def original(name: str) -> Callable:
     return _load(_by_name[name].function)
 
 
-def fingerprint() -> str:
-    """Of everything that replaces a stage: part of every cache key. A function without readable source gets a key of its
-    own for each process, so that nothing stale is served."""
-    h = hashlib.sha256()
-    for name, f in sorted(_replaced.items()):
-        try:
-            text = inspect.getsource(f)
-        except (OSError, TypeError):
-            text = f"{os.getpid()}:{id(f)}"
-        h.update(f"{name}:{text}".encode())
-    return h.hexdigest()[:16] if _replaced else ""
+def replaced() -> tuple:
+    """The functions that stand for stages now, and the table of graph passes where it is not the built-in one: part of what tells engines apart."""
+    from .graph import passes
+    return (*sorted(_replaced.items(), key=lambda item: item[0]), *passes.changes())
 
 
 def _dump(name: str, out: Any, opts: Options) -> None:

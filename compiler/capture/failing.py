@@ -6,7 +6,9 @@ inputs concerned (on the CPU; on an accelerator errors arrive late and end the p
 """
 from __future__ import annotations
 
+import inspect
 import operator
+import types
 from typing import Any, Callable, Sequence
 
 import torch
@@ -16,7 +18,7 @@ from ..raising import KEEP_BYTES, may_raise
 from ..torch_modes import TorchModes
 from .result import CapturedGraph
 
-__all__ = ["inputs_to_keep", "keep", "give_back", "changes_modes", "undone", "run_natively"]
+__all__ = ["inputs_to_keep", "keep", "give_back", "changes_modes", "undone", "run_natively", "call_original"]
 
 _RANDOM = ("rand", "dropout", "bernoulli", "normal", "multinomial", "uniform", "exponential", "poisson", "rrelu", "cauchy", "geometric_", "log_normal", "random")
 _IN_PLACE = frozenset(f for f in vars(operator).values() if callable(f) and getattr(f, "__name__", "").startswith("i") and
@@ -122,12 +124,21 @@ def undone(graph: CapturedGraph) -> Callable[..., tuple]:
     return call
 
 
-def run_natively(error: Exception, func: Callable, args: tuple, *, handlers: bool) -> Any:
-    """The default for CaptureOptions.failed: call `func` with the parameters of its frame (co_varnames order)."""
+def run_natively(error: Exception, func: types.FunctionType, args: tuple, *, handlers: bool) -> Any:
+    """The default for CaptureOptions.failed: the frame as it is."""
     if getattr(error, "_tcompile_final", False):           # raised by the user's own hook while the graph's results were handed over, or by `undone`
         raise error
-    code = func.__code__
-    n, k = code.co_argcount, code.co_kwonlyargcount
+    return call_original(func, args)
+
+
+def call_original(func: types.FunctionType, args: tuple) -> Any:
+    """Call `func` with the tuple of its parameters' values (co_varnames order; *args and **kwargs last)."""
+    c = func.__code__
+    n, k = c.co_argcount, c.co_kwonlyargcount
+    positional, keyword = list(args[:n]), dict(zip(c.co_varnames[n:n + k], args[n:n + k]))
     rest = list(args[n + k:])
-    positional = [*args[:n], *(rest.pop(0) if code.co_flags & 4 else ())]
-    return func(*positional, **dict(zip(code.co_varnames[n:n + k], args[n:n + k])), **(rest.pop(0) if code.co_flags & 8 else {}))
+    if c.co_flags & inspect.CO_VARARGS:
+        positional += rest.pop(0)
+    if c.co_flags & inspect.CO_VARKEYWORDS:
+        keyword |= rest.pop(0)
+    return func(*positional, **keyword)

@@ -137,13 +137,13 @@ def test_passes_by_name():
     seen = []
     passes.insert("count_nodes", lambda a: seen.append(len(list(a.calls()))), before="dce")
     try:
-        assert passes.fingerprint()
+        assert passes.changes()
         graph_of(f, [x])
         with pytest.raises(ValueError, match="exists already"):
             passes.insert("count_nodes", lambda a: None)
     finally:
         passes.remove("count_nodes")
-    assert seen and not passes.fingerprint()
+    assert seen and not passes.changes()
     with pytest.raises(ValueError, match="no graph pass"):
         passes.insert("x", lambda a: None, after="nothing")
 

@@ -123,3 +123,39 @@ def test_names_are_checked(wrong, near):
         tcompile.compile(chain, options={wrong: True})
     with pytest.raises(OptionError, match="True or False"):
         tcompile.compile(chain, options={"freezing": "perhaps"})
+
+
+def test_print_guards(caplog):
+    with caplog.at_level("INFO", logger="tcompile.guards"):
+        tcompile.compile(chain, options={"print_guards": True})(torch.ones(2, 2))
+    assert any("guards of chain" in r.message and "`x` is a float32 tensor" in r.message for r in caplog.records)
+    caplog.clear()
+    tcompile.compile(chain)(torch.ones(2, 2))
+    assert not caplog.records
+
+
+@pytest.mark.parametrize("verbose", (False, True))
+def test_verbose(verbose):
+    def broken(lowered, *, opts):
+        return len(lowered, opts)
+    with tcompile.stages.replace("fusion", broken), tcompile.record() as r:
+        tcompile.compile(chain, options={"verbose": verbose, "suppress_errors": True})(torch.ones(2, 2))
+    (error,) = r.report().errors
+    assert "TypeError: len() takes exactly one argument" in error and ("return len(lowered, opts)" in error) is verbose
+
+
+def test_what_a_replaced_stage_compiled_is_not_served_without_it():
+    def counted(lowered, *, opts):
+        seen.append(opts)
+        return tcompile.stages.original("fusion")(lowered, opts=opts)
+
+    def kernels_made():
+        with tcompile.record() as r, tcompile.enable():
+            chain(x)
+        return len(r.report().kernels)
+    seen, x = [], torch.randn(4, 3)
+    tcompile.reset()
+    for _ in range(2):
+        with tcompile.stages.replace("fusion", counted):
+            kernels_made()
+    assert len(seen) == 1 and kernels_made() > 0 and kernels_made() == 0 and len(seen) == 1

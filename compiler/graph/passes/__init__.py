@@ -20,7 +20,7 @@ from .products import pad_products
 from .scatters import slices_of_scatters
 from .sums import sums_of_parts
 
-__all__ = ["PASSES", "insert", "remove", "run_passes", "fingerprint"]
+__all__ = ["PASSES", "insert", "remove", "run_passes", "changes"]
 
 Pass = Callable[[AtenGraph], "AtenGraph | None"]
 
@@ -70,11 +70,9 @@ def remove(name: str) -> None:
     PASSES[:] = [p for p in PASSES if p[0] != name]
 
 
-def fingerprint() -> tuple:
-    """What makes the table differ from the built-in one: part of cache keys."""
-    extra = [(n, p, getattr(f, "__module__", ""), getattr(f, "__qualname__", repr(f)), getattr(getattr(f, "__code__", None), "co_code", b""))
-             for n, p, f in PASSES if (n, p, f) not in _BUILTIN]
-    return tuple(extra)
+def changes() -> tuple[tuple[str, str, Pass], ...]:
+    """The table, where it is not the built-in one; else nothing."""
+    return () if tuple(PASSES) == _BUILTIN else tuple(PASSES)
 
 
 def run_passes(a: AtenGraph, point: str, disabled: frozenset[str] = frozenset()) -> AtenGraph:
