@@ -4,7 +4,6 @@ from __future__ import annotations
 import builtins
 import functools
 import keyword
-import time
 import types
 import weakref
 from dataclasses import dataclass, field
@@ -36,6 +35,7 @@ from .outside_arrays import refuse_written_arrays
 from .machine import RETURN, Machine, StopAt, Unread, root_frame
 from .result import CapturedGraph, CaptureResult, GraphBreak, SkipFrame
 from .signals import Break, CaptureBug, Raised, Skip, Unrebuildable
+from .tensor_errors import refuses_view
 from .world import MISSING, NULL
 
 __all__ = ["CaptureOptions", "capture_frame", "runs_natively"]
@@ -66,6 +66,7 @@ class CaptureOptions:
     graph_name     class name of the GraphModule
     training       backward passes and optimizers' steps become part of the graph (else they break)
     entries_exist  there are entries for other calls of this frame: capture raises StateMade where one of them may do after all
+    max_breaks     a frame that breaks in more places runs as it is
     every_frame    frames without tensor work are captured too (tests of capture)
     returned       returned(machine, value, outputs): told the stack value that the frame returns, and what the graph gives for it (export)
     """
@@ -101,28 +102,22 @@ def capture_frame(code: types.CodeType, func: Any, args: tuple, *, globals: dict
     if code.co_flags & 0x380 or code.co_flags & 0x20:
         raise SkipFrame("a generator or coroutine runs as it is", quiet=True)
     events.emit("capture_begin", frame=name, file=code.co_filename, line=code.co_firstlineno, code=code)
-    start = time.perf_counter()
     stops: dict[int, GraphBreak] = {}
     loops: dict[int, Loop] = {}
-    instructions = 0
-    for _attempt in range(opts.max_breaks):
+    for _ in range(opts.max_breaks):
         attempt = _Attempt(code, func, args, namespace, opts, stops, loops)
         try:
             with TorchModes() as attempt.state_before, recording(attempt.machine.world.class_lookups):
                 result = attempt.run()
         except Break as signal:
             _learn(stops, attempt, signal)
-            instructions += attempt.machine.instructions
             continue
         except Skip as skip:
             raise SkipFrame(skip.reason, quiet=skip.quiet, breaks=list(stops.values())) from None
         except _Restart:
-            instructions += attempt.machine.instructions
             continue
         finally:
             attempt.machine.release()
-        result.stats = {"instructions": instructions + attempt.machine.instructions, "seconds": time.perf_counter() - start,
-                        "attempts": _attempt + 1}
         events.emit("capture_end", result=result)
         return result
     raise SkipFrame(f"{name} breaks in too many places", breaks=list(stops.values()))
@@ -167,6 +162,8 @@ class _Attempt:
         except StopAt as stop:
             return self._broken(stop.index)
         except Raised as raised:
+            if refuses_view(raised.exc):
+                raise SkipFrame(f"it raises {type(raised.exc).__name__}: {raised.exc}", quiet=True) from None
             # the program raises: let it raise natively, from its own line
             signal = Break("exception", f"the program raises {type(raised.exc).__name__}: {raised.exc}")
             signal.where = machine.trails.get(id(raised.exc), [])[::-1] or None      # one break for one exception, whichever frame it leaves

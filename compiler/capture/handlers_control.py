@@ -7,10 +7,9 @@ import sys
 import types
 from typing import Any
 
-import torch
 
 from ..guards import source as S
-from . import groups, operators, tensor_calls
+from . import groups, operators
 from .asserts import asserted
 from .bytecode.version import NULL_FIRST
 from .classes import build_class  # noqa: F401  (registers itself with calls)

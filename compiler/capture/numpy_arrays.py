@@ -26,7 +26,7 @@ from .world import ATOMS, constant_only
 if TYPE_CHECKING:
     from .machine import Machine
 
-__all__ = ["is_numpy", "call_numpy", "from_tensor", "to_tensor"]
+__all__ = ["call_numpy", "from_tensor", "to_tensor"]
 
 _LARGEST = 1 << 20              # elements of a constant that numpy computes during capture
 
@@ -68,12 +68,6 @@ def to_tensor(m: Machine, fn: Any, args: list, kwargs: dict) -> Any:
 
 
 # --- functions
-def is_numpy(fn: Any) -> bool:
-    """Whether a callable is a function of numpy's: a ufunc, a dispatcher, a builtin, or a Python function of its modules."""
-    home = getattr(type(fn), "__module__", "") if not isinstance(fn, (types.FunctionType, types.BuiltinFunctionType, type)) else getattr(fn, "__module__", None)
-    return isinstance(home, str) and home.partition(".")[0] == "numpy" and ".random" not in home
-
-
 @functools.cache
 def _names() -> dict[int, tuple[Any, str]]:
     """id of a function of numpy's -> (the function, its name for numpy_call)."""

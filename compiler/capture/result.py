@@ -87,7 +87,6 @@ class CaptureResult:
     inlined: list = field(default_factory=list)          # code objects that were inlined (guarded by CODE guards)
     effects: list[str] = field(default_factory=list)     # plain words: "print", "global counter", ...
     needs_hook: bool = False        # runs native calls whose frames are to be compiled as well
-    stats: dict = field(default_factory=dict)            # instructions, seconds, ...
 
 
 class SkipFrame(Exception):

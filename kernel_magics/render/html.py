@@ -16,13 +16,7 @@ from . import svg
 
 __all__ = [
     "render_html",
-    "line_html",
-    "overview_html",
     "speed_html",
-    "graph_html",
-    "guards_html",
-    "kernels_html",
-    "more_html",
     "STYLE",
     "esc",
 ]
@@ -124,50 +118,8 @@ def render_html(r: Any) -> str:
     return f'<style>{STYLE}</style><div class="tcr"><details><summary>{_line(r)}</summary>{"".join(sections)}</details></div>'
 
 
-def line_html(r: Any) -> str:
-    return f"<div>{_line(r)}</div>"
-
-
-def overview_html(r: Any) -> str:
-    return _findings(r) + _code(r) + _stages(r) + _breaks(r) + _recompiles(r)
-
-
 def speed_html(r: Any) -> str:
     return _speed(r.speedups)
-
-
-def kernels_html(r: Any) -> str:
-    return _kernels(r) or "<p>no kernel was generated</p>"
-
-
-def more_html(r: Any) -> str:
-    return (
-        fold("Functions", _frames(r), open_=True)
-        + fold("Library calls", _externs(r))
-        + fold("Memory", _memory(r), open_=True)
-        + fold("Kept for backward", _partitions(r), open_=True)
-        + fold("Timeline", _timeline(r))
-        + fold("Cache", _cache(r), _cache_note(r))
-        + fold("Ran eager", _fallbacks(r), open_=True)
-        + fold("Environment", table([[k, v] for k, v in r.environment.items()]))
-    )
-
-
-def guards_html(r: Any, find: str = "") -> str:
-    """The guards that have `find` in their source or words."""
-    rows = [g for g in r.guards if find.lower() in f"{g.source} {g.text} {g.why}".lower()]
-    return _guard_table(rows, 200) or f"<p>no guard{f' with {esc(find)!s}' if find else ''}</p>"
-
-
-def graph_html(r: Any, which: int, form: str = "captured", find: str = "") -> str:
-    """One graph as a table: `form` is "captured" or "lowered"; nodes that have `find` in name, operation, module or kernel."""
-    g = r.graphs[which]
-    rows = [
-        row
-        for row in _node_rows(r, (getattr(g, form) or g.captured or g.lowered).nodes())
-        if find.lower() in " ".join(map(str, row)).lower()
-    ]
-    return table(rows, _NODE_HEAD, limit=500) if rows else "<p>no operation matches</p>"
 
 
 def _line(r: Any) -> str:
@@ -353,10 +305,6 @@ def _recompiles(r: Any) -> str:
 
 
 def _guards(r: Any) -> str:
-    return _guard_table(r.guards, _ROWS)
-
-
-def _guard_table(guards: Sequence[s.GuardRow], limit: int) -> str:
     rows = [
         [
             colour(f"failed {g.failed}×", svg.MARK_COLOURS["break"]) if g.failed else "",
@@ -366,9 +314,9 @@ def _guard_table(guards: Sequence[s.GuardRow], limit: int) -> str:
             _where(g.file, g.line) if g.line else "",
             dim(g.why),
         ]
-        for g in guards
+        for g in r.guards
     ]
-    return table(rows, ["", "entry", "checked", "what has to hold", "line", "why"], limit=limit) if rows else ""
+    return table(rows, ["", "entry", "checked", "what has to hold", "line", "why"]) if rows else ""
 
 
 def _frames(r: Any) -> str:

@@ -161,3 +161,19 @@ def test_break_carries_arrays():
         torch._dynamo.graph_break()
         return y + 1, total
     _check(fn, _float, fullgraph=False)
+
+
+def test_a_translation_that_refuses_values_that_numpy_takes_is_not_relied_on():
+    from tcompile.compiler.capture.arrays import make_array
+    from tcompile.compiler.capture.numpy_samples import try_beside
+    from tcompile.compiler.graph.tensor import trace_tensor_like
+    from tcompile.compiler.symbolic.env import ShapeEnv
+
+    def translation(x: torch.Tensor) -> torch.Tensor:
+        if picky and not bool((x == 1).all()):
+            raise NotImplementedError("only ones")
+        return x + 1
+    env = ShapeEnv()
+    array = make_array(trace_tensor_like(torch.ones(3, dtype=torch.float64), env))
+    for picky in (False, True):
+        assert (try_beside(env, lambda x: x + 1, translation, [array], {}, [array._tensor], {}) is None) is picky
