@@ -16,7 +16,7 @@ from .world import TraceTensor
 if TYPE_CHECKING:
     from .machine import Machine
 
-__all__ = ["true_error"]
+__all__ = ["true_error", "refuses_view"]
 
 _LIMIT = 1 << 26            # bytes of operands up to which an operator is tried
 
@@ -25,8 +25,15 @@ class _TooLarge(Exception):
     pass
 
 
+def refuses_view(error: BaseException) -> bool:
+    """Whether autograd refused a write for how the view was made: what is made anew, or comes out of a graph, has no such history."""
+    return isinstance(error, RuntimeError) and "is being modified inplace" in str(error)
+
+
 def true_error(m: Machine, fn: Callable, args: tuple | list, kwargs: dict, error: Exception) -> Exception:
     """The exception that `fn` raises on real tensors, for `error`, which it raised on TraceTensors."""
+    if refuses_view(error):
+        return error
     left = [_LIMIT]
     random = torch.get_rng_state()
     try:

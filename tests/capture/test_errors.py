@@ -309,3 +309,50 @@ def test_singular_matrices_raise(backend, grad):
     for x in (torch.eye(3), torch.zeros(3, 3), torch.eye(3) * 2):
         x.requires_grad_(grad)
         same(outcome(inverse, x), outcome(c, x))
+
+
+def _unread_part(x):
+    a, b = (x * 2).unbind(0)
+    b.add_(1)
+    return a
+
+
+def _rows(x):
+    for row in x * 2:
+        row.mul_(3)
+    return x
+
+
+def _view_of_a_part(x):
+    a, b = x * 2
+    a[0] = 5
+    return b
+
+
+def _split(x):
+    head, tail = torch.split(x * 2, [1, 1])
+    tail += 1
+    return head
+
+
+def _made_without_grad(x):
+    y = x * 2
+    with torch.no_grad():
+        row = y[0]
+    row.add_(1)
+    return y.sum()
+
+
+@pytest.mark.parametrize("backend", ["eager", "tcompile"])
+@pytest.mark.parametrize("f", [_unread_part, _rows, _view_of_a_part, _split, _made_without_grad])
+def test_writes_that_autograd_refuses(f, backend):
+    """Whether a view may be written depends on how it was made, not on who reads it."""
+    def outcome(g, grad):
+        x = torch.ones(2, 3, requires_grad=grad)
+        try:
+            return g(x).tolist()
+        except RuntimeError as e:
+            return str(e)
+    compiled = tcompile.compile(f, backend=backend)
+    assert [outcome(compiled, grad) for grad in (True, False)] == [outcome(f, grad) for grad in (True, False)]
+    assert "modified inplace" in outcome(compiled, True)
