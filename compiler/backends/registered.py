@@ -6,7 +6,14 @@ from __future__ import annotations
 
 from typing import Any, Callable
 
-__all__ = ["names", "lookup", "tcompile_backend"]
+import torch
+
+from .. import events
+from ..capture.failing import undone
+from ..capture.result import CapturedGraph
+from ..symbolic.expr import as_expr
+
+__all__ = ["names", "lookup", "tcompile_backend", "SymbolicGraph"]
 
 
 def names() -> list[str]:
@@ -33,3 +40,75 @@ def tcompile_backend(gm: Any, example_inputs: list, *, options: dict[str, Any] |
     if mode not in (None, "default"):
         more["mode"] = mode
     return compile_fx(gm, example_inputs, **(options or {}), **more)
+
+
+class SymbolicGraph:
+    """A graph with symbolic sizes, compiled by a backend of somebody else's.
+
+    Such backends know sizes as stock gives them: example inputs are tensors and torch's SymInts, and a TracingContext says which
+    dimensions are dynamic. Whatever the backend relied on stands in torch's ShapeEnv as guards: where they don't hold for a call, the backend
+    is asked again, `limit` times; from then on the graph runs by torch's kernels.
+    """
+
+    def __init__(self, make: Callable[[Any, list], Callable], captured: CapturedGraph, limit: int):
+        self.make, self.captured, self.limit = make, captured, limit
+        self.compiled: list[tuple[Callable[[tuple], bool], Callable]] = []
+        self.untouched = _copy(captured.graph_module)     # a backend may change the graph that it is given
+        self._add(captured.graph_module, captured.example_inputs)
+
+    def __call__(self, *inputs: Any) -> Any:
+        for holds, call in self.compiled:
+            if holds(inputs):
+                return call(*inputs)
+        if len(self.compiled) >= self.limit:
+            if len(self.compiled) == self.limit:
+                events.emit("fallback", what=self.captured.name, reason=f"the backend relied on sizes, and was asked {self.limit} times "
+                            "(recompile_limit); the graph runs by torch's own kernels", count=1)
+                self.compiled.append((lambda inputs: True, undone(self.captured)))
+            return self.compiled[-1][1](*inputs)
+        return self._add(_copy(self.untouched), inputs)(*inputs)
+
+    def _add(self, gm: torch.fx.GraphModule, inputs: Any) -> Callable:
+        from torch._guards import TracingContext, tracing
+        from torch._subclasses.fake_tensor import FakeTensorMode
+        from torch.fx.experimental.symbolic_shapes import ShapeEnv
+        env = ShapeEnv(duck_shape=False)
+        contexts = self._contexts(env, inputs)
+        first = FakeTensorMode(shape_env=env)
+        fakes = {i: first.from_tensor(inputs[i], symbolic_context=c, source=c.tensor_source) for i, c in contexts.items()}
+        ints = self._ints(env, inputs, fakes)
+        context = TracingContext(FakeTensorMode(shape_env=env))
+        for i, c in contexts.items():
+            context.tensor_to_context[inputs[i]] = c
+        with tracing(context):
+            call = self.make(gm, [ints.get(i, x) for i, x in enumerate(inputs)])
+        code = env.produce_guards_expression([fakes.get(i, ints.get(i, x)) for i, x in enumerate(inputs)])
+        self.compiled.append((lambda inputs: code is None or env.evaluate_guards_expression(code, inputs), call))
+        return call
+
+    def _contexts(self, env: Any, inputs: Any) -> dict[int, Any]:
+        """Which dimensions of the tensors among `inputs` are dynamic, in torch's words."""
+        from torch._dynamo.source import LocalSource
+        from torch.fx.experimental.symbolic_shapes import DimDynamic, StatefulSymbolicContext
+        return {i: StatefulSymbolicContext(
+                    dynamic_sizes=[DimDynamic.STATIC if type(n) is int else DimDynamic.DYNAMIC for n in spec.spec.shape],
+                    tensor_source=LocalSource(f"t{i}"))
+                for i, spec in enumerate(self.captured.inputs) if spec.kind == "tensor"}
+
+    def _ints(self, env: Any, inputs: Any, fakes: dict[int, Any]) -> dict[int, Any]:
+        """torch's SymInts for the ints among `inputs`; the size of a tensor's dimension is that very symbol."""
+        from torch._dynamo.source import LocalSource
+        from torch.fx.experimental.symbolic_shapes import DimDynamic
+        sizes = {own: fake.shape[d] for i, fake in fakes.items() for d, own in enumerate(self.captured.inputs[i].spec.shape)}
+        symints = {}
+        for i, node in enumerate(n for n in self.captured.graph_module.graph.nodes if n.op == "placeholder"):
+            if self.captured.inputs[i].kind == "int":
+                size = sizes.get(as_expr(node.meta["val"]))
+                symints[i] = env.create_unspecified_symint_and_symbol(inputs[i], LocalSource(f"t{i}"), DimDynamic.DYNAMIC) if size is None else size
+        return symints
+
+
+def _copy(gm: torch.fx.GraphModule) -> torch.fx.GraphModule:
+    graph = torch.fx.Graph()
+    graph.output(graph.graph_copy(gm.graph, {}))
+    return torch.fx.GraphModule(gm, graph)

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import inspect
 from typing import Any, Callable
 
@@ -65,7 +66,12 @@ def compile_graph(captured: CapturedGraph, opts: Options, backend_options: dict[
         fn: Backend = registered.lookup(b)
     else:
         fn = BACKENDS[b] if isinstance(b, str) else b
-    return _call_backend(fn, captured, backend_options or {})
+    symbolic = any(i.kind == "int" or i.spec is not None and any(type(n) is not int for n in i.spec.shape) for i in captured.inputs)
+    make = functools.partial(_call_backend, fn, backend_options or {})
+    if symbolic:
+        from .registered import SymbolicGraph
+        return SymbolicGraph(make, captured, opts.get("recompile_limit"))
+    return make(captured.graph_module, list(captured.example_inputs))
 
 
 def _own(captured: CapturedGraph, opts: Options) -> Callable[..., tuple]:
@@ -109,13 +115,13 @@ def _check_devices(captured: CapturedGraph, opts: Options) -> None:
         prestart(1 + len(captured.graph_module.graph.nodes) // 30, opts)
 
 
-def _call_backend(fn: Backend, captured: CapturedGraph, options: dict[str, Any]) -> Callable[..., tuple]:
+def _call_backend(fn: Backend, options: dict[str, Any], gm: torch.fx.GraphModule, example_inputs: list) -> Callable[..., tuple]:
     name = getattr(fn, "__name__", type(fn).__name__)
     try:
-        compiled = fn(captured.graph_module, list(captured.example_inputs), **options)
+        compiled = fn(gm, example_inputs, **options)
     except TypeError as e:
         try:
-            inspect.signature(fn).bind(captured.graph_module, list(captured.example_inputs), **options)
+            inspect.signature(fn).bind(gm, example_inputs, **options)
         except TypeError as why:
             raise BackendError(f"backend {name!r} can't be called as backend(gm, example_inputs): {why}") from e
         raise
