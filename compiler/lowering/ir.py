@@ -296,6 +296,7 @@ class Acc:
     dtype: torch.dtype
     value: Value
     running: bool = False
+    origin: str = ""                 # the aten node that it is the result of
 
 
 @dataclass
