@@ -131,19 +131,7 @@ class _Stages:
 
     def _visit(self, root: Value) -> None:
         stage, inner = self._stage, self._inner
-        if root.id in stage:
-            return
-        stack = [root]
-        while stack:
-            v = stack[-1]
-            if v.id in stage:
-                stack.pop()
-                continue
-            todo = [a for a in reversed(v.args) if a.id not in stage]
-            if todo:
-                stack.extend(todo)
-                continue
-            stack.pop()
+        for v in () if root.id in stage else walk([root], stage):
             if v.op == "acc":
                 s, i = self.acc_stage[v.attr] + 1, False
             else:
