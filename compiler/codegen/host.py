@@ -19,14 +19,17 @@ from ..lowering.lowered import Param
 from ..symbolic.expr import Expr, as_expr
 from .generated import HostPlan
 
-__all__ = ["host_plan"]
+__all__ = ["host_plan", "direct_function", "as_planned", "is_whole", "view_of"]
 
 # Operators whose torch function takes the same positional arguments and has less overhead than the OpOverload.
 _DIRECT = {"aten.mm.default": torch.mm, "aten.bmm.default": torch.bmm, "aten.addmm.default": torch.addmm,
            "aten.mm.out": torch.mm, "aten.bmm.out": torch.bmm, "aten.addmm.out": torch.addmm, "aten.baddbmm.out": torch.baddbmm,
            "aten.baddbmm.default": torch.baddbmm, "aten.convolution.default": torch.convolution}
 
-_PRODUCTS = {"aten.mm.default": "cuda_mm", "aten.bmm.default": "cuda_bmm", "aten.addmm.default": "cuda_addmm", "aten.baddbmm.default": "cuda_baddbmm"}
+
+def direct_function(op: Any) -> Callable:
+    """What to call for an operator, with the operator's arguments: of its names the one with the least overhead."""
+    return _DIRECT.get(str(op)) or getattr(op, "_op", op)
 
 
 def host_plan(schedule: Schedule, kernel_names: dict[int, str], cuda: int | None = None) -> HostPlan:
@@ -36,7 +39,7 @@ def host_plan(schedule: Schedule, kernel_names: dict[int, str], cuda: int | None
 
 class _HostPrinter:
     def __init__(self, schedule: Schedule, kernel_names: dict[int, str], cuda: int | None = None):
-        self.s, self.kernel_names, self.cuda = schedule, kernel_names, cuda
+        self.s, self.kernel_names = schedule, kernel_names
         self.device = torch.device("cuda", cuda) if cuda is not None else None
         self.names: dict[str, Any] = {"empty_strided": torch.empty_strided, "as_strided": torch.as_strided}
         self.text: list[str] = []
@@ -214,17 +217,11 @@ class _HostPrinter:
             self._line(f"{name} = {view}({base}, {self._tuple(b.shape)}, {self._tuple(b.stride)}, {dtype})")
             return
         dims = f"{self._tuple(b.shape)}, {self._tuple(b.stride)}"
-        if self.cuda is None:
-            self._line(f"{name} = empty_strided({dims}, dtype={dtype})")
-        elif b.dtype.is_complex or b.dtype.itemsize == 1 and b.dtype.is_floating_point:
-            self._line(f"{name} = empty_strided({dims}, dtype={dtype}, device={self._global('device', self.device)})")
-        else:
-            self._line(f"{name} = cuda_empty({dims}, {dtype}_code, {self.cuda})")
+        on = "" if self.device is None else f", device={self._global('device', self.device)}"
+        self._line(f"{name} = empty_strided({dims}, dtype={dtype}{on})")
 
     def _view(self, base: str, b: Buffer, offset: Any) -> str:
         dims = f"{base}, {self._tuple(b.shape)}, {self._tuple(b.stride)}"
-        if self.cuda is not None:                        # (a C function of the runtime: runtime/gpu/build.py)
-            return f"cuda_view({dims}, {self._size(0 if offset is None else offset)})"
         return f"as_strided({dims})" if offset is None else f"as_strided({dims}, {self._offset(base, offset)})"
 
     def _param(self, name: Any) -> str:
@@ -239,9 +236,8 @@ class _HostPrinter:
         why = f"torch's kernel: {s.reason}" if s.reason else "torch's kernel"
         if s.out_variant is not None:
             outs = [self._buffer(b) for b in s.outputs]
-            fast = self._fast_product(s, outs)
             args += [f"{k}={b}" for k, b in zip(s.out_names or ("out",), outs)]
-            self._line(f"{fast}{function}({', '.join(args)})", why)
+            self._line(f"{function}({', '.join(args)})", why)
             return
         names = []
         for b in s.outputs:
@@ -256,18 +252,8 @@ class _HostPrinter:
         # may change their mind from version to version, so what came back is looked at, not believed.
         for b, name in zip(s.outputs, names):
             if b is not None:
-                as_planned = self._global("as_planned", _as_planned)
-                self._line(f"{name} = {as_planned}({name}, {self._tuple(b.shape)}, {self._tuple(b.stride)})")
-
-    def _fast_product(self, s: Extern, outs: list[str]) -> str:
-        """A call of the runtime's C function for a product on the GPU, before the ordinary one, which serves where that gives False."""
-        c_function = _PRODUCTS.get(str(s.op)) if self.cuda is not None else None
-        if c_function is None or not all(isinstance(a, Buffer) and not a.dtype.is_complex for a in s.args) or set(s.kwargs) - {"beta", "alpha"}:
-            return ""
-        scalars = [s.kwargs.get(k, 1) for k in ("beta", "alpha")] if "add" in c_function else []
-        if not all(type(x) in (int, float) for x in scalars):
-            return ""
-        return f"{c_function}({', '.join([outs[0], *map(self._value, s.args), *map(str, scalars)])}) or "
+                function = self._global("as_planned", as_planned)
+                self._line(f"{name} = {function}({name}, {self._tuple(b.shape)}, {self._tuple(b.stride)})")
 
     def _value(self, x: Any) -> str:
         if isinstance(x, Buffer):
@@ -298,31 +284,32 @@ class _HostPrinter:
         if o.kind == "view":
             base, shape, stride, offset = o.value
             text = self.inputs[base] if isinstance(base, int) else self._buffer(base)
-            if isinstance(base, Buffer) and o.dtype is None and self._is_whole(base, shape, stride, offset):
+            if is_whole(self.s, o) and text not in (*self.inputs, *self.views):
                 return text
-            if o.dtype is not None:
-                function, dtype = self._global("view_as_dtype", _view_as_dtype), self._global(str(o.dtype).removeprefix("torch."), o.dtype)
-                view = f"{function}({text}, {dtype}, {self._tuple(shape)}, {self._tuple(stride)}, {self._size(offset)})"
-            else:
-                view = f"as_strided({text}, {self._tuple(shape)}, {self._tuple(stride)}, {self._offset(text, offset)})"
-            return self._unrecorded(text, view) if isinstance(base, int) else view
+            dims = f"{self._tuple(shape)}, {self._tuple(stride)}"
+            if o.dtype is None and isinstance(base, Buffer):
+                return f"as_strided({text}, {dims}, {self._offset(text, offset)})"
+            dtype = self._global(str(o.dtype).removeprefix("torch."), o.dtype) if o.dtype is not None else "None"
+            return f"{self._global('view_of', view_of)}({text}, {dims}, {self._size(offset)}, {dtype})"
         if o.kind == "int":
             return self._size(o.value)
         if o.kind == "const":
             return self._value(o.value)
         raise InternalError(f"host plan: unknown kind of output {o.kind!r}")
 
-    def _is_whole(self, b: Buffer, shape: Any, stride: Any, offset: Any) -> bool:
-        """Whether a view of `b` is all that is returned of it, and as it lies."""
-        def same(x: Any, y: Any) -> bool:
-            return len(x) == len(y) and all(as_expr(m) is as_expr(n) for m, n in zip(x, y))
-        results = sum(1 for o in self.s.outputs if (o.value[0] if o.kind == "view" else o.value) is b)
-        return results == 1 and same(shape, b.shape) and same(stride, b.stride) and as_expr(offset) is as_expr(0) \
-            and b.name not in self.s.constants and self._buffer(b) not in (*self.inputs, *self.views)
 
-    def _unrecorded(self, base: str, view: str) -> str:
-        """A result that is a view of an input: gradients through it are the bridge's business, not this plan's."""
-        return f"{self._global('unrecorded', _unrecorded)}(lambda: {view}) if {base}.requires_grad else {view}"
+def is_whole(s: Schedule, o: OutputSpec) -> bool:
+    """Whether an output that is a view of a buffer of the plan is all that is returned of it, and as it lies."""
+    base, shape, stride, offset = o.value
+
+    def same(x: Any, y: Any) -> bool:
+        return len(x) == len(y) and all(as_expr(m) is as_expr(n) for m, n in zip(x, y))
+    return isinstance(base, Buffer) and o.dtype is None and base.name not in s.constants and as_expr(offset) is as_expr(0) \
+        and same(shape, base.shape) and same(stride, base.stride) and sum(1 for x in s.outputs if _base_of(x) is base) == 1
+
+
+def _base_of(o: OutputSpec) -> Any:
+    return o.value[0] if o.kind == "view" else o.value
 
 
 def _function_name(op: Any) -> str:
@@ -333,12 +320,16 @@ def _function_name(op: Any) -> str:
     return re.sub(r"\W", "_", getattr(op, "__name__", str(op)))
 
 
-def _unrecorded(view: Callable[[], torch.Tensor]) -> torch.Tensor:
-    with torch.no_grad():
-        return view()
+def view_of(base: torch.Tensor, shape: tuple, stride: tuple, offset: int, dtype: torch.dtype | None) -> torch.Tensor:
+    """A result that is a view of `base`, whose elements it may read as another dtype's; the offset, in those, counts from where `base`
+    begins. Gradients through it are the bridge's business, not the plan's."""
+    if base.requires_grad:
+        with torch.no_grad():
+            return _view_of(base, shape, stride, offset, dtype)
+    return _view_of(base, shape, stride, offset, dtype)
 
 
-def _as_planned(t: torch.Tensor, shape: tuple, stride: tuple) -> torch.Tensor:
+def as_planned(t: torch.Tensor, shape: tuple, stride: tuple) -> torch.Tensor:
     """`t` with the planned strides: itself, or a copy where the operator laid its result out in another way."""
     if t is None or t.stride() == stride and t.shape == shape:
         return t                                       # None: an operator leaves out a result that is not needed (a workspace)
@@ -354,9 +345,11 @@ def _in_memory_of(base: torch.Tensor, shape: tuple, stride: tuple, dtype: torch.
     return torch.empty(0, dtype=dtype, device=base.device).set_(base.untyped_storage(), 0, shape, stride)
 
 
-def _view_as_dtype(base: torch.Tensor, dtype: torch.dtype, shape: tuple, stride: tuple, offset: int) -> torch.Tensor:
-    """A view of the memory of `base` as elements of another dtype; the offset, in those, counts from where `base` begins."""
-    begin, per = base.storage_offset(), max(1, dtype.itemsize // base.dtype.itemsize)
+def _view_of(base: torch.Tensor, shape: tuple, stride: tuple, offset: int, dtype: torch.dtype | None) -> torch.Tensor:
+    begin = base.storage_offset()
+    if dtype is None:
+        return base.as_strided(shape, stride, begin + offset)
+    per = max(1, dtype.itemsize // base.dtype.itemsize)
     n = base.untyped_storage().nbytes() // base.dtype.itemsize - begin
     flat = base.as_strided((n // per * per,), (1,), begin).view(dtype)
     return flat.as_strided(shape, stride, flat.storage_offset() + offset)

@@ -1,21 +1,22 @@
 /* The GPU's launcher: kernels as Python callables that launch through CUDA's driver, and tensors on the device.
 
    CudaKernel   one generated kernel on one device: kernel(*tensors, *sizes, *scalars) enqueues it on torch's current stream.
-   CudaEmpty    an allocation whose shape is fixed: empty() -> tensor.
    CudaStatic   the inputs and outputs of a CUDA graph: checks addresses, copies in and out.
 
    Nothing is linked: the driver is found by dlopen when cuda_setup() is called, torch's C functions (aoti_torch_*) in the
    libraries that torch has loaded. Where something is missing, cuda_setup() says what, and the module works without a GPU. */
 #include "launcher.h"
 
+#include "expressions.h"
+
 #include <dlfcn.h>
 #include <stdlib.h>
 
 typedef int CUresult;
 typedef void *CUcontext, *CUmodule, *CUfunction, *CUstream;
-typedef void *AtenTensor;
 
 enum { CUDA_DEVICE_TYPE = 1, UINT8_CODE = 0, MAX_FUNCTIONS = 16, MAX_ARGS = 512 };
+enum { INT32_LIMIT = 0x7ff00000 };          /* what 32-bit indices are asked to hold stays below it: blocks reach beyond the end */
 enum { ATTR_LOCAL_BYTES = 3, ATTR_REGISTERS = 4, ATTR_MAX_DYNAMIC_SHARED = 8 };
 
 static struct {
@@ -30,15 +31,7 @@ static struct {
     CUresult (*push)(CUcontext);
     CUresult (*pop)(CUcontext *);
     CUresult (*copy)(uint64_t, uint64_t, size_t, CUstream);
-    int (*data_ptr)(AtenTensor, void **);
-    int (*empty_strided)(int64_t, const int64_t *, const int64_t *, int32_t, int32_t, int32_t, AtenTensor *);
-    int (*delete_tensor)(AtenTensor);
     int (*stream)(int32_t, void **);
-    int (*reinterpret)(AtenTensor, int64_t, const int64_t *, const int64_t *, int64_t, AtenTensor *);
-    int (*mm)(AtenTensor, AtenTensor, AtenTensor);
-    int (*bmm)(AtenTensor, AtenTensor, AtenTensor);
-    int (*addmm)(AtenTensor, AtenTensor, AtenTensor, AtenTensor, double, double);
-    int (*baddbmm)(AtenTensor, AtenTensor, AtenTensor, AtenTensor, double, double);
 } cu;
 
 static int failed(CUresult rc, const char *what)
@@ -53,53 +46,52 @@ static int failed(CUresult rc, const char *what)
 }
 
 /* ---- device memory */
-static AtenTensor new_device_tensor(int64_t ndim, const int64_t *shape, const int64_t *stride, int dtype, int device)
+AtenTensor tc_cuda_new(int64_t ndim, const int64_t *shape, const int64_t *stride, int dtype, int device)
 {
     AtenTensor t;
-    if (UNLIKELY(cu.empty_strided(ndim, shape, stride, dtype, CUDA_DEVICE_TYPE, device, &t)))
+    if (UNLIKELY(tc_torch_api.empty_strided(ndim, shape, stride, dtype, CUDA_DEVICE_TYPE, device, &t)))
         return NULL;
     return t;
 }
 
-/* torch's own function raises what torch raises (OutOfMemoryError with its long message) */
-static PyObject *raise_as_torch(PyObject *raise, int64_t ndim, const int64_t *shape, const int64_t *stride, int dtype, int device)
+static PyObject *allocate_again;           /* (shape, stride, dtype code, device) -> tensor, by torch.empty_strided */
+
+PyObject *tc_cuda_new_by_torch(int64_t ndim, const int64_t *shape, const int64_t *stride, int dtype, int device)
 {
     PyObject *s = PyTuple_New(ndim), *st = PyTuple_New(ndim);
     for (int64_t i = 0; s && st && i < ndim; i++) {
         PyTuple_SET_ITEM(s, i, PyLong_FromLongLong(shape[i]));
         PyTuple_SET_ITEM(st, i, PyLong_FromLongLong(stride[i]));
     }
-    PyObject *o = s && st ? PyObject_CallFunction(raise, "OOii", s, st, dtype, device) : NULL;
+    PyObject *o = s && st ? PyObject_CallFunction(allocate_again, "OOii", s, st, dtype, device) : NULL;
     Py_XDECREF(s);
     Py_XDECREF(st);
     return o;                              /* a tensor where the second try succeeds */
 }
 
-static PyObject *allocate_again;           /* (shape, stride, dtype code, device) -> tensor, by torch.empty_strided */
-
-typedef struct {
-    PyObject_HEAD
-    vectorcallfunc vectorcall;
-    int ndim, dtype, device;
-    int64_t *dims;                         /* shape, then stride */
-} EmptyObject;
+int tc_cuda_block(int64_t bytes, int device, AtenTensor *tensor, PyObject **object, void **data)
+{
+    int64_t one = 1;
+    *object = NULL;
+    *tensor = tc_cuda_new(1, &bytes, &one, UINT8_CODE, device);
+    if (UNLIKELY(!*tensor)) {
+        *object = tc_cuda_new_by_torch(1, &bytes, &one, UINT8_CODE, device);
+        *tensor = *object ? tc_launcher_tensor(*object) : NULL;
+    }
+    if (UNLIKELY(!*tensor || tc_torch_api.data_ptr(*tensor, data))) {
+        if (!PyErr_Occurred())
+            PyErr_SetString(PyExc_RuntimeError, "a new tensor has no memory");
+        return -1;
+    }
+    return 0;
+}
 
 static PyObject *device_tensor(int64_t ndim, const int64_t *shape, const int64_t *stride, int dtype, int device)
 {
-    AtenTensor t = new_device_tensor(ndim, shape, stride, dtype, device);
+    AtenTensor t = tc_cuda_new(ndim, shape, stride, dtype, device);
     if (UNLIKELY(!t))
-        return raise_as_torch(allocate_again, ndim, shape, stride, dtype, device);
+        return tc_cuda_new_by_torch(ndim, shape, stride, dtype, device);
     return tc_launcher_wrap(t);
-}
-
-static PyObject *empty_call(PyObject *self, PyObject *const *args, size_t nargsf, PyObject *kwnames)
-{
-    EmptyObject *e = (EmptyObject *)self;
-    if (UNLIKELY(PyVectorcall_NARGS(nargsf) || (kwnames && PyTuple_GET_SIZE(kwnames)))) {
-        PyErr_SetString(PyExc_TypeError, "an allocation takes no arguments");
-        return NULL;
-    }
-    return device_tensor(e->ndim, e->dims, e->dims + e->ndim, e->dtype, e->device);
 }
 
 static int read_dims(PyObject *shape, PyObject *stride, int64_t *out)
@@ -116,52 +108,6 @@ static int read_dims(PyObject *shape, PyObject *stride, int64_t *out)
     return PyErr_Occurred() ? -1 : 0;
 }
 
-static PyObject *empty_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
-{
-    static char *names[] = {"shape", "stride", "dtype", "device", NULL};
-    PyObject *shape, *stride;
-    int dtype, device;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!O!ii", names, &PyTuple_Type, &shape, &PyTuple_Type, &stride, &dtype, &device))
-        return NULL;
-    if (!cu.ready) {
-        PyErr_SetString(PyExc_RuntimeError, "cuda_setup() was not called, or failed");
-        return NULL;
-    }
-    EmptyObject *e = (EmptyObject *)type->tp_alloc(type, 0);
-    if (!e)
-        return NULL;
-    e->vectorcall = empty_call;
-    e->ndim = (int)PyTuple_GET_SIZE(shape);
-    e->dtype = dtype;
-    e->device = device;
-    e->dims = calloc(2 * e->ndim + 1, sizeof(int64_t));
-    if (!e->dims || read_dims(shape, stride, e->dims) < 0) {
-        if (!PyErr_Occurred())
-            PyErr_NoMemory();
-        Py_DECREF(e);
-        return NULL;
-    }
-    return (PyObject *)e;
-}
-
-static void empty_dealloc(PyObject *self)
-{
-    free(((EmptyObject *)self)->dims);
-    Py_TYPE(self)->tp_free(self);
-}
-
-static PyTypeObject Empty_Type = {
-    PyVarObject_HEAD_INIT(NULL, 0)
-    .tp_name = "tcompile.compiler.native._native.CudaEmpty",
-    .tp_doc = "CudaEmpty(shape, stride, dtype code, device index): calling it allocates such a tensor.",
-    .tp_basicsize = sizeof(EmptyObject),
-    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_VECTORCALL,
-    .tp_new = empty_new,
-    .tp_dealloc = empty_dealloc,
-    .tp_call = PyVectorcall_Call,
-    .tp_vectorcall_offset = offsetof(EmptyObject, vectorcall),
-};
-
 /* ---- kernels */
 typedef struct {
     CUfunction function;
@@ -175,9 +121,11 @@ typedef struct {
     PyObject_HEAD
     vectorcallfunc vectorcall;
     PyObject *name;
-    PyObject *grid;                        /* callable(*sizes) -> grids, scratch offsets, scratch bytes; or None where fixed */
-    PyObject *unaligned;                   /* called instead where a pointer is not a multiple of 16, or None */
-    PyObject *wide;                        /* called instead where grid(...) gives None, or None */
+    int n_limits;
+    ExprProgram **limits, **grid;          /* over the sizes, where there are any: what 32-bit indices must hold; grids, scratch offsets, scratch bytes */
+    PyObject *unaligned;                   /* makes the kernel that serves where a pointer is not a multiple of 16, or None */
+    PyObject *wide;                        /* makes the kernel that serves where a limit is passed, or None */
+    PyObject *made[2];                     /* those two, once made */
     CUcontext context;
     int device, n_functions, n_buffers, n_scratch, n_sizes, n_params;
     char *kinds;                           /* of sizes and params: 'i' 32 bits, 'l' 64 bits, 'f' float, 'd' double */
@@ -185,147 +133,183 @@ typedef struct {
     Part parts[MAX_FUNCTIONS];
 } CudaKernelObject;
 
-static int fill(PyObject *o, char kind, Arg *out)
+static int launch(PyObject *self, void *const *buffer, const int64_t *size, const Scalar *param);
+
+/* Launch the kernel that serves instead; `which`: 0 for pointers of any alignment, 1 for 64-bit indices. */
+static int launch_other(CudaKernelObject *k, int which, void *const *buffer, const int64_t *size, const Scalar *param)
 {
-    out->l = 0;
-    if (kind == 'f' || kind == 'd') {
-        double d = PyFloat_CheckExact(o) ? PyFloat_AS_DOUBLE(o) : PyFloat_AsDouble(o);
-        if (kind == 'd')
-            out->d = d;
-        else
-            out->f = (float)d;
-        return d == -1.0 && PyErr_Occurred() ? -1 : 0;
+    if (!k->made[which]) {
+        PyObject *other = PyObject_CallNoArgs(which ? k->wide : k->unaligned);
+        if (!other)
+            return -1;
+        if (Py_TYPE(other) != Py_TYPE(k)) {
+            PyErr_SetString(PyExc_TypeError, "a kernel was expected");
+            Py_DECREF(other);
+            return -1;
+        }
+        Py_XSETREF(k->made[which], other);
     }
-    int64_t l = PyLong_AsLongLong(o);
-    if (kind == 'i')
-        out->i = (int32_t)l;
-    else
-        out->l = l;
-    return l == -1 && PyErr_Occurred() ? -1 : 0;
+    return launch(k->made[which], buffer, size, param);
+}
+
+/* grids and scratch offsets of these sizes; 1 where a limit is passed */
+static int compute_grid(CudaKernelObject *k, const int64_t *size, int64_t *out)
+{
+    int64_t v;
+    for (int i = 0; i < k->n_limits; i++)
+        if (!tc_expr_run(k->limits[i], size, &v) || v >= INT32_LIMIT)
+            return 1;
+    for (int i = 0; i < k->n_functions + k->n_scratch + 1; i++)
+        if (!tc_expr_run(k->grid[i], size, &out[i])) {
+            PyErr_SetString(PyExc_OverflowError, "sizes of a compiled graph do not fit 64 bits");
+            return -1;
+        }
+    return 0;
+}
+
+static int launch(PyObject *self, void *const *buffer, const int64_t *size, const Scalar *param)
+{
+    CudaKernelObject *k = (CudaKernelObject *)self;
+    int n_arrays = k->n_buffers + k->n_scratch, total = n_arrays + k->n_sizes + k->n_params + 2;
+    Arg *arg = alloca(sizeof(Arg) * total), *scalar = arg + n_arrays;
+    void **pointer = alloca(sizeof(void *) * total);
+    uintptr_t low = 0;
+    for (int i = 0; i < k->n_buffers; i++) {
+        arg[i].p = buffer[i];
+        low |= (uintptr_t)buffer[i];
+    }
+    if (UNLIKELY(low & 15) && k->unaligned != Py_None)
+        return launch_other(k, 0, buffer, size, param);
+    for (int i = 0; i < k->n_sizes + k->n_params; i++) {
+        char kind = k->kinds[i];
+        if (kind == 'd')
+            scalar[i].d = param[i - k->n_sizes].f;
+        else if (kind == 'f')
+            scalar[i].f = (float)param[i - k->n_sizes].f;
+        else
+            scalar[i].l = i < k->n_sizes ? size[i] : param[i - k->n_sizes].i;      /* (32 bits are the first of the 64) */
+    }
+    arg[total - 2].p = arg[total - 1].p = NULL;          /* Triton's scratch for descriptors and for profiles: unused */
+
+    int64_t *varying = NULL, *offset = k->offsets;
+    if (k->grid) {
+        varying = alloca(sizeof(int64_t) * (k->n_functions + k->n_scratch + 1));
+        int rc = compute_grid(k, size, varying);
+        if (UNLIKELY(rc))
+            return rc < 0 ? -1 : launch_other(k, 1, buffer, size, param);
+        offset = varying + k->n_functions;
+    }
+    CUcontext current = NULL, popped;
+    int pushed = 0, rc = -1;
+    if (UNLIKELY(cu.context(&current) || current != k->context)) {
+        if (failed(cu.push(k->context), "cuCtxPushCurrent"))
+            return -1;
+        pushed = 1;
+    }
+    AtenTensor scratch = NULL;
+    PyObject *scratch_object = NULL;
+    CUstream stream = NULL;
+    if (UNLIKELY(cu.stream(k->device, &stream))) {
+        PyErr_SetString(PyExc_RuntimeError, "torch gave no current CUDA stream");
+        goto done;
+    }
+    if (k->n_scratch) {
+        void *base;
+        if (UNLIKELY(tc_cuda_block(offset[k->n_scratch], k->device, &scratch, &scratch_object, &base)))
+            goto done;
+        for (int i = 0; i < k->n_scratch; i++)
+            arg[k->n_buffers + i].p = (char *)base + offset[i];
+    }
+    for (int i = 0; i < total; i++)
+        pointer[i] = &arg[i];
+    for (int i = 0; i < k->n_functions; i++) {
+        Part *p = &k->parts[i];
+        int64_t grid = varying ? varying[i] : p->grid;
+        if (grid <= 0)
+            continue;
+        if (UNLIKELY(grid > 0x7fffffff)) {
+            PyErr_Format(PyExc_RuntimeError, "%U needs %lld programs, and a launch holds 2^31 - 1", k->name, (long long)grid);
+            goto done;
+        }
+        CUresult status = cu.launch(p->function, (unsigned)grid, 1, 1, p->threads, 1, 1, p->shared, stream, pointer, NULL);
+        if (UNLIKELY(failed(status, PyUnicode_AsUTF8(k->name))))
+            goto done;
+    }
+    rc = 0;
+done:
+    if (scratch && !scratch_object)
+        tc_torch_api.delete_tensor(scratch);
+    Py_XDECREF(scratch_object);
+    if (UNLIKELY(pushed))
+        cu.pop(&popped);
+    return rc;
 }
 
 static PyObject *cuda_kernel_call(PyObject *self, PyObject *const *args, size_t nargsf, PyObject *kwnames)
 {
     CudaKernelObject *k = (CudaKernelObject *)self;
     Py_ssize_t n = PyVectorcall_NARGS(nargsf);
-    int n_scalars = k->n_sizes + k->n_params;
-    if (UNLIKELY(n != k->n_buffers + n_scalars || (kwnames && PyTuple_GET_SIZE(kwnames)))) {
+    if (UNLIKELY(n != k->n_buffers + k->n_sizes + k->n_params || (kwnames && PyTuple_GET_SIZE(kwnames)))) {
         PyErr_Format(PyExc_TypeError, "%U takes %d tensors, %d sizes and %d scalars, got %zd arguments", k->name, k->n_buffers, k->n_sizes,
                      k->n_params, n);
         return NULL;
     }
-    int total = k->n_buffers + k->n_scratch + n_scalars + 2;
-    Arg *arg = alloca(sizeof(Arg) * total);
-    void **pointer = alloca(sizeof(void *) * total);
-    uintptr_t low = 0;
+    void **buffer = alloca(sizeof(void *) * (k->n_buffers + 1));
+    int64_t *size = alloca(sizeof(int64_t) * (k->n_sizes + 1));
+    Scalar *param = alloca(sizeof(Scalar) * (k->n_params + 1));
     for (int i = 0; i < k->n_buffers; i++) {
         AtenTensor t = tc_launcher_tensor(args[i]);
         if (UNLIKELY(!t))
             return NULL;
-        if (UNLIKELY(cu.data_ptr(t, &arg[i].p))) {
+        if (UNLIKELY(tc_torch_api.data_ptr(t, &buffer[i]))) {
             PyErr_SetString(PyExc_RuntimeError, "compiled code was given a tensor without memory");
             return NULL;
         }
-        low |= (uintptr_t)arg[i].p;
     }
-    if (UNLIKELY(low & 15) && k->unaligned != Py_None)
-        return PyObject_Vectorcall(k->unaligned, args, n, NULL);
-    PyObject *const *scalar = args + k->n_buffers;
-    for (int i = 0; i < n_scalars; i++)
-        if (UNLIKELY(fill(scalar[i], k->kinds[i], &arg[k->n_buffers + k->n_scratch + i])))
+    args += k->n_buffers;
+    for (int i = 0; i < k->n_sizes; i++) {
+        size[i] = PyLong_AsLongLong(args[i]);
+        if (UNLIKELY(size[i] == -1 && PyErr_Occurred()))
             return NULL;
-    arg[total - 2].p = arg[total - 1].p = NULL;          /* Triton's scratch for descriptors and for profiles: unused */
+    }
+    args += k->n_sizes;
+    for (int i = 0; i < k->n_params; i++)
+        if (UNLIKELY(tc_fill_scalar(args[i], k->kinds[k->n_sizes + i], &param[i])))
+            return NULL;
+    if (UNLIKELY(launch(self, buffer, size, param)))
+        return NULL;
+    Py_RETURN_NONE;
+}
 
-    int64_t grids[MAX_FUNCTIONS], *offset = k->offsets;
-    int64_t *varying = NULL;
-    if (k->grid != Py_None) {
-        PyObject *r = PyObject_Vectorcall(k->grid, scalar, k->n_sizes, NULL);
-        if (UNLIKELY(!r))
-            return NULL;
-        if (UNLIKELY(r == Py_None)) {
-            Py_DECREF(r);
-            return PyObject_Vectorcall(k->wide, args, n, NULL);
-        }
-        int want = k->n_functions + k->n_scratch + 1;
-        if (UNLIKELY(!PyTuple_CheckExact(r) || PyTuple_GET_SIZE(r) != want)) {
-            Py_DECREF(r);
-            PyErr_SetString(PyExc_TypeError, "a kernel's grid is a tuple of grids, scratch offsets and scratch bytes");
-            return NULL;
-        }
-        varying = alloca(sizeof(int64_t) * want);
-        for (int i = 0; i < want; i++)
-            varying[i] = PyLong_AsLongLong(PyTuple_GET_ITEM(r, i));
-        Py_DECREF(r);
-        if (UNLIKELY(PyErr_Occurred() != NULL))
-            return NULL;
-        offset = varying + k->n_functions;
+static int read_expressions(PyObject *codes, int n_sizes, int want, ExprProgram ***out)
+{
+    *out = calloc((size_t)want + 1, sizeof **out);
+    if (!*out) {
+        PyErr_NoMemory();
+        return -1;
     }
-    for (int i = 0; i < k->n_functions; i++)
-        grids[i] = varying ? varying[i] : k->parts[i].grid;
-
-    CUcontext current = NULL, popped;
-    int pushed = 0;
-    if (UNLIKELY(cu.context(&current) || current != k->context)) {
-        if (failed(cu.push(k->context), "cuCtxPushCurrent"))
-            return NULL;
-        pushed = 1;
-    }
-    AtenTensor scratch = NULL;
-    CUstream stream = NULL;
-    PyObject *result = NULL;
-    if (UNLIKELY(cu.stream(k->device, &stream))) {
-        PyErr_SetString(PyExc_RuntimeError, "torch gave no current CUDA stream");
-        goto done;
-    }
-    if (k->n_scratch) {
-        int64_t bytes = offset[k->n_scratch], one = 1;
-        char *base = NULL;
-        scratch = new_device_tensor(1, &bytes, &one, UINT8_CODE, k->device);
-        if (UNLIKELY(!scratch || cu.data_ptr(scratch, (void **)&base))) {
-            PyErr_SetString(PyExc_MemoryError, "no device memory for partial results");
-            goto done;
-        }
-        for (int i = 0; i < k->n_scratch; i++)
-            arg[k->n_buffers + i].p = base + offset[i];
-    }
-    for (int i = 0; i < total; i++)
-        pointer[i] = &arg[i];
-    for (int i = 0; i < k->n_functions; i++) {
-        Part *p = &k->parts[i];
-        if (grids[i] <= 0)
-            continue;
-        if (UNLIKELY(grids[i] > 0x7fffffff)) {
-            PyErr_Format(PyExc_RuntimeError, "%U needs %lld programs, and a launch holds 2^31 - 1", k->name, (long long)grids[i]);
-            goto done;
-        }
-        CUresult rc = cu.launch(p->function, (unsigned)grids[i], 1, 1, p->threads, 1, 1, p->shared, stream, pointer, NULL);
-        if (UNLIKELY(failed(rc, PyUnicode_AsUTF8(k->name))))
-            goto done;
-    }
-    result = Py_NewRef(Py_None);
-done:
-    if (scratch)
-        cu.delete_tensor(scratch);
-    if (UNLIKELY(pushed))
-        cu.pop(&popped);
-    return result;
+    for (int i = 0; i < want; i++)
+        if (!((*out)[i] = tc_expr_new(PyTuple_GET_ITEM(codes, i), n_sizes)))
+            return -1;
+    return 0;
 }
 
 static PyObject *cuda_kernel_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"name", "device", "functions", "n_buffers", "n_sizes", "kinds", "offsets", "grid", "unaligned", "wide", NULL};
-    PyObject *name, *functions, *offsets, *grid, *unaligned, *wide;
+    static char *names[] = {"name", "device", "functions", "n_buffers", "n_sizes", "kinds", "offsets", "grid", "limits", "unaligned", "wide", NULL};
+    PyObject *name, *functions, *offsets, *grid, *limits, *unaligned, *wide;
     int device, n_buffers, n_sizes;
     const char *kinds;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "UiO!iisO!OOO", names, &name, &device, &PyTuple_Type, &functions, &n_buffers, &n_sizes, &kinds,
-                                     &PyTuple_Type, &offsets, &grid, &unaligned, &wide))
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "UiO!iisO!O!O!OO", names, &name, &device, &PyTuple_Type, &functions, &n_buffers, &n_sizes,
+                                     &kinds, &PyTuple_Type, &offsets, &PyTuple_Type, &grid, &PyTuple_Type, &limits, &unaligned, &wide))
         return NULL;
     Py_ssize_t n = PyTuple_GET_SIZE(functions), n_offsets = PyTuple_GET_SIZE(offsets);
     if (!cu.ready) {
         PyErr_SetString(PyExc_RuntimeError, "cuda_setup() was not called, or failed");
         return NULL;
     }
-    if (n < 1 || n > MAX_FUNCTIONS || n_offsets < 1 || n_sizes > (int)strlen(kinds) || n_buffers + n_offsets + (int)strlen(kinds) + 2 > MAX_ARGS) {
+    if (n < 1 || n > MAX_FUNCTIONS || n_offsets < 1 || n_sizes > (int)strlen(kinds) || (PyTuple_GET_SIZE(grid) && PyTuple_GET_SIZE(grid) != n + n_offsets) ||
+         n_buffers + n_offsets + (int)strlen(kinds) + 2 > MAX_ARGS) {
         PyErr_SetString(PyExc_ValueError, "a kernel's description is not consistent");
         return NULL;
     }
@@ -334,7 +318,6 @@ static PyObject *cuda_kernel_new(PyTypeObject *type, PyObject *args, PyObject *k
         return NULL;
     k->vectorcall = cuda_kernel_call;
     k->name = Py_NewRef(name);
-    k->grid = Py_NewRef(grid);
     k->unaligned = Py_NewRef(unaligned);
     k->wide = Py_NewRef(wide);
     k->device = device;
@@ -359,6 +342,11 @@ static PyObject *cuda_kernel_new(PyTypeObject *type, PyObject *args, PyObject *k
             goto fail;
         k->parts[i] = (Part){(CUfunction)(uintptr_t)function, threads, shared, count};
     }
+    if (PyTuple_GET_SIZE(grid)) {
+        if (read_expressions(limits, n_sizes, (int)PyTuple_GET_SIZE(limits), &k->limits) < 0 || read_expressions(grid, n_sizes, (int)PyTuple_GET_SIZE(grid), &k->grid) < 0)
+            goto fail;
+        k->n_limits = (int)PyTuple_GET_SIZE(limits);
+    }
     if (PyErr_Occurred() || failed(cu.context(&k->context), "cuCtxGetCurrent"))
         goto fail;
     if (!k->context) {
@@ -374,18 +362,20 @@ fail:
 static int cuda_kernel_traverse(PyObject *self, visitproc visit, void *arg)
 {
     CudaKernelObject *k = (CudaKernelObject *)self;
-    Py_VISIT(k->grid);
     Py_VISIT(k->unaligned);
     Py_VISIT(k->wide);
+    Py_VISIT(k->made[0]);
+    Py_VISIT(k->made[1]);
     return 0;
 }
 
 static int cuda_kernel_clear(PyObject *self)
 {
     CudaKernelObject *k = (CudaKernelObject *)self;
-    Py_XSETREF(k->grid, Py_NewRef(Py_None));
     Py_XSETREF(k->unaligned, Py_NewRef(Py_None));
     Py_XSETREF(k->wide, Py_NewRef(Py_None));
+    Py_CLEAR(k->made[0]);
+    Py_CLEAR(k->made[1]);
     return 0;
 }
 
@@ -393,10 +383,17 @@ static void cuda_kernel_dealloc(PyObject *self)
 {
     CudaKernelObject *k = (CudaKernelObject *)self;
     PyObject_GC_UnTrack(self);
-    Py_CLEAR(k->grid);
     Py_CLEAR(k->unaligned);
     Py_CLEAR(k->wide);
+    Py_CLEAR(k->made[0]);
+    Py_CLEAR(k->made[1]);
     Py_CLEAR(k->name);
+    for (int i = 0; k->limits && k->limits[i]; i++)
+        tc_expr_free(k->limits[i]);
+    for (int i = 0; k->grid && k->grid[i]; i++)
+        tc_expr_free(k->grid[i]);
+    free(k->limits);
+    free(k->grid);
     free(k->kinds);
     free(k->offsets);
     Py_TYPE(self)->tp_free(self);
@@ -412,7 +409,7 @@ static PyObject *cuda_kernel_repr(PyObject *self)
 static PyTypeObject CudaKernel_Type = {
     PyVarObject_HEAD_INIT(NULL, 0)
     .tp_name = "tcompile.compiler.native._native.CudaKernel",
-    .tp_doc = "CudaKernel(name, device, functions, n_buffers, n_sizes, kinds, offsets, grid, unaligned, wide)\n\n"
+    .tp_doc = "CudaKernel(name, device, functions, n_buffers, n_sizes, kinds, offsets, grid, limits, unaligned, wide)\n\n"
               "A generated kernel in the current context; functions are (handle, threads, shared bytes, programs), one launch each.\n"
               "kernel(*tensors, *sizes, *scalars) enqueues it. See compiler/runtime/gpu/kernels.py.",
     .tp_basicsize = sizeof(CudaKernelObject),
@@ -425,6 +422,17 @@ static PyTypeObject CudaKernel_Type = {
     .tp_call = PyVectorcall_Call,
     .tp_vectorcall_offset = offsetof(CudaKernelObject, vectorcall),
 };
+
+int tc_cuda_kernel_facts(PyObject *kernel, KernelFacts *out)
+{
+    CudaKernelObject *k = (CudaKernelObject *)kernel;
+    if (Py_TYPE(kernel) != &CudaKernel_Type) {
+        PyErr_SetString(PyExc_TypeError, "a kernel was expected");
+        return -1;
+    }
+    *out = (KernelFacts){k->n_buffers, k->n_sizes, k->n_params, k->kinds + k->n_sizes, launch};
+    return 0;
+}
 
 /* ---- inputs and outputs of a CUDA graph */
 typedef struct {
@@ -464,7 +472,7 @@ static PyObject *static_load(PyObject *self, PyObject *inputs)
         StaticInput *in = &s->inputs[i];
         AtenTensor t = in->index < PyTuple_GET_SIZE(inputs) ? tc_launcher_tensor(PyTuple_GET_ITEM(inputs, in->index)) : NULL;
         void *p = NULL;
-        if (UNLIKELY(!t || cu.data_ptr(t, &p))) {
+        if (UNLIKELY(!t || tc_torch_api.data_ptr(t, &p))) {
             if (!PyErr_Occurred())
                 PyErr_SetString(PyExc_RuntimeError, "compiled code was given a tensor without memory");
             return NULL;
@@ -504,7 +512,7 @@ static PyObject *static_results(PyObject *self, PyObject *inputs)
             void *p = NULL;
             value = device_tensor(o->ndim, dims, dims + o->ndim, o->dtype, s->device);
             AtenTensor t = value ? tc_launcher_tensor(value) : NULL;
-            if (value && o->bytes > 0 && (!t || cu.data_ptr(t, &p) || failed(cu.copy((uint64_t)(uintptr_t)p, o->address, (size_t)o->bytes, stream), "cuMemcpyDtoDAsync")))
+            if (value && o->bytes > 0 && (!t || tc_torch_api.data_ptr(t, &p) || failed(cu.copy((uint64_t)(uintptr_t)p, o->address, (size_t)o->bytes, stream), "cuMemcpyDtoDAsync")))
                 Py_CLEAR(value);
         } else if (o->kind == OUT_INPUT) {
             value = Py_XNewRef(PyTuple_GetItem(inputs, o->index));
@@ -635,9 +643,9 @@ static PyObject *cuda_setup(PyObject *module, PyObject *allocate)
     void *driver = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL);
     if (!driver)
         return PyUnicode_FromString("libcuda.so.1 is not there: no NVIDIA driver");
-    void *cpu = dlopen("libtorch_cpu.so", RTLD_NOLOAD | RTLD_LAZY), *gpu = dlopen("libtorch_cuda.so", RTLD_NOLOAD | RTLD_LAZY);
-    if (!cpu || !gpu)
-        return PyUnicode_FromString("libtorch_cpu.so and libtorch_cuda.so are not loaded under these names");
+    void *gpu = dlopen("libtorch_cuda.so", RTLD_NOLOAD | RTLD_LAZY);
+    if (!gpu)
+        return PyUnicode_FromString("libtorch_cuda.so is not loaded under this name");
     FIND(driver, module_load, "cuModuleLoadData");
     FIND(driver, module_function, "cuModuleGetFunction");
     FIND(driver, function_set, "cuFuncSetAttribute");
@@ -648,15 +656,11 @@ static PyObject *cuda_setup(PyObject *module, PyObject *allocate)
     FIND(driver, push, "cuCtxPushCurrent_v2");
     FIND(driver, pop, "cuCtxPopCurrent_v2");
     FIND(driver, copy, "cuMemcpyDtoDAsync_v2");
-    FIND(cpu, data_ptr, "aoti_torch_get_data_ptr");
-    FIND(cpu, empty_strided, "aoti_torch_empty_strided");
-    FIND(cpu, delete_tensor, "aoti_torch_delete_tensor_object");
     FIND(gpu, stream, "aoti_torch_get_current_cuda_stream");
-    FIND(cpu, reinterpret, "aoti_torch__reinterpret_tensor");
-    FIND(gpu, mm, "aoti_torch_cuda_mm_out");
-    FIND(gpu, bmm, "aoti_torch_cuda_bmm_out");
-    FIND(gpu, addmm, "aoti_torch_cuda_addmm_out");
-    FIND(gpu, baddbmm, "aoti_torch_cuda_baddbmm_out");
+    tc_torch_api.products[1][PRODUCT_MM] = dlsym(gpu, "aoti_torch_cuda_mm_out");
+    tc_torch_api.products[1][PRODUCT_BMM] = dlsym(gpu, "aoti_torch_cuda_bmm_out");
+    tc_torch_api.products[1][PRODUCT_ADDMM] = dlsym(gpu, "aoti_torch_cuda_addmm_out");
+    tc_torch_api.products[1][PRODUCT_BADDBMM] = dlsym(gpu, "aoti_torch_cuda_baddbmm_out");
     Py_XSETREF(allocate_again, Py_NewRef(allocate));
     cu.ready = 1;
     Py_RETURN_NONE;
@@ -695,106 +699,20 @@ static PyObject *cuda_load(PyObject *module, PyObject *args)
     return out;
 }
 
-static PyObject *cuda_empty_strided(PyObject *module, PyObject *const *args, Py_ssize_t n)
-{
-    if (n != 4 || !PyTuple_CheckExact(args[0]) || !PyTuple_CheckExact(args[1])) {
-        PyErr_SetString(PyExc_TypeError, "cuda_empty_strided(shape tuple, stride tuple, dtype code, device index)");
-        return NULL;
-    }
-    if (!cu.ready) {
-        PyErr_SetString(PyExc_RuntimeError, "cuda_setup() was not called, or failed");
-        return NULL;
-    }
-    Py_ssize_t ndim = PyTuple_GET_SIZE(args[0]);
-    int64_t *dims = alloca(sizeof(int64_t) * (2 * ndim + 1));
-    if (read_dims(args[0], args[1], dims) < 0)
-        return NULL;
-    int dtype = (int)PyLong_AsLong(args[2]), device = (int)PyLong_AsLong(args[3]);
-    if (PyErr_Occurred())
-        return NULL;
-    return device_tensor(ndim, dims, dims + ndim, dtype, device);
-}
-
-/* cuda_view(base, shape, stride, offset) -> tensor in the memory of base; the offset, in elements, counts from where base begins */
-static PyObject *cuda_view(PyObject *module, PyObject *const *args, Py_ssize_t n)
-{
-    if (n != 4 || !PyTuple_CheckExact(args[1]) || !PyTuple_CheckExact(args[2])) {
-        PyErr_SetString(PyExc_TypeError, "cuda_view(base, shape tuple, stride tuple, offset)");
-        return NULL;
-    }
-    AtenTensor base = tc_launcher_tensor(args[0]), t;
-    if (!base)
-        return NULL;
-    Py_ssize_t ndim = PyTuple_GET_SIZE(args[1]);
-    int64_t *dims = alloca(sizeof(int64_t) * (2 * ndim + 1)), offset = PyLong_AsLongLong(args[3]);
-    if (read_dims(args[1], args[2], dims) < 0)
-        return NULL;
-    if (cu.reinterpret(base, ndim, dims, dims + ndim, offset, &t)) {
-        PyErr_SetString(PyExc_RuntimeError, "torch made no view of a tensor");
-        return NULL;
-    }
-    return tc_launcher_wrap(t);
-}
-
-/* What the C functions of torch throw is printed by them and lost: the caller calls torch's own function for the message. */
-static PyObject *product_result(int rc)
-{
-    return PyBool_FromLong(rc == 0);
-}
-
-static PyObject *product(PyObject *const *args, Py_ssize_t n, int (*f)(AtenTensor, AtenTensor, AtenTensor))
-{
-    AtenTensor t[3];
-    if (n != 3) {
-        PyErr_SetString(PyExc_TypeError, "a product takes (out, a, b)");
-        return NULL;
-    }
-    for (int i = 0; i < 3; i++)
-        if (!(t[i] = tc_launcher_tensor(args[i])))
-            return NULL;
-    return product_result(f(t[0], t[1], t[2]));
-}
-
-static PyObject *sum_product(PyObject *const *args, Py_ssize_t n, int (*f)(AtenTensor, AtenTensor, AtenTensor, AtenTensor, double, double))
-{
-    AtenTensor t[4];
-    if (n != 6) {
-        PyErr_SetString(PyExc_TypeError, "a product and a sum take (out, c, a, b, beta, alpha)");
-        return NULL;
-    }
-    for (int i = 0; i < 4; i++)
-        if (!(t[i] = tc_launcher_tensor(args[i])))
-            return NULL;
-    double beta = PyFloat_AsDouble(args[4]), alpha = PyFloat_AsDouble(args[5]);
-    if (PyErr_Occurred())
-        return NULL;
-    return product_result(f(t[0], t[1], t[2], t[3], beta, alpha));
-}
-
-static PyObject *cuda_mm(PyObject *module, PyObject *const *args, Py_ssize_t n) { return product(args, n, cu.mm); }
-static PyObject *cuda_bmm(PyObject *module, PyObject *const *args, Py_ssize_t n) { return product(args, n, cu.bmm); }
-static PyObject *cuda_addmm(PyObject *module, PyObject *const *args, Py_ssize_t n) { return sum_product(args, n, cu.addmm); }
-static PyObject *cuda_baddbmm(PyObject *module, PyObject *const *args, Py_ssize_t n) { return sum_product(args, n, cu.baddbmm); }
-
 static PyMethodDef methods[] = {
-    {"cuda_view", (PyCFunction)(void (*)(void))cuda_view, METH_FASTCALL, "cuda_view(base, shape, stride, offset) -> tensor in base's memory."},
-    {"cuda_mm", (PyCFunction)(void (*)(void))cuda_mm, METH_FASTCALL, "cuda_mm(out, a, b) -> whether it was done."},
-    {"cuda_bmm", (PyCFunction)(void (*)(void))cuda_bmm, METH_FASTCALL, "cuda_bmm(out, a, b) -> whether it was done."},
-    {"cuda_addmm", (PyCFunction)(void (*)(void))cuda_addmm, METH_FASTCALL, "cuda_addmm(out, c, a, b, beta, alpha) -> whether it was done."},
-    {"cuda_baddbmm", (PyCFunction)(void (*)(void))cuda_baddbmm, METH_FASTCALL, "cuda_baddbmm(out, c, a, b, beta, alpha) -> whether it was done."},
     {"cuda_setup", cuda_setup, METH_O,
      "cuda_setup(allocate) -> None, or why kernels can't be launched. allocate(shape, stride, dtype code, device) is torch's allocation, "
      "asked where the fast one failed."},
     {"cuda_load", cuda_load, METH_VARARGS, "cuda_load(binary, ((name, shared bytes), ...)) -> ((handle, registers, local bytes), ...)."},
-    {"cuda_empty_strided", (PyCFunction)(void (*)(void))cuda_empty_strided, METH_FASTCALL,
-     "cuda_empty_strided(shape, stride, dtype code, device index) -> tensor."},
     {NULL},
 };
+
+int tc_cuda_ready(void) { return cu.ready; }
 
 int tc_init_cuda(PyObject *module)
 {
     if (PyModule_AddFunctions(module, methods) < 0 || PyModule_AddType(module, &CudaKernel_Type) < 0 ||
-        PyModule_AddType(module, &Empty_Type) < 0 || PyModule_AddType(module, &Static_Type) < 0)
+        PyModule_AddType(module, &Static_Type) < 0)
         return -1;
     return 0;
 }

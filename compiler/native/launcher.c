@@ -1,7 +1,6 @@
 /* The CPU launcher.
 
    Kernel    one generated kernel: kernel(*tensors, *sizes, *scalars) runs it.
-   Program   a plan that consists of kernels and allocations alone: program(*inputs) -> tuple, without Python in between.
    Empty     allocates one tensor of fixed dtype: empty(*shape and strides where they vary) -> tensor.
 
    Threads are those of the OpenMP runtime that torch itself uses: it is found through libtorch_cpu's own dependencies, so
@@ -10,8 +9,6 @@
    keep their form between versions; the address of the C++ tensor in a Python tensor is looked up on a sample at setup.
    Where anything of that is missing, setup() says so and the Python launcher serves. */
 #include "launcher.h"
-
-#include "expressions.h"
 
 #include <dlfcn.h>
 #include <pthread.h>
@@ -23,22 +20,7 @@
 #define SERIAL_PS 12000000LL           /* no second thread below 12 us */
 #define PER_THREAD_PS 5000000LL        /* at least 5 us of work for each thread */
 
-typedef void *AtenTensor;              /* at::Tensor* */
-
-static struct {
-    int ready;
-    Py_ssize_t tensor_offset;          /* of the at::Tensor in a Python tensor object */
-    PyTypeObject *tensor_type;
-    int (*data_ptr)(AtenTensor, void **);
-    int (*sizes)(AtenTensor, int64_t **);
-    int (*strides)(AtenTensor, int64_t **);
-    int (*empty_strided)(int64_t, const int64_t *, const int64_t *, int32_t, int32_t, int32_t, AtenTensor *);
-    int (*delete_tensor)(AtenTensor);
-    PyObject *(*wrap)(const void *);
-    void (*parallel)(void (*)(void *), void *, unsigned, unsigned);
-    int (*max_threads)(void);
-    int (*in_parallel)(void);
-} torch_api;
+TorchApi tc_torch_api;
 
 static int forked;                     /* this process is the child of a fork */
 
@@ -76,8 +58,8 @@ static int run_phase(KernelFn fn, void *const *buffer, const int64_t *size, cons
     if (items <= 0)
         return 0;
     double total = (double)items * (double)item_ps;
-    if (items > 1 && total > SERIAL_PS && torch_api.parallel && !forked) {
-        int threads = torch_api.max_threads();
+    if (items > 1 && total > SERIAL_PS && tc_torch_api.parallel && !forked) {
+        int threads = tc_torch_api.max_threads();
         if (limit > 0 && threads > limit)
             threads = limit;
         double useful = total / PER_THREAD_PS;
@@ -85,11 +67,11 @@ static int run_phase(KernelFn fn, void *const *buffer, const int64_t *size, cons
             threads = (int)useful;
         if (items < threads)
             threads = (int)items;
-        if (threads > 1 && !torch_api.in_parallel()) {
+        if (threads > 1 && !tc_torch_api.in_parallel()) {
             /* each thread takes ranges in turn: the last ones level out uneven speed */
             int64_t grain = items / (threads * 4);
             Job job = {fn, buffer, size, param, scratch, items, grain > 0 ? grain : 1, 0, 0};
-            torch_api.parallel(work, &job, (unsigned)threads, 0);
+            tc_torch_api.parallel(work, &job, (unsigned)threads, 0);
             return job.failed;
         }
     }
@@ -141,21 +123,21 @@ static void raise_check(KernelObject *k, int rc)
 }
 
 /* ---- tensors */
-static inline AtenTensor tensor_of(PyObject *o)
+AtenTensor tc_launcher_tensor(PyObject *o)
 {
-    if (UNLIKELY(!PyObject_TypeCheck(o, torch_api.tensor_type))) {
+    if (UNLIKELY(!PyObject_TypeCheck(o, tc_torch_api.tensor_type))) {
         PyErr_Format(PyExc_TypeError, "compiled code expected a tensor, got %s", Py_TYPE(o)->tp_name);
         return NULL;
     }
-    return (char *)o + torch_api.tensor_offset;
+    return (char *)o + tc_torch_api.tensor_offset;
 }
 
 static inline int tensor_data(PyObject *o, void **out)
 {
-    AtenTensor t = tensor_of(o);
+    AtenTensor t = tc_launcher_tensor(o);
     if (UNLIKELY(!t))
         return -1;
-    if (UNLIKELY(torch_api.data_ptr(t, out))) {
+    if (UNLIKELY(tc_torch_api.data_ptr(t, out))) {
         PyErr_SetString(PyExc_RuntimeError, "compiled code was given a tensor without memory");
         return -1;
     }
@@ -165,37 +147,45 @@ static inline int tensor_data(PyObject *o, void **out)
 static PyObject *new_tensor(int64_t ndim, const int64_t *shape, const int64_t *stride, int dtype, void **data)
 {
     AtenTensor t;
-    if (UNLIKELY(torch_api.empty_strided(ndim, shape, stride, dtype, 0, 0, &t))) {
+    if (UNLIKELY(tc_torch_api.empty_strided(ndim, shape, stride, dtype, 0, 0, &t))) {
         PyErr_NoMemory();
         return NULL;
     }
-    if (data && UNLIKELY(torch_api.data_ptr(t, data))) {
-        torch_api.delete_tensor(t);
+    if (data && UNLIKELY(tc_torch_api.data_ptr(t, data))) {
+        tc_torch_api.delete_tensor(t);
         PyErr_SetString(PyExc_RuntimeError, "a new tensor has no memory");
         return NULL;
     }
-    PyObject *o = torch_api.wrap(t);
-    torch_api.delete_tensor(t);
+    PyObject *o = tc_torch_api.wrap(t);
+    tc_torch_api.delete_tensor(t);
     return o;
 }
 
-void *tc_launcher_tensor(PyObject *o) { return tensor_of(o); }
-int tc_launcher_ready(void) { return torch_api.ready; }
-PyObject *tc_launcher_wrap(void *t)
+int tc_launcher_ready(void) { return tc_torch_api.ready; }
+PyObject *tc_launcher_wrap(AtenTensor t)
 {
-    PyObject *o = torch_api.wrap(t);
-    torch_api.delete_tensor(t);
+    PyObject *o = tc_torch_api.wrap(t);
+    tc_torch_api.delete_tensor(t);
     return o;
 }
 
 /* ---- Kernel */
-static int fill_scalar(PyObject *o, char kind, Scalar *out)
+int tc_fill_scalar(PyObject *o, char kind, Scalar *out)
 {
-    if (kind == 'f')
+    if (kind == 'f' || kind == 'd')
         out->f = PyFloat_CheckExact(o) ? PyFloat_AS_DOUBLE(o) : PyFloat_AsDouble(o);
     else
         out->i = PyLong_AsLongLong(o);
     return PyErr_Occurred() ? -1 : 0;
+}
+
+static int run_checked(PyObject *self, void *const *buffer, const int64_t *size, const Scalar *param)
+{
+    int rc = run_kernel((KernelObject *)self, buffer, size, param);
+    if (LIKELY(!rc))
+        return 0;
+    raise_check((KernelObject *)self, rc);
+    return -1;
 }
 
 static PyObject *kernel_call(PyObject *self, PyObject *const *args, size_t nargsf, PyObject *kwnames)
@@ -222,13 +212,10 @@ static PyObject *kernel_call(PyObject *self, PyObject *const *args, size_t nargs
     }
     args += k->n_sizes;
     for (i = 0; i < k->n_params; i++)
-        if (UNLIKELY(fill_scalar(args[i], k->param_kinds[i], &param[i])))
+        if (UNLIKELY(tc_fill_scalar(args[i], k->param_kinds[i], &param[i])))
             return NULL;
-    int rc = run_kernel(k, buffer, size, param);
-    if (UNLIKELY(rc)) {
-        raise_check(k, rc);
+    if (UNLIKELY(run_checked(self, buffer, size, param)))
         return NULL;
-    }
     Py_RETURN_NONE;
 }
 
@@ -242,7 +229,7 @@ static PyObject *kernel_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "UOO!KiisO!O|i", names, &name, &library, &PyTuple_Type, &phases, &plan, &n_buffers, &n_sizes,
                                      &param_kinds, &PyTuple_Type, &checks, &make_error, &threads))
         return NULL;
-    if (!torch_api.ready) {
+    if (!tc_torch_api.ready) {
         PyErr_SetString(PyExc_RuntimeError, "launcher_setup() was not called, or failed");
         return NULL;
     }
@@ -345,349 +332,14 @@ static PyTypeObject Kernel_Type = {
     .tp_vectorcall_offset = offsetof(KernelObject, vectorcall),
 };
 
-/* ---- Program: slots are buffers, values are integers (sizes, strides, bytes), both by number */
-enum { SLOT_INPUT, SLOT_CONSTANT, SLOT_TENSOR, SLOT_SCRATCH, SLOT_VIEW };      /* as in compiler/runtime/program.py */
-enum { OUT_SLOT, OUT_INPUT, OUT_VALUE, OUT_CONSTANT };
-enum { SYM_SIZE, SYM_STRIDE, SYM_VALUE };
-
-typedef struct {
-    int kind;
-    int input;             /* SLOT_INPUT: which; SLOT_CONSTANT: index of the constant; SLOT_VIEW: slot of the base, an earlier one */
-    int dtype, ndim;       /* SLOT_TENSOR */
-    int shape;             /* SLOT_TENSOR: first of ndim values, strides follow; SLOT_SCRATCH, SLOT_VIEW: value that holds its offset in bytes */
-} Slot;
-
-typedef struct {
-    KernelObject *kernel;
-    int *slots, *sizes, *params;       /* params: inputs */
-} Step;
-
-typedef struct {
-    PyObject_HEAD
-    vectorcallfunc vectorcall;
-    int n_inputs, n_symbols, n_values, n_slots, n_steps, n_outputs, scratch_value;
-    int *symbols;                      /* (input, kind, dim) each */
-    int64_t *fixed;                    /* values where they do not vary */
-    int n_computed;                    /* expressions over the symbols */
-    ExprProgram **computed;
-    int *source;                       /* of each value: the expression that gives it, or -1: fixed */
-    Slot *slots;
-    Step *steps;
-    int *outputs;                      /* (kind, index) each */
-    PyObject *constants;               /* tuple */
-    int *refs;                         /* the integers behind the steps */
-} ProgramObject;
-
-static int bind_symbols(ProgramObject *p, PyObject *const *args, int64_t *symbols)
+int tc_kernel_facts(PyObject *kernel, KernelFacts *out)
 {
-    for (int i = 0; i < p->n_symbols; i++) {
-        const int *s = &p->symbols[3 * i];
-        PyObject *o = args[s[0]];
-        if (s[1] == SYM_VALUE) {
-            symbols[i] = PyLong_AsLongLong(o);
-            if (UNLIKELY(symbols[i] == -1 && PyErr_Occurred()))
-                return -1;
-            continue;
-        }
-        AtenTensor t = tensor_of(o);
-        int64_t *dims;
-        if (UNLIKELY(!t))
-            return -1;
-        if (UNLIKELY((s[1] == SYM_SIZE ? torch_api.sizes : torch_api.strides)(t, &dims))) {
-            PyErr_SetString(PyExc_RuntimeError, "compiled code was given a tensor without sizes");
-            return -1;
-        }
-        symbols[i] = dims[s[2]];
-    }
+    KernelObject *k = (KernelObject *)kernel;
+    if (Py_TYPE(kernel) != &Kernel_Type)
+        return tc_cuda_kernel_facts(kernel, out);
+    *out = (KernelFacts){k->n_buffers, k->n_sizes, k->n_params, k->param_kinds, run_checked};
     return 0;
 }
-
-/* The values of one call, from the sizes of its inputs. */
-static int compute_values(ProgramObject *p, PyObject *const *args, int64_t *values)
-{
-    int64_t *symbols = alloca(sizeof(int64_t) * (p->n_symbols + 1));
-    int64_t *results = alloca(sizeof(int64_t) * p->n_computed);
-    if (UNLIKELY(bind_symbols(p, args, symbols)))
-        return -1;
-    for (int i = 0; i < p->n_computed; i++) {
-        const ExprProgram *e = p->computed[i];
-        if (e->n == 1 && e->code[0].op == E_SYMBOL) {
-            results[i] = symbols[e->code[0].arg];
-        } else if (UNLIKELY(!tc_expr_run(e, symbols, &results[i]))) {
-            PyErr_SetString(PyExc_OverflowError, "sizes of a compiled graph do not fit 64 bits");
-            return -1;
-        }
-    }
-    for (int i = 0; i < p->n_values; i++)
-        values[i] = p->source[i] >= 0 ? results[p->source[i]] : p->fixed[i];
-    return 0;
-}
-
-static PyObject *program_call(PyObject *self, PyObject *const *args, size_t nargsf, PyObject *kwnames)
-{
-    ProgramObject *p = (ProgramObject *)self;
-    Py_ssize_t n = PyVectorcall_NARGS(nargsf);
-    if (UNLIKELY(n != p->n_inputs || (kwnames && PyTuple_GET_SIZE(kwnames)))) {
-        PyErr_Format(PyExc_TypeError, "compiled graph takes %d inputs, got %zd", p->n_inputs, n);
-        return NULL;
-    }
-    const int64_t *value = p->fixed;
-    if (p->n_computed) {
-        int64_t *values = alloca(sizeof(int64_t) * (p->n_values + 1));
-        if (UNLIKELY(compute_values(p, args, values)))
-            return NULL;
-        value = values;
-    }
-    void **data = alloca(sizeof(void *) * (p->n_slots + 1));
-    PyObject **made = alloca(sizeof(PyObject *) * (p->n_slots + 1));
-    memset(made, 0, sizeof(PyObject *) * (p->n_slots + 1));
-    char *scratch = NULL;
-    PyObject *result = NULL;
-    int64_t scratch_bytes = p->scratch_value >= 0 ? value[p->scratch_value] : 0;
-    if (scratch_bytes > 0 && posix_memalign((void **)&scratch, 64, (size_t)scratch_bytes)) {
-        PyErr_NoMemory();
-        return NULL;
-    }
-    for (int i = 0; i < p->n_slots; i++) {
-        const Slot *s = &p->slots[i];
-        switch (s->kind) {
-        case SLOT_INPUT:
-            if (UNLIKELY(tensor_data(args[s->input], &data[i])))
-                goto done;
-            break;
-        case SLOT_CONSTANT:
-            if (UNLIKELY(tensor_data(PyTuple_GET_ITEM(p->constants, s->input), &data[i])))
-                goto done;
-            break;
-        case SLOT_TENSOR:
-            made[i] = new_tensor(s->ndim, &value[s->shape], &value[s->shape + s->ndim], s->dtype, &data[i]);
-            if (UNLIKELY(!made[i]))
-                goto done;
-            break;
-        case SLOT_VIEW:
-            data[i] = (char *)data[s->input] + value[s->shape];
-            break;
-        default:
-            data[i] = scratch + value[s->shape];
-        }
-    }
-    for (int i = 0; i < p->n_steps; i++) {
-        const Step *st = &p->steps[i];
-        KernelObject *k = st->kernel;
-        void **buffer = alloca(sizeof(void *) * (k->n_buffers + 1));
-        int64_t *size = alloca(sizeof(int64_t) * (k->n_sizes + 1));
-        Scalar *param = alloca(sizeof(Scalar) * (k->n_params + 1));
-        for (int j = 0; j < k->n_buffers; j++)
-            buffer[j] = data[st->slots[j]];
-        for (int j = 0; j < k->n_sizes; j++)
-            size[j] = value[st->sizes[j]];
-        for (int j = 0; j < k->n_params; j++)
-            if (UNLIKELY(fill_scalar(args[st->params[j]], k->param_kinds[j], &param[j])))
-                goto done;
-        int rc = run_kernel(k, buffer, size, param);
-        if (UNLIKELY(rc)) {
-            raise_check(k, rc);
-            goto done;
-        }
-    }
-    result = PyTuple_New(p->n_outputs);
-    for (int i = 0; result && i < p->n_outputs; i++) {
-        int kind = p->outputs[2 * i], index = p->outputs[2 * i + 1];
-        PyObject *o;
-        if (kind == OUT_SLOT)
-            o = Py_NewRef(made[index]);
-        else if (kind == OUT_INPUT)
-            o = Py_NewRef(args[index]);
-        else if (kind == OUT_VALUE)
-            o = PyLong_FromLongLong(value[index]);
-        else
-            o = Py_NewRef(PyTuple_GET_ITEM(p->constants, index));
-        if (UNLIKELY(!o))
-            Py_CLEAR(result);
-        else
-            PyTuple_SET_ITEM(result, i, o);
-    }
-done:
-    for (int i = 0; i < p->n_slots; i++)
-        Py_XDECREF(made[i]);
-    free(scratch);
-    return result;
-}
-
-/* Integers of a sequence into `out` (room for them given); returns their number or -1. */
-static Py_ssize_t read_ints(PyObject *seq, int *out, Py_ssize_t room)
-{
-    PyObject *fast = PySequence_Fast(seq, "expected a sequence of integers");
-    if (!fast)
-        return -1;
-    Py_ssize_t n = PySequence_Fast_GET_SIZE(fast);
-    if (n > room) {
-        PyErr_SetString(PyExc_ValueError, "too many integers in a program's description");
-        n = -1;
-    }
-    for (Py_ssize_t i = 0; i < n; i++)
-        out[i] = (int)PyLong_AsLong(PySequence_Fast_GET_ITEM(fast, i));
-    Py_DECREF(fast);
-    return PyErr_Occurred() ? -1 : n;
-}
-
-static PyObject *program_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
-{
-    static char *names[] = {"n_inputs", "symbols", "values", "computed", "sources", "slots", "steps", "outputs", "constants", "scratch_value", NULL};
-    int n_inputs, scratch_value;
-    PyObject *symbols, *values, *computed, *sources, *slots, *steps, *outputs, *constants;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "iO!O!O!O!O!O!O!O!i", names, &n_inputs, &PyTuple_Type, &symbols, &PyTuple_Type, &values,
-                                     &PyTuple_Type, &computed, &PyTuple_Type, &sources, &PyTuple_Type, &slots, &PyTuple_Type, &steps,
-                                     &PyTuple_Type, &outputs, &PyTuple_Type, &constants, &scratch_value))
-        return NULL;
-    ProgramObject *p = (ProgramObject *)type->tp_alloc(type, 0);
-    if (!p)
-        return NULL;
-    p->vectorcall = program_call;
-    p->n_inputs = n_inputs;
-    p->scratch_value = scratch_value;
-    p->constants = Py_NewRef(constants);
-    p->n_symbols = (int)PyTuple_GET_SIZE(symbols);
-    p->n_values = (int)PyTuple_GET_SIZE(values);
-    p->n_slots = (int)PyTuple_GET_SIZE(slots);
-    p->n_steps = (int)PyTuple_GET_SIZE(steps);
-    p->n_outputs = (int)PyTuple_GET_SIZE(outputs);
-    Py_ssize_t total = 0;
-    for (int i = 0; i < p->n_steps; i++) {
-        PyObject *st = PyTuple_GET_ITEM(steps, i);
-        if (!PyTuple_Check(st) || PyTuple_GET_SIZE(st) != 4 || Py_TYPE(PyTuple_GET_ITEM(st, 0)) != &Kernel_Type) {
-            PyErr_SetString(PyExc_TypeError, "a step is (Kernel, slots, sizes, params)");
-            goto fail;
-        }
-        KernelObject *k = (KernelObject *)PyTuple_GET_ITEM(st, 0);
-        total += k->n_buffers + k->n_sizes + k->n_params;
-    }
-    p->symbols = calloc(3 * p->n_symbols + 1, sizeof(int));
-    p->fixed = calloc(p->n_values + 1, sizeof(int64_t));
-    p->slots = calloc(p->n_slots + 1, sizeof(Slot));
-    p->steps = calloc(p->n_steps + 1, sizeof(Step));
-    p->outputs = calloc(2 * p->n_outputs + 1, sizeof(int));
-    p->refs = calloc(total + 1, sizeof(int));
-    p->source = calloc(p->n_values + 1, sizeof(int));
-    p->computed = calloc(PyTuple_GET_SIZE(computed) + 1, sizeof *p->computed);
-    if (!p->source || !p->computed || !p->symbols || !p->fixed || !p->slots || !p->steps || !p->outputs || !p->refs) {
-        PyErr_NoMemory();
-        goto fail;
-    }
-    for (int i = 0; i < p->n_symbols; i++) {
-        if (read_ints(PyTuple_GET_ITEM(symbols, i), &p->symbols[3 * i], 3) != 3)
-            goto bad;
-        if (p->symbols[3 * i] < 0 || p->symbols[3 * i] >= n_inputs)
-            goto bad;
-    }
-    for (int i = 0; i < p->n_values; i++)
-        p->fixed[i] = PyLong_AsLongLong(PyTuple_GET_ITEM(values, i));
-    for (; p->n_computed < PyTuple_GET_SIZE(computed); p->n_computed++)
-        if ((p->computed[p->n_computed] = tc_expr_new(PyTuple_GET_ITEM(computed, p->n_computed), p->n_symbols)) == NULL)
-            goto fail;
-    if (read_ints(sources, p->source, p->n_values) != p->n_values)
-        goto bad;
-    for (int i = 0; i < p->n_values; i++)
-        if (p->source[i] >= p->n_computed)
-            goto bad;
-    for (int i = 0; i < p->n_slots; i++) {
-        int f[5];
-        if (read_ints(PyTuple_GET_ITEM(slots, i), f, 5) != 5)
-            goto bad;
-        p->slots[i] = (Slot){f[0], f[1], f[2], f[3], f[4]};
-        if ((f[0] == SLOT_INPUT && (f[1] < 0 || f[1] >= n_inputs)) || (f[0] == SLOT_CONSTANT && f[1] >= PyTuple_GET_SIZE(constants)) ||
-            (f[0] == SLOT_TENSOR && f[4] + 2 * f[3] > p->n_values) || (f[0] >= SLOT_SCRATCH && f[4] >= p->n_values) ||
-            (f[0] == SLOT_VIEW && f[1] >= i) || f[0] < 0 || f[0] > SLOT_VIEW)
-            goto bad;
-    }
-    int *at = p->refs;
-    for (int i = 0; i < p->n_steps; i++) {
-        PyObject *st = PyTuple_GET_ITEM(steps, i);
-        KernelObject *k = (KernelObject *)PyTuple_GET_ITEM(st, 0);
-        int want[3] = {k->n_buffers, k->n_sizes, k->n_params};
-        int limit[3] = {p->n_slots, p->n_values, n_inputs};
-        int *parts[3];
-        for (int j = 0; j < 3; j++) {
-            if (read_ints(PyTuple_GET_ITEM(st, j + 1), at, want[j]) != want[j])
-                goto bad;
-            for (int m = 0; m < want[j]; m++)
-                if (at[m] < 0 || at[m] >= limit[j])
-                    goto bad;
-            parts[j] = at;
-            at += want[j];
-        }
-        p->steps[i] = (Step){(KernelObject *)Py_NewRef(k), parts[0], parts[1], parts[2]};
-    }
-    for (int i = 0; i < p->n_outputs; i++) {
-        if (read_ints(PyTuple_GET_ITEM(outputs, i), &p->outputs[2 * i], 2) != 2)
-            goto bad;
-        int kind = p->outputs[2 * i], index = p->outputs[2 * i + 1];
-        int limit = kind == OUT_SLOT ? p->n_slots : kind == OUT_INPUT ? n_inputs : kind == OUT_VALUE ? p->n_values : (int)PyTuple_GET_SIZE(constants);
-        if (index < 0 || index >= limit || (kind == OUT_SLOT && p->slots[index].kind != SLOT_TENSOR))
-            goto bad;
-    }
-    if (PyErr_Occurred())
-        goto fail;
-    return (PyObject *)p;
-bad:
-    if (!PyErr_Occurred())
-        PyErr_SetString(PyExc_ValueError, "a program's description is not consistent");
-fail:
-    Py_DECREF(p);
-    return NULL;
-}
-
-static int program_traverse(PyObject *self, visitproc visit, void *arg)
-{
-    ProgramObject *p = (ProgramObject *)self;
-    Py_VISIT(p->constants);
-    for (int i = 0; p->steps && i < p->n_steps; i++)
-        Py_VISIT(p->steps[i].kernel);
-    return 0;
-}
-
-static int program_clear(PyObject *self)
-{
-    ProgramObject *p = (ProgramObject *)self;
-    for (int i = 0; p->steps && i < p->n_steps; i++)
-        Py_CLEAR(p->steps[i].kernel);
-    p->n_steps = 0;
-    return 0;
-}
-
-static void program_dealloc(PyObject *self)
-{
-    ProgramObject *p = (ProgramObject *)self;
-    PyObject_GC_UnTrack(self);
-    program_clear(self);
-    Py_CLEAR(p->constants);
-    free(p->symbols);
-    free(p->fixed);
-    free(p->slots);
-    free(p->steps);
-    free(p->outputs);
-    free(p->refs);
-    free(p->source);
-    for (int i = 0; p->computed && i < p->n_computed; i++)
-        tc_expr_free(p->computed[i]);
-    free(p->computed);
-    Py_TYPE(self)->tp_free(self);
-}
-
-static PyTypeObject Program_Type = {
-    PyVarObject_HEAD_INIT(NULL, 0)
-    .tp_name = "tcompile.compiler.native._native.Program",
-    .tp_doc = "Program(n_inputs, symbols, values, computed, sources, slots, steps, outputs, constants, scratch_value)\n\n"
-              "A plan of kernels and allocations that runs without Python in between. See compiler/runtime/program.py.",
-    .tp_basicsize = sizeof(ProgramObject),
-    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL,
-    .tp_new = program_new,
-    .tp_dealloc = program_dealloc,
-    .tp_traverse = program_traverse,
-    .tp_clear = program_clear,
-    .tp_call = PyVectorcall_Call,
-    .tp_vectorcall_offset = offsetof(ProgramObject, vectorcall),
-};
 
 /* ---- functions of the module */
 static PyObject *empty_strided(PyObject *module, PyObject *const *args, Py_ssize_t n)
@@ -714,8 +366,8 @@ static PyObject *empty_strided(PyObject *module, PyObject *const *args, Py_ssize
 
 #define FIND(lib, field, name)                                         \
     do {                                                               \
-        *(void **)&torch_api.field = dlsym(lib, name);                 \
-        if (!torch_api.field)                                          \
+        *(void **)&tc_torch_api.field = dlsym(lib, name);                 \
+        if (!tc_torch_api.field)                                          \
             return PyUnicode_FromString("libtorch does not export " name); \
     } while (0)
 
@@ -726,41 +378,51 @@ static PyObject *launcher_setup(PyObject *module, PyObject *args)
     unsigned long long cdata, data_ptr;
     if (!PyArg_ParseTuple(args, "OO!KK", &sample, &PyType_Type, &tensor_type, &cdata, &data_ptr))
         return NULL;
-    torch_api.ready = 0;
+    tc_torch_api.ready = 0;
     void *cpu = dlopen("libtorch_cpu.so", RTLD_NOLOAD | RTLD_LAZY), *python = dlopen("libtorch_python.so", RTLD_NOLOAD | RTLD_LAZY);
     if (!cpu || !python)
         return PyUnicode_FromString("libtorch_cpu.so and libtorch_python.so are not loaded under these names");
     FIND(cpu, data_ptr, "aoti_torch_get_data_ptr");
     FIND(cpu, sizes, "aoti_torch_get_sizes");
     FIND(cpu, strides, "aoti_torch_get_strides");
+    FIND(cpu, ndim, "aoti_torch_get_dim");
+    FIND(cpu, layout, "aoti_torch_get_layout");
     FIND(cpu, empty_strided, "aoti_torch_empty_strided");
+    FIND(cpu, from_blob, "aoti_torch_create_tensor_from_blob");
+    FIND(cpu, reinterpret, "aoti_torch__reinterpret_tensor");
+    FIND(cpu, grad_enabled, "aoti_torch_grad_mode_is_enabled");
+    FIND(cpu, set_grad_enabled, "aoti_torch_grad_mode_set_enabled");
+    tc_torch_api.products[0][PRODUCT_MM] = dlsym(cpu, "aoti_torch_cpu_mm_out");
+    tc_torch_api.products[0][PRODUCT_BMM] = dlsym(cpu, "aoti_torch_cpu_bmm_out");
+    tc_torch_api.products[0][PRODUCT_ADDMM] = dlsym(cpu, "aoti_torch_cpu_addmm_out");
+    tc_torch_api.products[0][PRODUCT_BADDBMM] = dlsym(cpu, "aoti_torch_cpu_baddbmm_out");
     FIND(cpu, delete_tensor, "aoti_torch_delete_tensor_object");
     FIND(python, wrap, "_Z16THPVariable_WrapRKN2at10TensorBaseE");
-    torch_api.tensor_offset = 0;
+    tc_torch_api.tensor_offset = 0;
     for (Py_ssize_t at = sizeof(PyObject); at + (Py_ssize_t)sizeof(void *) <= Py_TYPE(sample)->tp_basicsize && at < 80; at += sizeof(void *))
         if (*(uintptr_t *)((char *)sample + at) == (uintptr_t)cdata) {
-            torch_api.tensor_offset = at;
+            tc_torch_api.tensor_offset = at;
             break;
         }
-    if (!torch_api.tensor_offset)
+    if (!tc_torch_api.tensor_offset)
         return PyUnicode_FromString("the C++ tensor is not where it was expected in a Python tensor");
     void *found = NULL;
-    if (torch_api.data_ptr((char *)sample + torch_api.tensor_offset, &found) || (uintptr_t)found != (uintptr_t)data_ptr)
+    if (tc_torch_api.data_ptr((char *)sample + tc_torch_api.tensor_offset, &found) || (uintptr_t)found != (uintptr_t)data_ptr)
         return PyUnicode_FromString("the C++ tensor in a Python tensor does not give its address");
     /* dlsym searches the library's own dependencies: this is the OpenMP runtime that torch uses, whatever it is called */
-    *(void **)&torch_api.parallel = dlsym(cpu, "GOMP_parallel");
-    *(void **)&torch_api.max_threads = dlsym(cpu, "omp_get_max_threads");
-    *(void **)&torch_api.in_parallel = dlsym(cpu, "omp_in_parallel");
-    if (!torch_api.max_threads || !torch_api.in_parallel)
-        torch_api.parallel = NULL;
-    Py_XSETREF(*(PyObject **)&torch_api.tensor_type, Py_NewRef(tensor_type));
-    torch_api.ready = 1;
+    *(void **)&tc_torch_api.parallel = dlsym(cpu, "GOMP_parallel");
+    *(void **)&tc_torch_api.max_threads = dlsym(cpu, "omp_get_max_threads");
+    *(void **)&tc_torch_api.in_parallel = dlsym(cpu, "omp_in_parallel");
+    if (!tc_torch_api.max_threads || !tc_torch_api.in_parallel)
+        tc_torch_api.parallel = NULL;
+    Py_XSETREF(*(PyObject **)&tc_torch_api.tensor_type, Py_NewRef(tensor_type));
+    tc_torch_api.ready = 1;
     return Py_NewRef(none);
 }
 
 static PyObject *launcher_threads(PyObject *module, PyObject *unused)
 {
-    return PyLong_FromLong(torch_api.parallel && !forked ? torch_api.max_threads() : 1);
+    return PyLong_FromLong(tc_torch_api.parallel && !forked ? tc_torch_api.max_threads() : 1);
 }
 
 static PyMethodDef methods[] = {
@@ -775,7 +437,7 @@ static PyMethodDef methods[] = {
 int tcompile_init_launcher(PyObject *module)
 {
     pthread_atfork(NULL, NULL, after_fork);
-    if (PyModule_AddFunctions(module, methods) < 0 || PyModule_AddType(module, &Kernel_Type) < 0 || PyModule_AddType(module, &Program_Type) < 0)
+    if (PyModule_AddFunctions(module, methods) < 0 || PyModule_AddType(module, &Kernel_Type) < 0)
         return -1;
     return 0;
 }

@@ -26,9 +26,53 @@ typedef struct {
     int64_t fixed[1 + 2 * MAX_PHASES];   /* what plan() says, where there are no sizes */
 } KernelObject;
 
-/* What the GPU's launcher (cuda.c) shares; both need a launcher_setup() that succeeded. */
-HIDDEN void *tc_launcher_tensor(PyObject *o);          /* the at::Tensor* in a Python tensor; NULL with an exception set */
+typedef void *AtenTensor;              /* at::Tensor* */
+
+enum { PRODUCT_MM, PRODUCT_BMM, PRODUCT_ADDMM, PRODUCT_BADDBMM, N_PRODUCTS };
+
+/* torch's C functions, found by launcher_setup() and cuda_setup(). Those that return int give 0 where they succeeded. */
+typedef struct {
+    int ready;
+    Py_ssize_t tensor_offset;          /* of the at::Tensor in a Python tensor object */
+    PyTypeObject *tensor_type;
+    int (*data_ptr)(AtenTensor, void **);
+    int (*ndim)(AtenTensor, int64_t *);
+    int (*layout)(AtenTensor, int32_t *);     /* 0: strided */
+    int (*sizes)(AtenTensor, int64_t **);
+    int (*strides)(AtenTensor, int64_t **);
+    int (*empty_strided)(int64_t, const int64_t *, const int64_t *, int32_t, int32_t, int32_t, AtenTensor *);
+    int (*from_blob)(void *, int64_t, const int64_t *, const int64_t *, int64_t, int32_t, int32_t, int32_t, AtenTensor *);
+    int (*reinterpret)(AtenTensor, int64_t, const int64_t *, const int64_t *, int64_t, AtenTensor *);
+    int (*delete_tensor)(AtenTensor);
+    uint8_t (*grad_enabled)(void);
+    void (*set_grad_enabled)(uint8_t);
+    PyObject *(*wrap)(const void *);
+    void *products[2][N_PRODUCTS];     /* into given memory; [0] on the CPU, [1] on a GPU */
+    void (*parallel)(void (*)(void *), void *, unsigned, unsigned);
+    int (*max_threads)(void);
+    int (*in_parallel)(void);
+} TorchApi;
+HIDDEN extern TorchApi tc_torch_api;
+
+HIDDEN AtenTensor tc_launcher_tensor(PyObject *o);     /* in a Python tensor; NULL with an exception set */
 HIDDEN int tc_launcher_ready(void);
-HIDDEN PyObject *tc_launcher_wrap(void *tensor);       /* a new Python tensor of an at::Tensor*, which it deletes */
+HIDDEN PyObject *tc_launcher_wrap(AtenTensor t);       /* a new Python tensor of `t`, which it deletes */
+HIDDEN int tc_fill_scalar(PyObject *o, char kind, Scalar *out);
+
+/* What a program (plan.c) needs to know of a kernel of either device. run() gives 0, or -1 with an exception set. */
+typedef struct {
+    int n_buffers, n_sizes, n_params;
+    const char *param_kinds;
+    int (*run)(PyObject *kernel, void *const *buffer, const int64_t *size, const Scalar *param);
+} KernelFacts;
+HIDDEN int tc_kernel_facts(PyObject *kernel, KernelFacts *out);          /* -1: it is no kernel */
+HIDDEN int tc_cuda_kernel_facts(PyObject *kernel, KernelFacts *out);
+
+HIDDEN int tc_cuda_ready(void);
+HIDDEN AtenTensor tc_cuda_new(int64_t ndim, const int64_t *shape, const int64_t *stride, int dtype, int device);     /* NULL: no memory */
+/* by torch's own function, which raises what torch raises */
+HIDDEN PyObject *tc_cuda_new_by_torch(int64_t ndim, const int64_t *shape, const int64_t *stride, int dtype, int device);
+/* bytes of device memory: in *tensor, or in *object where only torch's own function had them */
+HIDDEN int tc_cuda_block(int64_t bytes, int device, AtenTensor *tensor, PyObject **object, void **data);
 
 #endif

@@ -28,6 +28,8 @@
 extern __attribute__((weak)) int tcompile_init_launcher(PyObject *module);
 /* bridge.c: calls with gradients. */
 HIDDEN int tc_init_bridge(PyObject *module);
+/* plan.c: whole plans. */
+HIDDEN int tc_init_plan(PyObject *module);
 /* cuda.c: the GPU's launcher. */
 HIDDEN int tc_init_cuda(PyObject *module);
 

@@ -75,7 +75,7 @@ def build(generated: Generated, opts: Any, eager: Callable[..., tuple] | None = 
 def python_plan(generated: Generated, kernels: dict[str, Callable], instead: dict[str, Callable] | None = None) -> Callable[..., tuple]:
     """The host plan's text as a function. `instead`: functions in the place of those that the plan names."""
     namespace = {**generated.host.names, **kernels, **(instead or {})}
-    if native_ready():
+    if native_ready() and generated.cuda is None:
         from .program import fast_empty
         namespace["empty_strided"] = fast_empty()
     exec(compile(generated.host.source, "<tcompile host plan>", "exec"), namespace)

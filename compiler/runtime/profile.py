@@ -18,7 +18,7 @@ from .build import CompiledGraph, python_plan
 __all__ = ["Profile", "profile"]
 
 _MOST_RUNS = 200
-_ALLOCATIONS = ("empty_strided", "as_strided", "cuda_empty", "cuda_view")
+_ALLOCATIONS = ("empty_strided", "as_strided")
 _BUSY_CYCLES = 20_000_000  # some 10 ms of a GPU: longer than a host plan takes to enqueue its kernels
 
 
@@ -73,7 +73,6 @@ def _on_host(graph: CompiledGraph, library: dict[str, Callable], inputs: tuple, 
 
 def _on_device(graph: CompiledGraph, library: dict[str, Callable], inputs: tuple, budget: float) -> list[dict[str, float]]:
     """Seconds by name, for each run, by the GPU's clock."""
-    from .gpu.build import python_plan as gpu_plan
     marks: list[tuple[str, Any, Any]] = []
 
     def timed(name: str, f: Callable) -> Callable:
@@ -86,7 +85,7 @@ def _on_device(graph: CompiledGraph, library: dict[str, Callable], inputs: tuple
             return out
         return run
 
-    plan = gpu_plan(graph.generated, {n: timed(n, f) for n, f in {**library, **graph.kernels}.items()})
+    plan = python_plan(graph.generated, {n: timed(n, f) for n, f in {**library, **graph.kernels}.items()})
     rounds: list[dict[str, float]] = []
     with torch.cuda.device(graph.generated.cuda):
         plan(*inputs)

@@ -103,10 +103,15 @@ def test_torch_s_own_kernels_in_the_plan():
              Launch(add_constant(15, 1.0), [flat_m], [flat_o])]
     graph = compiled(Schedule(steps, [x, w], [OutputSpec("buffer", o)]))
     a, b = torch.randn(3, 4, requires_grad=True), torch.randn(4, 5)
-    assert graph.how == "python" and graph.extern_count == 1 and "matrix product" in graph.plan_source
-    got, = graph(a, b)
-    torch.testing.assert_close(got, a.detach() @ b + 1)
-    assert not got.requires_grad and torch.is_grad_enabled()
+    assert graph.extern_count == 1 and "matrix product" in graph.plan_source
+    assert graph.how == "program" or native is None
+    for run in (graph, python_plan(graph.generated, graph.kernels)):
+        got, = run(a, b)
+        torch.testing.assert_close(got, a.detach() @ b + 1)
+        assert not got.requires_grad and torch.is_grad_enabled()
+    with pytest.raises(RuntimeError, match="mat1 and mat2 shapes"):
+        graph(a, torch.randn(7, 5))                       # (guards let no such call through: the error is torch's own)
+    assert torch.is_grad_enabled()
 
 
 def test_mutated_inputs():

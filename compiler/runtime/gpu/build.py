@@ -6,13 +6,12 @@ from typing import Any, Callable
 from ... import events
 from ...codegen.generated import Generated
 from ...errors import ToolchainError
-from ...native import native
-from ..build import CompiledGraph, _announce
-from ..program import DTYPE_CODES
+from ..build import CompiledGraph, _announce, python_plan
+from ..program import make_program
 from .graphs import CudaGraphs, why_not_captured
 from .kernels import load_kernels
 
-__all__ = ["build_gpu", "python_plan"]
+__all__ = ["build_gpu"]
 
 
 def build_gpu(generated: Generated, opts: Any, eager: Callable[..., tuple] | None = None) -> CompiledGraph:
@@ -33,20 +32,11 @@ def build_gpu(generated: Generated, opts: Any, eager: Callable[..., tuple] | Non
         return CompiledGraph(generated, eager, "eager", {})
     by_name = {k.name: c for k, c in zip(generated.kernels, kernels)}
     _announce(generated)
-    plan = python_plan(generated, by_name)
+    program = make_program(generated, by_name, opts)
+    plan, how = (program, "program") if program is not None else (python_plan(generated, by_name), "python")
     if opts.get("cudagraphs"):
         why = why_not_captured(generated.schedule, index)
         if why is None:
             return CompiledGraph(generated, CudaGraphs(plan, generated.schedule, index), "cuda graph", by_name)
         events.emit("fallback", what="CUDA graph", reason=f"plain launches: {why}", count=1)
-    return CompiledGraph(generated, plan, "python", by_name)
-
-
-def python_plan(generated: Generated, kernels: dict[str, Callable]) -> Callable[..., tuple]:
-    """The host plan's text as a function. Memory, views and products come from C functions, at a third of the overhead of torch's."""
-    in_c = {name: getattr(native, name) for name in ("cuda_view", "cuda_mm", "cuda_bmm", "cuda_addmm", "cuda_baddbmm")}
-    codes = {f"{str(d).removeprefix('torch.')}_code": c for d, c in DTYPE_CODES.items()}
-    generated.host.names.update(in_c, cuda_empty=native.cuda_empty_strided, **codes)
-    namespace = {**generated.host.names, **kernels}
-    exec(compile(generated.host.source, "<tcompile host plan>", "exec"), namespace)
-    return namespace["run"]
+    return CompiledGraph(generated, plan, how, by_name)

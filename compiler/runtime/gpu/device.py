@@ -28,7 +28,7 @@ def why_not() -> str | None:
         return "kernels are launched through NVIDIA's driver, and this torch is for AMD"
     if triton_version() is None:
         return "triton is not installed (pip install triton)"
-    if native is None or not hasattr(native, "cuda_view"):
+    if native is None or not hasattr(native, "CudaKernel"):
         return "the C extension is missing or older than these sources: its launcher runs kernels on the GPU"
     if not native_ready():
         return "the C launcher does not know this torch"

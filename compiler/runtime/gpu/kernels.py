@@ -9,11 +9,13 @@ from ... import events
 from ...codegen.generated import GeneratedKernel
 from ...codegen.triton.layout import Choices, GpuTarget
 from ...codegen.triton.printer import TritonSource, print_kernel
+from ...errors import InternalError
 from ...native import native
 from ...symbolic.expr import Expr, as_expr
+from ...symbolic.stack_code import stack_code
 from .compile import Binary, Job, compile_all
 
-__all__ = ["load_kernels", "make_kernel", "grid_function", "occupancy"]
+__all__ = ["load_kernels", "make_kernel", "occupancy"]
 
 _handles: dict[tuple[int, int], tuple] = {}      # (id of a binary, device) -> its functions; binaries live as long as the process
 _keep: list[Binary] = []
@@ -77,12 +79,12 @@ def make_kernel(k: GeneratedKernel, binary: Binary, target: GpuTarget, index: in
     kinds = "".join("l" if t == "i64" else "i" for n, t in source.functions[0].arguments if n in sizes)
     kinds += "".join({"fp32": "f", "fp64": "d", "i64": "l"}.get(t, "i") for n, t in source.functions[0].arguments if n in dict(k.kernel.params))
     n_buffers = len(k.kernel.inputs) + len(k.kernel.outputs)
-    grid = None if fixed else grid_function(sizes, [*grids, *offsets, total], source.limits)
+    grid, limits = ((), ()) if fixed else (_codes(sizes, es) for es in ([*grids, *offsets, total], source.limits))
     flat = tuple(int(e.value) for e in (*offsets, total)) if fixed else (0,) * (len(offsets) + 1)
-    unaligned = _later(lambda: _unaligned(k, source, target, index, opts)) if aligned else None
-    wide = _later(lambda: _wide(k, target, index, opts)) if source.limits else None
+    unaligned = (lambda: _unaligned(k, source, target, index, opts)) if aligned else None
+    wide = (lambda: _wide(k, target, index, opts)) if source.limits else None
     with torch.cuda.device(index):
-        return native.CudaKernel(k.name, index, parts, n_buffers, len(sizes), kinds, flat, grid, unaligned, wide)
+        return native.CudaKernel(k.name, index, parts, n_buffers, len(sizes), kinds, flat, grid, limits, unaligned, wide)
 
 
 def _scratch(source: TritonSource) -> tuple[list[Expr], Expr]:
@@ -94,22 +96,13 @@ def _scratch(source: TritonSource) -> tuple[list[Expr], Expr]:
     return offsets, at
 
 
-def grid_function(sizes: Sequence[str], values: Sequence[Expr], limits: Sequence[Expr]) -> Callable[..., tuple | None]:
-    """`(*sizes) -> values`, or None where a limit is past what 32 bits hold."""
-    small = " and ".join(f"({e.py()}) < {2 ** 31 - 2 ** 20}" for e in limits)
-    text = f"lambda {', '.join(sizes)}: ({', '.join(e.py() for e in values)},)" + (f" if {small} else None" if small else "")
-    return eval(text, {"min": min, "max": max})
-
-
-def _later(make: Callable[[], Callable]) -> Callable:
-    """A callable made at its first call."""
-    made: list[Callable] = []
-
-    def run(*args: Any) -> None:
-        if not made:
-            made.append(make())
-        made[0](*args)
-    return run
+def _codes(sizes: Sequence[str], values: Sequence[Expr]) -> tuple:
+    """Expressions over a kernel's sizes as the launcher computes them."""
+    place = {name: i for i, name in enumerate(sizes)}
+    codes = tuple(stack_code(e, place, native.OPCODES) for e in values)
+    if None in codes:
+        raise InternalError(f"the grid of a kernel is beyond 64 bits: {', '.join(map(str, values))}")
+    return codes
 
 
 def _unaligned(k: GeneratedKernel, source: TritonSource, target: GpuTarget, index: int, opts: Any) -> Callable:

@@ -16,7 +16,6 @@ from tcompile.compiler.codegen.triton.generate import generate_triton
 from tcompile.compiler.codegen.triton.layout import Choices, GpuTarget
 from tcompile.compiler.codegen.triton.printer import TritonSource, print_kernel
 from tcompile.compiler.runtime.build import python_plan
-from tcompile.compiler.runtime.gpu.kernels import grid_function
 
 from ...lowering.helper import _flat as flat_outputs
 from ...lowering.helper import compile_fn
@@ -56,7 +55,8 @@ class Interpreted:
         self.k, self.source = k, source or k.source
         sizes = [str(e) for e in k.kernel.sizes]
         self.n_sizes = len(sizes)
-        self.plan = grid_function(sizes, [f.grid for f in self.source.functions] + [s.numel for s in self.source.scratch], [])
+        values = [f.grid for f in self.source.functions] + [s.numel for s in self.source.scratch]
+        self.plan = eval(f"lambda {', '.join(sizes)}: ({', '.join(e.py() for e in values)},)", {"min": min, "max": max})
 
     def __call__(self, *args: Any) -> None:
         k = self.k.kernel
