@@ -141,11 +141,11 @@ def _slots(outputs: list[GraphOutput]) -> list[int]:
     return sorted({o.value if o.kind == "buffer" else o.value[1] for o in outputs if o.kind == "buffer" or o.kind == "view" and o.value[0] == "node"})
 
 
-def _reach(starts: Iterable[torch.fx.Node]) -> set[torch.fx.Node]:
+def _reach(starts: Iterable[torch.fx.Node], neighbours: str = "users") -> set[torch.fx.Node]:
     seen = set(starts)
     todo = list(seen)
     while todo:
-        for u in todo.pop().users:
+        for u in getattr(todo.pop(), neighbours):
             if u not in seen:
                 seen.add(u)
                 todo.append(u)
@@ -153,14 +153,7 @@ def _reach(starts: Iterable[torch.fx.Node]) -> set[torch.fx.Node]:
 
 
 def _ancestors(ends: Iterable[torch.fx.Node]) -> set[torch.fx.Node]:
-    seen = set(ends)
-    todo = list(seen)
-    while todo:
-        for u in todo.pop().all_input_nodes:
-            if u not in seen:
-                seen.add(u)
-                todo.append(u)
-    return seen
+    return _reach(ends, "all_input_nodes")
 
 
 def _bytes(n: torch.fx.Node, hints: dict[str, int]) -> int:

@@ -12,19 +12,12 @@ import torch
 from ..meta.core import numel
 from ..meta.types import opmath
 from .builder import Builder, Node, decomposition
+from .nn import _empty, _shape
 from .pointwise import dtype_of, upcast
 
 __all__: list[str] = []
 
 aten = torch.ops.aten
-
-
-def _shape(x: Node) -> tuple:
-    return x.meta["val"].shape
-
-
-def _empty(x: Node) -> bool:
-    return any(isinstance(s, int) and s == 0 for s in _shape(x))
 
 
 def _sum(b: Builder, x: Node, dims: list[int], keepdim: bool = False) -> Node:
