@@ -40,6 +40,7 @@ class _Root:
     stage: int = 0
     inner: bool = False
     running: bool = False
+    origin: str = ""
 
 
 def build_kernel(group: Group, needed: set[Buffer], hints: dict[str, int], drop_rounding: bool, name: str) -> Launch:
@@ -92,8 +93,8 @@ def _collect(group: Group, needed: set[Buffer], drop_rounding: bool) -> list[_Ro
                 dtype = torch.int64 if nest.reduce_op.startswith("arg") else value.dtype
             if a is None:
                 a = accs[k] = acc(f"a{len(accs)}", dtype)
-                a.origin = nest.origins[-1] if nest.origins else ""
-                roots.append(_Root(value, acc=a.attr, op=nest.reduce_op, dtype=dtype, running=nest.scan))
+                roots.append(_Root(value, acc=a.attr, op=nest.reduce_op, dtype=dtype, running=nest.scan,
+                                   origin=nest.origins[-1] if nest.origins else ""))
             value = cast(a, nest.buffer.dtype) if nest.scan else a
         if group.writes[nest.buffer] is not None:
             env[nest.buffer] = value
@@ -130,19 +131,7 @@ class _Stages:
 
     def _visit(self, root: Value) -> None:
         stage, inner = self._stage, self._inner
-        if root.id in stage:
-            return
-        stack = [root]
-        while stack:
-            v = stack[-1]
-            if v.id in stage:
-                stack.pop()
-                continue
-            todo = [a for a in reversed(v.args) if a.id not in stage]
-            if todo:
-                stack.extend(todo)
-                continue
-            stack.pop()
+        for v in () if root.id in stage else walk([root], stage):
             if v.op == "acc":
                 s, i = self.acc_stage[v.attr] + 1, False
             else:
@@ -269,8 +258,7 @@ def _emit(group: Group, roots: list[_Root], kept: list[Value], reduced: list[int
                 acc_names[r.acc] = f"acc{len(acc_names)}"
                 old, new = acc(r.acc, r.dtype), acc(acc_names[r.acc], r.dtype)
                 acc_values[old.id] = new
-                new.origin = old.origin
-                stage.accs.append(Acc(new.attr, r.op, r.dtype, value, r.running))
+                stage.accs.append(Acc(new.attr, r.op, r.dtype, value, r.running, r.origin))
                 if r.running:
                     rw.memo[old.id] = new
             else:

@@ -9,7 +9,7 @@ from ..lowering.lowered import LoweredGraph
 from .build import build_kernel
 from .groups import Limits, group_steps
 from .inline import buffers_read, checks_unread, inline
-from .memory import plan_memory
+from .memory import output_buffers, plan_memory
 from .names import unify_names
 from .order import sink
 from .schedule import Schedule
@@ -60,16 +60,6 @@ def _sources_first(steps: list[Any]) -> list[Any]:
     first = [s for s in steps if source(s) and written[s.buffer] == 1]
     ids = {id(s) for s in first}
     return [*first, *(s for s in steps if id(s) not in ids)]
-
-
-def output_buffers(lowered: LoweredGraph) -> list[Buffer]:
-    """Buffers that outlive the steps: outputs and what is copied into mutated inputs."""
-    out = [b for _, b in lowered.mutations]
-    for o in lowered.outputs:
-        v = o.value[0] if isinstance(o.value, tuple) and o.value else o.value
-        if isinstance(v, Buffer):
-            out.append(v)
-    return out
 
 
 def _needed_outside(groups: list, needed: list[Buffer]) -> set[Buffer]:

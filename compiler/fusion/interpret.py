@@ -59,7 +59,7 @@ def evaluate(e: Any, values: Mapping[str, Any]) -> Any:
 
 
 _PRIMS: dict[str, Callable] = {
-    "relu": lambda x: x.clamp_min(0), "square": lambda x: x * x, "asin": torch.asin, "acos": torch.acos, "atan": torch.atan,
+    "relu": lambda x: x.clamp_min(0), "erf_rough": torch.erf, "square": lambda x: x * x, "asin": torch.asin, "acos": torch.acos, "atan": torch.atan,
     "div": lambda a, b: torch.div(a, b), "div_trunc": lambda a, b: torch.div(a, b, rounding_mode="trunc"),
     "div_floor": lambda a, b: torch.div(a, b, rounding_mode="floor"), "mul": torch.mul, "add": torch.add, "sub": torch.sub,
     "fma": lambda a, b, c: a * b + c, "where": torch.where, "masked": torch.where,

@@ -245,12 +245,16 @@ def _may_alias(s: Extern, k: int) -> bool:
 
 def outlive(lowered: LoweredGraph) -> list[Buffer]:
     """Buffers whose memory is not the plan's to give away: results, what is copied into mutated inputs, inputs."""
+    return [*output_buffers(lowered), *(b for b in lowered.inputs if isinstance(b, Buffer))]
+
+
+def output_buffers(lowered: LoweredGraph) -> list[Buffer]:
+    """Buffers that outlive the steps: results and what is copied into mutated inputs."""
     out = [b for _, b in lowered.mutations]
     for o in lowered.outputs:
         v = o.value[0] if isinstance(o.value, tuple) and o.value else o.value
         if isinstance(v, Buffer):
             out.append(v)
-    out += [b for b in lowered.inputs if isinstance(b, Buffer)]
     return out
 
 

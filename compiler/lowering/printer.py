@@ -116,8 +116,7 @@ def value_lines(roots: list[Value], names: _Names, indent: str) -> list[str]:
 
 def names_of(k: Kernel, values: dict[str, str]) -> dict[str, str]:
     """Variable of a kernel's generated text -> aten node: its accumulators, and `values`."""
-    accs = {v.attr: v.origin for st in k.stages for v in walk(st.roots()) if v.op == "acc" and v.origin}
-    return {**accs, **values}
+    return {**{a.name: a.origin for st in k.stages for a in st.accs if a.origin}, **values}
 
 
 def print_kernel(k: Kernel, name: str = "kernel", origins: bool = False) -> str:
@@ -133,7 +132,6 @@ def print_kernel(k: Kernel, name: str = "kernel", origins: bool = False) -> str:
     for b in k.locals:
         lines.append(f"{indent}local {b!r}")
     names = _Names(told=origins)
-    made_by = names_of(k, {}) if origins else {}
     for st in k.stages:
         inner = indent
         for a in st.axes:
@@ -144,7 +142,7 @@ def print_kernel(k: Kernel, name: str = "kernel", origins: bool = False) -> str:
         lines += value_lines(st.roots(), names, inner)
         for a in st.accs:
             lines.append(f"{inner}{a.name} = {'running ' if a.running else ''}{a.op}({names.of(a.value)}) as {dtype_name(a.dtype)}"
-                         + names.comment(a.value, made_by.get(a.name, "")))
+                         + names.comment(a.value, a.origin))
         for s in st.stores:
             at = s.index.py()
             for p in s.positions:

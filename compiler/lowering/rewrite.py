@@ -6,7 +6,7 @@ from typing import Callable, Mapping, Sequence
 import torch
 
 from ..symbolic.expr import ZERO, Expr, as_expr, simplify
-from .ir import Axis, Buffer, Value, cast, check_index, indirect_symbol, indirect_values, index, load, make, prim
+from .ir import Axis, Buffer, Value, cast, check_index, indirect_symbol, indirect_values, index, load, make, prim, walk
 
 __all__ = ["Rewriter", "tidy", "is_affine", "positions"]
 
@@ -69,20 +69,7 @@ class Rewriter:
 
     def __call__(self, root: Value) -> Value:
         memo = self.memo
-        r = memo.get(root.id)
-        if r is not None:
-            return r
-        stack = [root]
-        while stack:
-            v = stack[-1]
-            if v.id in memo:
-                stack.pop()
-                continue
-            todo = [a for a in reversed(v.args) if a.id not in memo]
-            if todo:
-                stack.extend(todo)
-                continue
-            stack.pop()
+        for v in () if root.id in memo else walk([root], memo):
             new = memo[v.id] = self._rebuild(v)
             new.origin = new.origin or v.origin
             self._keep.append(v)

@@ -142,6 +142,7 @@ def _cuts(body: dict[str, Any]):
     yield "assembly of kernels", *_spread(field_cut(body["kernels"], "assembly", "", 4), why)
     yield "assembly of kernels", *_spread(field_cut(body["kernels"], "assembly", ""), why)
     yield "loop IR of kernels", *_spread(field_cut(body["kernels"], "ir", ""), why)
+    yield "what single lines of kernels compute", *_spread(field_cut(body["kernels"], "names", {}), why)
     yield "refusals to fuse", *_spread(field_cut(body["graphs"], "unfused", []), why)
     yield "what graph passes changed", *_spread(field_cut(body["graphs"], "passes", []), why)
     yield "bytecode", *_spread(field_cut(body["frames"], "bytecode", ""), why)

@@ -8,6 +8,8 @@ import { t, words } from './texts';
 export const MARK_WORDS: { [kind in MarkKind]: string } = words({
   captured: 'compiled', eager: 'runs eager', break: 'graph break', guard: 'pinned a guard'
 });
+/** What an accumulator's name is followed by in its parts: one for each copy of the loop's body. */
+export const SUFFIX = /_(?:v\d+|sum|max|min)$/;
 /** Where a line has several marks, the first of these is drawn, and the hover tells all. */
 const PRIORITY: MarkKind[] = ['break', 'eager', 'captured', 'guard'];
 
@@ -149,6 +151,16 @@ export class Listing {
     if (row) {
       requestAnimationFrame(() => (this.element.scrollTop = row.offsetTop - 4));
     }
+  }
+
+  /** Lines that set one of the variables. */
+  linesThatSet(variables: string[]): number[] {
+    if (!variables.length) {
+      return [];
+    }
+    const expression = new RegExp(`(?:^|[\\s(*&])(?:${variables.join('|')})(?:${SUFFIX.source.slice(0, -1)})?\\s*=(?!=)`);
+    const first = this.options.firstLine ?? 1;
+    return this.lines.flatMap((line, i) => (expression.test(line) ? [first + i] : []));
   }
 
   /** Lines that hold one of the words: how an operation is found again in generated text. */

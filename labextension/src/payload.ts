@@ -115,6 +115,7 @@ export async function decodeReport(raw: any): Promise<Report> {
   for (const kernel of report.kernels) {
     kernel.source = textOf(kernel.source);
     kernel.ir = textOf(kernel.ir);
+    kernel.assembly = textOf(kernel.assembly);
   }
   for (const entry of report.entries) {
     entry.source = textOf(entry.source);

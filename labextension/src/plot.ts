@@ -13,6 +13,8 @@ export interface Series {
   points?: boolean;
   /** Hover words of each point. */
   text?: string[];
+  /** Names that stand beside the points. */
+  labels?: string[];
 }
 
 export interface PlotOptions {
@@ -79,9 +81,10 @@ export function plot(series: Series[], options: PlotOptions): { element: HTMLEle
     const theme = readTheme(host);
     const paint = colours(theme);
     const data = series.map((s, i) => ({
-      type: 'scatter', mode: s.points ? 'markers' : 'lines', name: s.name, x: s.x, y: s.y, text: s.text ?? s.x.map((_, k) =>
-        `${s.name}<br>${options.xNames ? '' : options.xFormat(s.x[k]) + ', '}${options.yFormat(s.y[k])}`), hoverinfo: 'text',
-      marker: { color: paint[i], size: 5, opacity: 0.6 }, line: { color: paint[i], width: 2, dash: s.dashed ? 'dot' : 'solid' }
+      type: 'scatter', mode: s.labels ? 'markers+text' : s.points ? 'markers' : 'lines', name: s.name, x: s.x, y: s.y, text: s.labels,
+      hovertext: s.text ?? s.x.map((_, k) => `${s.name}<br>${options.xNames ? '' : options.xFormat(s.x[k]) + ', '}${options.yFormat(s.y[k])}`),
+      hoverinfo: 'text', textposition: 'bottom right', textfont: { size: 10, color: theme.text }, cliponaxis: false,
+      marker: { color: paint[i], size: s.labels ? 8 : 5, opacity: s.labels ? 0.9 : 0.6 }, line: { color: paint[i], width: 2, dash: s.dashed ? 'dot' : 'solid' }
     }));
     const layout = {
       margin: { l: 56, r: 12, t: 8, b: 40 }, paper_bgcolor: 'rgba(0,0,0,0)', plot_bgcolor: 'rgba(0,0,0,0)', autosize: true,
@@ -145,7 +148,10 @@ export function svgPlot(series: Series[], options: PlotOptions): SVGElement {
     svg('text.tc-tick', { x: (L + W) / 2, y: H - 6, 'text-anchor': 'middle' }, options.xTitle),
     series.map((s, i) => [
       s.points
-        ? s.x.map((v, k) => svg('circle', { cx: x.at(v), cy: y.at(s.y[k]), r: 2.5, opacity: 0.6, style: { fill: `var(${s.colour})` } }))
+        ? s.x.map((v, k) => [
+          svg('circle', { cx: x.at(v), cy: y.at(s.y[k]), r: s.labels ? 4 : 2.5, opacity: s.labels ? 0.9 : 0.6, style: { fill: `var(${s.colour})` } }),
+          s.labels ? svg('text.tc-tick', { x: x.at(v) + 7, y: y.at(s.y[k]) + 10 }, s.labels[k]) : null
+        ])
         : svg('polyline', {
           points: s.x.map((v, k) => `${x.at(v)},${y.at(s.y[k])}`).join(' '), fill: 'none', 'stroke-width': 2,
           'stroke-dasharray': s.dashed ? '4 3' : null, style: { stroke: `var(${s.colour})` }

@@ -176,6 +176,8 @@ export interface Break {
   entry: number | null;
   count: number;
   call_chain: FrameRef[];
+  /** Nothing to change: what stands around it is compiled. */
+  harmless?: boolean;
   fix: Fix | null;
 }
 
@@ -229,8 +231,17 @@ export interface Kernel {
   launches: number;
   seconds: number | null;
   compile_seconds: number | null;
+  /** Of a thread, on a GPU. */
   registers: number | null;
+  /** Bytes of a thread. */
   spills: number | null;
+  shared?: number | null;
+  /** Share of a multiprocessor's threads that can be at work, 0 to 1. */
+  occupancy?: number | null;
+  /** PTX; `// line N` stands before what line N of `source` became. */
+  assembly?: string;
+  /** Variable of `source` -> name of the lowered node that it computes. */
+  names?: { [variable: string]: string };
   origins: string[];
   lines: [string, number][];
   fused_because: string[];

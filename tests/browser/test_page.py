@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tcompile import CompileReport
 
 from .conftest import ARTIFACTS, LABEXTENSION
-from .notebooks import sample_report
+from .notebooks import SAMPLE, sample_report
 from .pages import TABS, THEMES, opened, saved, show
 
 # WCAG 2.1: 4.5 for text, 3 for large text. Colours are painted over one another as the browser does it.
@@ -317,4 +318,40 @@ def test_a_widget_in_a_host_that_forbids_eval_and_requests(browser: Any, tmp_pat
             page.wait_for_selector("[role=alert]:has-text('run the cell again')")
         page.evaluate("() => window.done()")
         assert page.locator(".tc-head, .tc-panel-root").count() == 0
+        assert not problems
+
+
+GPU_SAMPLE = SAMPLE.with_name("gpu_report.json")
+
+
+def pane(page: Any, title: str) -> Any:
+    return page.locator(f".tc-pane:has(strong:text-is('{title}'))")
+
+
+def test_one_selection_through_all_levels_down_to_ptx(browser: Any, tmp_path: Path) -> None:
+    """Kernels as a GPU gets them: an operation lights its lines in loop IR, Triton and PTX, and a line of each lights the operation."""
+    with opened(browser, saved(tmp_path, CompileReport.from_json(GPU_SAMPLE.read_text())), width=1600) as (page, problems):
+        show(page, "code")
+        assert not pane(page, "PTX").is_visible()
+        page.click(".tc-segment:has-text('PTX')")
+
+        def lit(title: str) -> list[str]:
+            return [line.strip() for line in pane(page, title).locator(".tc-selected code").all_inner_texts()]
+
+        pane(page, "Graph").locator(".tc-graph-line", has_text="%rsqrt = ").click()
+        assert lit("Kernel") == ["rsqrt_0 = libdevice.rsqrt(add_0)"] and all("rsqrt" in line for line in lit("Loop IR"))
+        assert lit("PTX")[0].startswith("// line") and any(line.startswith("rsqrt") for line in lit("PTX")), lit("PTX")
+        assert lit("Cell") == ["h = F.layer_norm(x, (1024,), w, b)"]
+        pane(page, "Kernel").locator(".tc-line", has_text="sub_0 = in0_at_0 - div_0").click()
+        assert "%var_mean = " in "".join(lit("Graph")) and any(line.startswith("sub") for line in lit("PTX"))
+        pane(page, "PTX").locator(".tc-line", has_text="rsqrt.approx").first.click()
+        assert "%rsqrt = " in "".join(lit("Graph"))
+        pane(page, "Loop IR").locator(".tc-line", has_text="acc0 = sum(").first.click()
+        assert "%var_mean = " in "".join(lit("Graph")) and "acc0 = (tl.sum(in0_at_0, 1))[:, None]" in lit("Kernel")
+        page.locator("select[aria-label='Kernel']").select_option(label="k4_sum")
+        assert "k4_sum" in pane(page, "PTX").inner_text()
+        show(page, "speed")
+        table = page.locator("table[aria-label=Kernels]").inner_text()
+        assert "registers" in table and "occupancy" in table and "63 %" in table
+        assert "4.10 TB/s" in page.locator("figcaption", has_text="Against the machine").inner_text()
         assert not problems

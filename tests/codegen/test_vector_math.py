@@ -15,8 +15,9 @@ SPECIAL = [0.0, -0.0, 1.0, -1.0, 0.5, -0.5, inf, -inf, nan, 1e-40, -1e-40, 1e-30
 FLOAT32 = {"exp": (-100, 88, 1.1), "log": (1e-38, 1e30, 1.1), "sin": (-100, 100, 1.6), "cos": (-100, 100, 1.6), "tanh": (-10, 10, 1.6),
            "erf": (-5, 5, 1.6), "sigmoid": (-80, 80, 2.6), "rsqrt": (1e-30, 1e30, 1.6), "log2": (1e-30, 1e30, 1.1),
            "log10": (1e-30, 1e10, 1.1), "exp2": (-120, 127, 1.1), "expm1": (-20, 80, 1.6), "log1p": (-0.99, 1e5, 1.6),
-           "sqrt": (0, 1e20, 0.6), "tan": (-50, 50, 1.6), "atan": (-100, 100, 1.6), "asin": (-1, 1, 1.6), "acos": (-1, 1, 1.6),
-           "erfc": (-5, 9, 1.6), "sinh": (-80, 80, 2.1), "cosh": (-80, 80, 1.6), "asinh": (-1e5, 1e5, 2.1), "acosh": (1, 1e5, 2.1), "atanh": (-0.999, 0.999, 2.1)}
+           "sqrt": (0, 1e20, 0.6), "tan": (-50, 50, 1.6), "atan": (-100, 100, 1.6), "asin": (-1, 1, 2.1), "acos": (-1, 1, 1.6),
+           "erfc": (-5, 9, 1.6), "sinh": (-80, 80, 2.1), "cosh": (-80, 80, 1.6), "asinh": (-1e5, 1e5, 2.1), "acosh": (1, 1e5, 2.1), "atanh": (-0.999, 0.999, 2.1),
+           "lgamma": (1e-30, 1e30, 1.6)}
 FLOAT64 = {"exp": (-700, 700, 1.1), "log": (1e-300, 1e300, 1.1), "sin": (-100, 100, 1.6), "cos": (-100, 100, 1.6), "tanh": (-20, 20, 2.1),
            "erf": (-5, 5, 2.1), "sigmoid": (-30, 30, 2.6), "sqrt": (0, 1e100, 0.6)}
 
@@ -93,6 +94,54 @@ def test_large_arguments_of_sine_and_cosine(simd):
     for name in ("sin", "cos"):
         got = pointwise(lambda v: prim(name, v), x, out=torch.float32, simd=simd)
         torch.testing.assert_close(got.double(), getattr(torch, name)(x.double()), rtol=0, atol=2e-7)
+
+
+@pytest.mark.parametrize("simd", SIMD)
+def test_lgamma_of_negative_numbers_and_about_its_zeros(simd):
+    near = torch.cat([torch.linspace(0.9, 1.1, 4001), torch.linspace(1.9, 2.1, 4001), torch.rand(4000) * 12])
+    x = torch.cat([near, -torch.rand(4000) * 20, torch.tensor([-1.0, -2.0, -1e9, -0.5, 1.0, 2.0, -2.4570248])])
+    got, want = pointwise(lambda v: prim("lgamma", v), x, out=torch.float32, simd=simd), torch.lgamma(x.double())
+    assert errors(got[:len(near)], want[:len(near)]).max() <= 1.6
+    torch.testing.assert_close(got.double(), want, rtol=3e-7, atol=1e-7)
+
+
+@pytest.mark.parametrize("simd", SIMD)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_two_operands(dtype, simd):
+    special = torch.tensor([*SPECIAL, 1e38, 1.4e-45, 3.4028235e38, 1e-20, 3e-39, 2.0, 1 + 2 ** -23], dtype=torch.float32)
+    a, b = special.repeat_interleave(len(special)), special.repeat(len(special))
+    a, b = torch.cat([a, torch.randn(3000) * 9]).to(dtype), torch.cat([b, torch.randn(3000)]).to(dtype)
+    for name in ("nextafter", "hypot", "atan2", "copysign"):
+        got, want = pointwise(lambda p, q: prim(name, p, q), a, b, out=dtype, simd=simd), getattr(torch, name)(a, b)
+        rtol = {"nextafter": 0, "copysign": 0}.get(name, 2.4e-7 if dtype == torch.float32 else 1e-15)
+        torch.testing.assert_close(got, want, rtol=rtol, atol=0, equal_nan=True, msg=lambda m: f"{name}: {m}")
+        assert torch.equal(torch.signbit(got), torch.signbit(want)) or name == "hypot" or got.isnan().any()
+
+
+@pytest.mark.parametrize("simd", SIMD)
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8])
+def test_shifts(dtype, simd):
+    info = torch.iinfo(dtype)
+    a = torch.tensor([info.min, info.max, 0, 1, 3, 77, 100]).to(dtype).repeat_interleave(12)
+    b = torch.tensor([0, 1, 2, 3, 7, 8, 15, 31, 33, 63, 64, 100]).to(dtype).repeat(7)
+    b = torch.where(b < 0, b + info.max + 1, b) if info.min < 0 else b
+    for name, op in (("bitwise_left_shift", torch.bitwise_left_shift), ("bitwise_right_shift", torch.bitwise_right_shift)):
+        got = pointwise(lambda p, q: prim(name, p, q), a, b, out=dtype, simd=simd)
+        assert torch.equal(got, op(a, b)), name
+
+
+@pytest.mark.parametrize("simd", SIMD)
+def test_rough_erf_stays_within_its_bound(simd):
+    x = torch.linspace(-6, 6, 20001)
+    got = pointwise(lambda v: prim("erf_rough", v), x, out=torch.float32, simd=simd)
+    assert (got.double() - torch.erf(x.double())).abs().max() < 3.4e-7
+    gelu = torch.nn.functional.gelu
+    x = torch.randn(50000)
+    half = prim("mul", const(0.5, torch.float32), const(1.0, torch.float32))
+    got = pointwise(lambda v: prim("mul", prim("mul", v, half), prim("add", const(1.0, torch.float32), prim("erf_rough", prim("mul", v, const(0.5 ** 0.5, torch.float32))))),
+                    x, out=torch.float32, simd=simd)
+    want = gelu(x.double())
+    assert (got.double() - want).square().mean() <= 4 * (gelu(x).double() - want).square().mean()
 
 
 @pytest.mark.parametrize("simd", SIMD)

@@ -21,6 +21,7 @@ from ...lowering.ir import Axis, Kernel, Stage, Store, Value, indirect_symbol, i
 from ...lowering.rewrite import Rewriter
 from ...symbolic.expr import ONE, ZERO, Expr, as_expr, ceildiv, integer, maximum, minimum
 from .dtypes import ctype, storage_size
+from .runs import run_directions
 from .special import SPECIAL
 from .support import Target
 
@@ -30,10 +31,11 @@ MAX_CHUNKS = 64                     # of a split reduction
 CHUNK_ELEMENTS = 8192
 
 # Cost of one operation on a full vector, in units of an addition.
-_COST = {"div": 4, "sqrt": 5, "rsqrt": 8, "reciprocal": 4, "exp": 14, "sigmoid": 20, "tanh": 28, "erf": 30, "log": 20, "sin": 18, "cos": 18,
+_COST = {"div": 4, "sqrt": 5, "rsqrt": 8, "reciprocal": 4, "exp": 14, "sigmoid": 20, "tanh": 28, "erf": 30, "erf_rough": 18, "log": 20, "sin": 18, "cos": 18,
+         **dict.fromkeys(("exp2", "expm1", "log1p", "asin", "acos", "atan", "atan2", "hypot", "fmod", "remainder", "div_floor"), 30),
+         **dict.fromkeys(("log2", "log10", "tan", "sinh", "cosh", "asinh", "acosh", "atanh", "pow", "erfc", "lgamma"), 80),
          "const": 0, "param": 0, "acc": 0, "load": 1, "index": 1, "maximum": 2, "minimum": 2}
-_LANE_BY_LANE = frozenset(("exp2", "expm1", "log2", "log10", "log1p", "tan", "asin", "acos", "atan", "sinh", "cosh", "asinh", "acosh", "atanh",
-                           "erfc", "lgamma", "pow", "atan2", "hypot", "nextafter", "fmod", "remainder", "div_floor", *SPECIAL))
+_LANE_BY_LANE = frozenset(SPECIAL)
 _LANE_COST = 30
 COLUMNS_AT_ONCE = 2048              # of a reduction over rows: their sums stay in the first-level cache
 LONG_COLUMNS = 1 << 17              # elements from which such a reduction is shared among threads by rows
@@ -170,6 +172,8 @@ def _axis_cost(name: str, size: int, indices: list[Expr], lanes: int) -> float:
             cost += 1.0
         elif c is ZERO:
             cost += 0.4
+        elif run_directions(e, name):
+            cost += 2.0
         elif c is None:
             cost += 12.0
         else:
@@ -363,8 +367,10 @@ def _long_columns(kernel: Kernel, layout: Layout, hints: dict) -> bool:
 def _steps_over(e: Expr, name: str) -> bool:
     """Whether neighbours along an axis lie apart in memory. (What is clamped at an edge steps by one elsewhere.)"""
     c = e.coeff(name)
+    if run_directions(e, name):
+        return False
     if c is not None:
-        return c not in (ZERO, ONE)
+        return c is not ZERO
     text = e.c()
     return "floordiv" in text or "mod" in text or "/" in text or "%" in text
 

@@ -104,6 +104,8 @@ _VECTOR = {
         "sign": "{V} sign({V} x) {{ return (x < 0) - (x > 0); }}",
         "maximum": "{V} maximum({V} a, {V} b) {{ return a > b ? a : b; }}",
         "minimum": "{V} minimum({V} a, {V} b) {{ return a < b ? a : b; }}",
+        "bitwise_left_shift": "{V} bitwise_left_shift({V} a, {V} b) {{ return (b < 0) | (b >= {bits}) ? {V}{{}} : a << (b & ({bits} - 1)); }}",
+        "bitwise_right_shift": "{V} bitwise_right_shift({V} a, {V} b) {{ return a >> ((b < 0) | (b >= {bits}) ? {V}{{}} + ({bits} - 1) : b); }}",
     },
 }
 # The machine's maximum gives b where either is NaN, so that only a NaN in a needs a look of its own.
@@ -147,7 +149,7 @@ def _function(s: Support, op: str, ct: CType, vector: bool) -> None:
         s.need(key, "INLINE " + _EXTREME.format(V=v, op=op, name=f"{op[:3]}p{'s' if ct.tag == 'f32' else 'd'}"))
         return
     if text is not None:
-        s.need(key, "INLINE " + text.format(V=v))
+        s.need(key, "INLINE " + text.format(V=v, bits=8 * ct.size))
         return
     _function(s, op, ct, False)
     n = 3 if op == "fma" else 2 if op in _ARITY2 or (op == "div" and not ct.is_float) else 1
@@ -166,6 +168,8 @@ def _scalar_text(op: str, ct: CType) -> str:
         f = "f" if ct.tag == "f32" else ""
         if op in _FLOAT:
             return _FLOAT[op].format(T=t, f=f)
+        if op == "erf_rough":
+            return f"{t} erf_rough({t} x) {{ return __builtin_erf{f}(x); }}"
         if op == "erfc" and ct.tag == "f32":       # libm's erfcf is off by 3 units
             return "float erfc(float x) { return (float)__builtin_erfc((double)x); }"
         if op in _LIBM:

@@ -18,6 +18,7 @@ from ...lowering.ir import Value, indirect_values
 from ...symbolic.expr import ONE, ZERO, Expr, integer, symbol
 from .dtypes import CType, ctype, literal
 from .prims import BOOL, Operand, conversion, expression, splat
+from .runs import run_directions, run_text
 from .support import Support, vector_type
 
 __all__ = ["LEVEL_TOP", "LEVEL_ITEM", "LEVEL_LOOP", "LEVEL_VECTOR", "Scope", "StageValues", "Location", "stored"]
@@ -287,19 +288,28 @@ class StageValues:
                 s.need("gather_at")
                 text = f"tc::gather_at<{raw}>({where.pointer}, {at}, {lanes})"
             elif mask is None:
-                s.need("each")
-                text = f"tc::gather<{raw}>({lanes}, [&](int k) {{ return {element}; }})"
+                text = self._gather(where, raw, element, copy)
             elif mask.is_vector:
                 s.need("masked")
                 text = f"tc::gather_if<{raw}>({mask.text}, {lanes}, [&](int k) {{ return {element}; }})"
             else:
-                s.need("each")
-                text = f"{mask.text} ? tc::gather<{raw}>({lanes}, [&](int k) {{ return {element}; }}) : {raw}{{}}"
+                text = f"{mask.text} ? {self._gather(where, raw, element, copy)} : {raw}{{}}"
         if v.id in self.sources:
             name = self.sources[v.id]
             self.source_texts[name] = text
             text = f"{name}(lanes)"
         return self._widen(text if "?" not in text else f"({text})", ct, True)
+
+    def _gather(self, where: Location, raw: str, element: str, copy: int) -> str:
+        """Lanes that don't lie side by side, or not always."""
+        s, lanes = self.s, self.lanes_of(copy)
+        s.need("each")
+        directions = run_directions(where.index, self.vector) if self.vector is not None else 0
+        if not directions or any(n in indirect_values() for n in where.index.symbol_names()):
+            return f"tc::gather<{raw}>({lanes}, [&](int k) {{ return {element}; }})"
+        s.need("run", run_text(s.lanes))
+        at = self.scope.index_text(self.index_at(where.index, copy, True))
+        return f"tc::run<{raw}, {directions}>({where.pointer}, [&](int k) {{ return (i64)({at}); }}, {lanes})"
 
     def _positions(self, e: Expr, copy: int) -> str | None:
         """An index that follows computed positions as one vector expression; None where it is not affine in what varies by lane."""

@@ -162,22 +162,43 @@ INLINE vf32 cos_part(vf32 r) {
     p = fma(p, s, vf32{} - 5.00000000e-1f);
     return fma(p, s, vf32{} + 1.0f);
 }"""),
-    "sin": ((), ("quadrant", "any"), """\
+    "far": ((), ("quadrant", "any", "wide"), """\
+static __attribute__((noinline)) Reduced quadrant_far(vf32 x) {          // in double: up to 1e6
+    vf64 d = wide(clamp(x, -1e6f, 1e6f)), n = (d * 0.6366197723675814 + 6755399441055744.0) - 6755399441055744.0;
+    return {narrow((d - n * 1.57079632673412561417) - n * 6.07710050650619224932e-11), __builtin_convertvector(n, vi32)};
+}
+INLINE vf32 sin_far(vf32 x) {
+    Reduced t = quadrant_far(x);
+    vf32 y = (t.q & 1) != 0 ? cos_part(t.r) : sin_part(t.r);
+    y = (vf32)((vi32)y ^ ((t.q & 2) << 30));
+    vi32 beyond = !(magnitude(x) <= 1e6f);
+    if (any(beyond)) for (int k = 0; k < L; k++) if (beyond[k]) y[k] = __builtin_sinf(x[k]);
+    return y;
+}
+INLINE vf32 cos_far(vf32 x) {
+    Reduced t = quadrant_far(x);
+    vf32 y = (t.q & 1) != 0 ? sin_part(t.r) : cos_part(t.r);
+    y = (vf32)((vi32)y ^ (((t.q + 1) & 2) << 30));
+    vi32 beyond = !(magnitude(x) <= 1e6f);
+    if (any(beyond)) for (int k = 0; k < L; k++) if (beyond[k]) y[k] = __builtin_cosf(x[k]);
+    return y;
+}"""),
+    "sin": ((), ("far",), """\
 INLINE vf32 sin(vf32 x) {
     Reduced t = quadrant(x);
     vf32 y = (t.q & 1) != 0 ? cos_part(t.r) : sin_part(t.r);
     y = (vf32)((vi32)y ^ ((t.q & 2) << 30));
     vi32 large = (vf32)((vi32)x & 0x7fffffff) > 30000.0f;
-    if (__builtin_expect(any(large), 0)) for (int k = 0; k < L; k++) if (large[k]) y[k] = __builtin_sinf(x[k]);
+    if (__builtin_expect(any(large), 0)) y = large ? sin_far(x) : y;
     return x == 0.0f ? x : y;
 }"""),
-    "cos": ((), ("quadrant", "any"), """\
+    "cos": ((), ("far",), """\
 INLINE vf32 cos(vf32 x) {
     Reduced t = quadrant(x);
     vf32 y = (t.q & 1) != 0 ? sin_part(t.r) : cos_part(t.r);
     y = (vf32)((vi32)y ^ (((t.q + 1) & 2) << 30));
     vi32 large = (vf32)((vi32)x & 0x7fffffff) > 30000.0f;
-    if (__builtin_expect(any(large), 0)) for (int k = 0; k < L; k++) if (large[k]) y[k] = __builtin_cosf(x[k]);
+    if (__builtin_expect(any(large), 0)) y = large ? cos_far(x) : y;
     return y;
 }"""),
     "sigmoid": ((), ("exp",), "INLINE vf32 sigmoid(vf32 x) { return 1.0f / (1.0f + exp(-x)); }"),

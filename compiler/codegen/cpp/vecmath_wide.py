@@ -107,36 +107,94 @@ INLINE vf32 cosh(vf32 x) {
     vf32 y = narrow((e + 1.0 / e) * 0.5);
     return x == x ? y : x;
 }"""),
-    "asin": (("sqrt",), ("wide",), """\
-INLINE vf64 wide_asin(vf64 x) {          // fdlibm's rational approximation, |x| <= 1/2
-    vf64 z = x * x;
-    vf64 p = z * (1.66666666666666657415e-01 + z * (-3.25565818622400915405e-01 + z * (2.01212532134862925881e-01
-             + z * (-4.00555345006794114027e-02 + z * (7.91534994289814532176e-04 + z * 3.47933107596021167570e-05)))));
-    vf64 q = 1.0 + z * (-2.40339491173441421878e+00 + z * (2.02094576023350569471e+00 + z * (-6.88283971605453293030e-01
-             + z * 7.70381505559019352791e-02)));
-    return x + x * (p / q);
-}
-INLINE vf64 half_asin(vf32 a) {          // asin(sqrt((1 - a) / 2)) for a > 1/2
-    vf64 z = (1.0 - wide(a)) * 0.5;
-    z = wide(sqrt(narrow(z))) + 0.0;
-    vf64 exact = (1.0 - wide(a)) * 0.5;
-    z = 0.5 * (z + exact / (z + 1e-300));                          // one Newton step makes the float root a double one
-    return wide_asin(z);
-}
-INLINE vf32 asin(vf32 x) {
-    vf32 a = magnitude(x), c = clamp(a, 0.0f, 1.0f);
-    vf32 y = c > 0.5f ? narrow(1.5707963267948966 - 2.0 * half_asin(c)) : narrow(wide_asin(wide(clamp(c, 0.0f, 0.5f))));
-    y = a > 1.0f ? __builtin_nanf("") - vf32{} : with_sign(y, x);
+    "asin_rest": (("fma", "sqrt"), ("wide",), """\
+INLINE vf32 asin_rest(vf32 x, vf32 z) {  // asin(x) - x for z = x * x <= 1/4
+    vf32 p = fma(vf32{} + 0.0338057483f, z, vf32{} + 0.0170778594f);
+    p = fma(p, z, vf32{} + 0.0311161564f);
+    p = fma(p, z, vf32{} + 0.0445980322f);
+    p = fma(p, z, vf32{} + 0.0750009876f);
+    p = fma(p, z, vf32{} + 0.166666663f);
+    return p * z * x;
+}"""),
+    "asin": ((), ("asin_rest",), """\
+INLINE vf32 asin(vf32 x) {               // pi/2 - 2 * asin(sqrt((1 - a) / 2)) for a > 1/2
+    vf32 a = magnitude(x), z = a > 0.5f ? 0.5f - 0.5f * a : a * a, s = a > 0.5f ? sqrt(z) : a, p = asin_rest(s, z);
+    vf32 y = with_sign(a > 0.5f ? fma(vf32{} - 2.0f, s, vf32{} + 1.57079637f) + fma(vf32{} - 2.0f, p, vf32{} - 4.37113883e-8f) : s + p, x);
+    y = a > 1.0f ? __builtin_nanf("") - vf32{} : y;
     return (x == 0.0f) | (x != x) ? x : y;
 }"""),
-    "acos": ((), ("asin",), """\
+    "acos": ((), ("asin_rest",), """\
 INLINE vf32 acos(vf32 x) {
-    vf32 a = magnitude(x), c = clamp(a, 0.0f, 1.0f), m = with_sign(clamp(c, 0.0f, 0.5f), x);
-    vf64 h = 2.0 * half_asin(c);
-    vf32 big = x < 0.0f ? narrow(3.141592653589793 - h) : narrow(h);
-    vf32 y = c > 0.5f ? big : narrow(1.5707963267948966 - wide_asin(wide(m)));
+    vf32 a = magnitude(x), z = a > 0.5f ? 0.5f - 0.5f * a : a * a, s = a > 0.5f ? sqrt(z) : a, p = asin_rest(s, z);
+    vf32 negative = fma(vf32{} - 2.0f, s, vf32{} + 3.14159274f) + fma(vf32{} - 2.0f, p, vf32{} - 8.74227766e-8f);
+    vf32 big = x < 0.0f ? negative : 2.0f * (s + p);
+    vf32 y = a > 0.5f ? big : (1.57079637f - x) - (with_sign(p, x) + 4.37113883e-8f);
     y = a > 1.0f ? __builtin_nanf("") - vf32{} : y;
     return x == x ? y : x;
+}"""),
+    "erfc": ((), ("wide",), """\
+INLINE vf32 erfc(vf32 x) {               // t * exp(polynomial(t) - a * a), t = 2 / (2 + a)
+    vf64 a = wide(clamp(magnitude(x), 0.0f, 10.1f)), t = 2.0 / (2.0 + a), u = t * 2.3960396039603960396 - 1.3960396039603960396;
+    vf64 p = madd(u, vf64{} - 0.0000230974099250821645, 0.0000559946361085538095);
+    p = madd(p, u, 0.000130454010046637602), p = madd(p, u, -0.000542124662051129332), p = madd(p, u, -0.000272213917025101927);
+    p = madd(p, u, 0.00374085504329104579), p = madd(p, u, -0.00108341166290079325), p = madd(p, u, -0.0296096417079819325);
+    p = madd(p, u, 0.015943774980004603), p = madd(p, u, 0.571197380196635831), p = madd(p, u, -0.559537967080498319);
+    vf64 y = t * wide_exp(p - a * a);
+    vf32 r = x < 0.0f ? narrow(2.0 - y) : narrow(y);
+    return x == x ? r : x;
+}"""),
+    "lgamma": ((), ("wide", "any"), """\
+INLINE vf32 lgamma(vf32 x) {             // Stirling's series from 8 on, log(x (x + 1) ... (x + 7)) below, series about the zeros 1 and 2
+    vf32 finite = clamp(x, -8388608.0f, 3.4028234e38f);
+    vf64 d = wide(finite), z = d < 0.0 ? 1.0 - d : d, w = z < 8.0 ? z + 8.0 : z, r = 1.0 / w, q = r * r;
+    vf64 product = z * (z + 1.0) * ((z + 2.0) * (z + 3.0)) * ((z + 4.0) * (z + 5.0) * ((z + 6.0) * (z + 7.0)));
+    vf64 y = (w - 0.5) * wide_log(w) - w + 0.91893853320467274178 + r * (1.0 / 12 - q * (1.0 / 360 - q * (1.0 / 1260 - q * (1.0 / 1680))));
+    y -= wide_log(z < 8.0 ? product : 1.0 - vf64{});
+    vf64 e = z - 1.0, f = z - 2.0;
+    vf64 one = e * (-0.57721566490153286 + e * (0.82246703342411322 + e * (-0.40068563438653143 + e * (0.27058080842778455
+               + e * (-0.20738555102867398 + e * 0.16955717699740819)))));
+    vf64 two = f * (0.42278433509846714 + f * (0.32246703342411322 + f * (-0.067352301053198095 + f * (0.020580808427784548
+               + f * (-0.0073855510286739853 + f * 0.0028905103307415234)))));
+    y = (e < 0.03125) & (e > -0.03125) ? one : y;
+    y = (f < 0.03125) & (f > -0.03125) ? two : y;
+    if (any(x < 0.0f)) {                 // log(pi / |sin(pi x)|) - lgamma(1 - x)
+        vf64 n = (d + 6755399441055744.0) - 6755399441055744.0, t = (d - n) * 3.14159265358979323846, h = t * t;
+        vf64 s = t * (1.0 + h * (-1.0 / 6 + h * (1.0 / 120 + h * (-1.0 / 5040 + h * (1.0 / 362880 + h * (-1.0 / 39916800
+                 + h * (1.0 / 6227020800 - h * (1.0 / 1307674368000))))))));
+        s = s < 0.0 ? -s : s;
+        vf64 reflected = 1.1447298858494001741 - wide_log(s == 0.0 ? 1.0 - vf64{} : s) - y;
+        y = d < 0.0 ? (s == 0.0 ? __builtin_inf() - vf64{} : reflected) : y;
+    }
+    vf32 result = (x == 0.0f) | (magnitude(x) == __builtin_inff()) ? __builtin_inff() - vf32{} : narrow(y);
+    return x == x ? result : x;
+}"""),
+    "hypot": (("fma", "sqrt"), ("wide",), """\
+INLINE vf32 hypot(vf32 x, vf32 y) {      // scaled by a power of two; the root of the rounded sum, then what rounding left out
+    vf32 a = magnitude(x), b = magnitude(y), hi = a > b ? a : b, lo = a > b ? b : a;
+    vi32 e = 0x7f000000 - ((vi32)hi & 0x7f800000);
+    e = e < 0x00800000 ? vi32{} + 0x00800000 : e, e = e > 0x7e800000 ? vi32{} + 0x7e800000 : e;
+    vf32 p = hi * (vf32)e, q = lo * (vf32)e;
+    vf32 h = p * p, l = q * q, s = h + l, rest = ((h - s) + l) + fma(p, p, -h) + fma(q, q, -l);
+    vf32 r = sqrt(s), better = r + (fma(-r, r, s) + rest) * 0.5f / r;
+    r = (hi == 0.0f ? hi : better) * (vf32)(0x7f000000 - e);
+    r = (x != x) | (y != y) ? x + y : r;
+    return (a == __builtin_inff()) | (b == __builtin_inff()) ? __builtin_inff() - vf32{} : r;
+}"""),
+    "erf_rough": (("fma",), (), """\
+INLINE vf32 erf_rough(vf32 x) {          // a rational function, within 3.4e-7
+    x = x > 3.74392116f ? vf32{} + 3.74392116f : x;
+    x = x < -3.74392116f ? vf32{} - 3.74392116f : x;
+    vf32 z = x * x, p = fma(vf32{} + 2.2905065861350646e-4f, z, vf32{} + 3.4082910107109506e-3f);
+    p = fma(p, z, vf32{} + 5.0955695062380861e-2f);
+    p = fma(p, z, vf32{} + 1.8520832239976145e-1f);
+    p = fma(p, z, vf32{} + 1.128379143519084f);
+    vf32 q = fma(vf32{} - 1.1791602954361697e-7f, z, vf32{} + 2.3547966471313185e-5f);
+    q = fma(q, z, vf32{} + 1.0179625278914885e-3f);
+    q = fma(q, z, vf32{} + 1.4070470171167667e-2f);
+    q = fma(q, z, vf32{} + 1.1098505178285362e-1f);
+    q = fma(q, z, vf32{} + 4.9746925110067538e-1f);
+    q = fma(q, z, vf32{} + 1.0f);
+    return x * p / q;
 }"""),
     "atan_unit": (("fma",), ("wide",), """\
 INLINE vf32 atan_unit(vf32 t) {          // 0 <= t <= 1
@@ -327,6 +385,15 @@ INLINE {V} div_floor({V} a, {V} b) {{    // as Python's //
     return b == 0 ? a / b : w;
 }}"""),
 }
+_NEXT = """\
+INLINE {V} nextafter({V} x, {V} y) {{
+    {M} up = (x < y) == (x > 0), least = ({M}{{}} + 1) | (({M})y & ({M})(-{V}{{}}));       // from 0: the smallest number, with y's sign
+    {V} r = x == 0 ? ({V})least : ({V})(({M})x - up + ~up);
+    r = x == y ? y : r;
+    return (x != x) | (y != y) ? x + y : r;
+}}"""
+WIDE_F32["nextafter"] = ((), ("i32",), _NEXT.format(V="vf32", M="vi32"))
+F64["nextafter"] = ((), ("i64",), _NEXT.format(V="vf64", M="vi64"))
 for _name, (_instructions, _needs, _text) in _REMAINDERS.items():
     WIDE_F32[_name] = (_instructions, (*_needs, "i32"), _text.format(V="vf32", M="vi32", F="f", LIMIT="4194304.0f", LEAST="1e-30f", HALF="0.5f"))
     F64[_name] = (_instructions, (*_needs, "i64"), _text.format(V="vf64", M="vi64", F="", LIMIT="2251799813685248.0", LEAST="1e-280", HALF="0.5"))

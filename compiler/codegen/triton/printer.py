@@ -72,7 +72,7 @@ def without_locals(kernel: Kernel) -> Kernel:
     rewrite = Rewriter(on_load=lambda b, e: value_of.get(b))
     stages = []
     for st in kernel.stages:
-        accs = [Acc(a.name, a.op, a.dtype, rewrite(a.value)) for a in st.accs]
+        accs = [replace(a, value=rewrite(a.value)) for a in st.accs]
         stores = []
         for s in st.stores:
             value = rewrite(s.value)
@@ -98,7 +98,7 @@ def with_stored_values(kernel: Kernel) -> Kernel:
             found = stored.get(v.id)
             return None if found is None else cast(load(*found), v.dtype)
         rewrite = _Replacing(replace_with_load)
-        new = Stage(st.axes, [Acc(a.name, a.op, a.dtype, rewrite(a.value)) for a in st.accs],
+        new = Stage(st.axes, [replace(a, value=rewrite(a.value)) for a in st.accs],
                     [Store(s.buffer, s.index, rewrite(s.value), s.mode) for s in st.stores])
         stages.append(new)
         for s in st.stores if st.axes else ():

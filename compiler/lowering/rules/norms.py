@@ -66,14 +66,20 @@ def _rstd(lo: Lowering, m2: Ref, shape: Sequence[Any], dims: Sequence[int], eps:
 
 @rule("aten.native_layer_norm.default")
 def native_layer_norm(lo: Lowering, node: Any, x: Ref, normalized: Sequence[Any], weight: Ref | None, bias: Ref | None, eps: float) -> tuple:
+    y, mean, rstd = _layer_norm(lo, x, normalized, weight, bias, eps)
+    y = lo.pointwise(y, 0)
+    return y, _as_meta(lo, mean, 1), _as_meta(lo, rstd, 2)
+
+
+def _layer_norm(lo: Lowering, x: Ref, normalized: Sequence[Any], weight: Ref | None, bias: Ref | None, eps: float) -> tuple[Value, Ref, Ref]:
+    """The result's elements, the means, and one over the standard deviations."""
     dt = compute_dtype(x.dtype)
     n = x.ndim
     dims = list(range(n - len(normalized), n))
     mean, m2 = moments(lo, x, dims, dt)
     rstd = _rstd(lo, m2, x.shape, dims, eps)
     v = prim("mul", prim("sub", cast(x.value, dt), mean.value), rstd.value)
-    y = lo.pointwise(rounded(_affine(v, weight and weight.value, bias and bias.value), x.dtype), 0)
-    return y, _as_meta(lo, mean, 1), _as_meta(lo, rstd, 2)
+    return rounded(_affine(v, weight and weight.value, bias and bias.value), x.dtype), mean, rstd
 
 
 def _as_meta(lo: Lowering, x: Ref, k: int) -> Ref:
@@ -87,13 +93,7 @@ def _as_meta(lo: Lowering, x: Ref, k: int) -> Ref:
 @rule("aten.layer_norm.default")
 def layer_norm(lo: Lowering, node: Any, x: Ref, normalized: Sequence[Any], weight: Ref | None = None, bias: Ref | None = None,
                eps: float = 1e-5, cudnn_enable: bool = True) -> Ref:
-    dt = compute_dtype(x.dtype)
-    n = x.ndim
-    dims = list(range(n - len(normalized), n))
-    mean, m2 = moments(lo, x, dims, dt)
-    rstd = _rstd(lo, m2, x.shape, dims, eps)
-    v = prim("mul", prim("sub", cast(x.value, dt), mean.value), rstd.value)
-    return lo.pointwise(rounded(_affine(v, weight and weight.value, bias and bias.value), x.dtype))
+    return lo.pointwise(_layer_norm(lo, x, normalized, weight, bias, eps)[0])
 
 
 @rule("aten._fused_rms_norm.default", "aten.rms_norm.default")

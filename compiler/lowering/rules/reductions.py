@@ -162,21 +162,18 @@ def _correction(args: tuple, kw: dict) -> tuple[Any, Any, bool]:
 
 @rule("aten.var.correction", "aten.var.dim", "aten.var.default", "aten.std.correction", "aten.std.dim", "aten.std.default")
 def var(lo: Lowering, node: Any, x: Ref, *args: Any, **kw: Any) -> Ref:
-    _real(x)
-    dim, correction, keepdim = _correction(args, kw)
-    dims = dims_of(dim, x.ndim)
-    dt = compute_dtype(x.dtype)
-    v, mean_, m2 = _variance(lo, x, dims, correction, dt)
-    if "std" in node.target._schema.name:
-        v = prim("sqrt", v)
-    r = Ref(m2.shape, dt, v)
-    r = _squeezed(r, dims, keepdim)
-    return lo.store(rounded(r.value, x.dtype), r.shape, x.dtype)
+    spread, _ = _spread_and_mean(lo, node, x, args, kw)
+    return lo.store(rounded(spread.value, x.dtype), spread.shape, x.dtype)
 
 
 @rule("aten.var_mean.correction", "aten.var_mean.dim", "aten.var_mean.default",
       "aten.std_mean.correction", "aten.std_mean.dim", "aten.std_mean.default")
 def var_mean(lo: Lowering, node: Any, x: Ref, *args: Any, **kw: Any) -> tuple:
+    return tuple(lo.store(rounded(r.value, x.dtype), r.shape, x.dtype, suffix=f"_{k}") for k, r in enumerate(_spread_and_mean(lo, node, x, args, kw)))
+
+
+def _spread_and_mean(lo: Lowering, node: Any, x: Ref, args: tuple, kw: dict) -> tuple[Ref, Ref]:
+    """Variance or standard deviation, as the operator's name says, and mean."""
     _real(x)
     dim, correction, keepdim = _correction(args, kw)
     dims = dims_of(dim, x.ndim)
@@ -184,10 +181,7 @@ def var_mean(lo: Lowering, node: Any, x: Ref, *args: Any, **kw: Any) -> tuple:
     v, mean_, m2 = _variance(lo, x, dims, correction, dt)
     if "std" in node.target._schema.name:
         v = prim("sqrt", v)
-    v_ = _squeezed(Ref(m2.shape, dt, v), dims, keepdim)
-    m_ = _squeezed(mean_, dims, keepdim)
-    return (lo.store(rounded(v_.value, x.dtype), v_.shape, x.dtype, suffix="_0"),
-            lo.store(rounded(m_.value, x.dtype), m_.shape, x.dtype, suffix="_1"))
+    return _squeezed(Ref(m2.shape, dt, v), dims, keepdim), _squeezed(mean_, dims, keepdim)
 
 
 @rule("aten.logsumexp.default")

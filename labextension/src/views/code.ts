@@ -3,27 +3,28 @@
 import { append, button, clear, empty, h } from '../dom';
 import { frameWords, tensorType } from '../format';
 import { Language } from '../highlight';
-import { heatOf, Listing, marksByLine } from '../listing';
-import { GraphNode } from '../schema';
+import { heatOf, Listing, marksByLine, SUFFIX } from '../listing';
+import { GraphNode, Kernel } from '../schema';
 import { mainGraph, Place } from '../selection';
 import { kernelColour } from '../theme';
 import { VirtualList } from '../virtual';
 import { View, ViewContext } from './view';
 import { t, words } from '../texts';
 
-const COLUMNS = ['cell', 'bytecode', 'graph', 'loop IR', 'kernel', 'entry'] as const;
+const COLUMNS = ['cell', 'bytecode', 'graph', 'loop IR', 'kernel', 'assembly', 'entry'] as const;
 type Name = (typeof COLUMNS)[number];
 /** Generated source has the longest lines. */
-const GROW: { [name in Name]: number } = { cell: 3, bytecode: 3, graph: 3.2, 'loop IR': 3, kernel: 4.2, entry: 3 };
+const GROW: { [name in Name]: number } = { cell: 3, bytecode: 3, graph: 3.2, 'loop IR': 3, kernel: 4.2, assembly: 3.2, entry: 3 };
 const TITLES: { [name in Name]: string } = words({
-  cell: 'Cell', bytecode: 'Bytecode', graph: 'Graph', 'loop IR': 'Loop IR', kernel: 'Kernel', entry: 'Entry (Python)'
+  cell: 'Cell', bytecode: 'Bytecode', graph: 'Graph', 'loop IR': 'Loop IR', kernel: 'Kernel', assembly: 'PTX', entry: 'Entry (Python)'
 });
 
 export function codeView({ model, memory }: ViewContext): View {
   const { report } = model;
+  const columnsHere = COLUMNS.filter(name => name !== 'assembly' || report.kernels.some(k => k.assembly));
   const known = report.frames.flatMap((f, i) => (f.bytecode ? [i] : []));
   const state: { closed: Name[]; kernel: number; graph: number; entry: number; frame: number } = (memory.code ??= {
-    closed: ['bytecode', 'entry'], frame: known[known.length - 1] ?? -1, entry: 0,
+    closed: ['bytecode', 'assembly', 'entry'], frame: known[known.length - 1] ?? -1, entry: 0,
     kernel: model.place.kernel ?? report.graphs[mainGraph(model)]?.kernels[0] ?? 0,
     graph: model.place.graph ?? report.kernels[model.place.kernel ?? -1]?.graph ?? mainGraph(model)
   });
@@ -36,6 +37,7 @@ export function codeView({ model, memory }: ViewContext): View {
   let ir: Listing | null = null;
   let kernel: Listing | null = null;
   let bytecode: Listing | null = null;
+  let assembly: Listing | null = null;
   let nodes: GraphNode[] = [];
   let list: VirtualList | null = null;
 
@@ -89,14 +91,25 @@ export function codeView({ model, memory }: ViewContext): View {
     body.append(list.element);
   };
 
-  const fillText = (body: HTMLElement, text: string, language: Language, label: string, missing: string): Listing | null => {
+  const fillText = (body: HTMLElement, text: string, language: Language, label: string, missing: string, onLine?: (line: number) => void): Listing | null => {
     if (!text) {
       body.append(empty(missing));
       return null;
     }
-    const listing = new Listing(text, { label, language });
+    const listing = new Listing(text, { label, language, onLine });
     body.append(listing.element);
     return listing;
+  };
+
+  /** A line of generated text was chosen: the first operation that it computes is, everywhere; else the kernel. */
+  const chooseNamed = (names: string[], origin: Name) => {
+    const graph = report.kernels[state.kernel]?.graph ?? state.graph;
+    const node = names.map(name => model.nodeNamed(graph, name)).find(n => n);
+    if (node) {
+      model.selectNode(graph, node, origin);
+    } else {
+      model.selectKernel(state.kernel, origin);
+    }
   };
 
   const fillBytecode = (body: HTMLElement) => {
@@ -153,12 +166,19 @@ export function codeView({ model, memory }: ViewContext): View {
     } else if (name === 'graph') {
       fillGraph(body);
     } else if (name === 'loop IR') {
-      ir = fillText(body, k?.ir ?? '', 'ir', t('Loop IR of the kernel'), k ? left : t('No kernel was generated.'));
+      const lines = (k?.ir ?? '').split('\n');
+      ir = fillText(body, k?.ir ?? '', 'ir', t('Loop IR of the kernel'), k ? left : t('No kernel was generated.'),
+        line => chooseNamed(lines[line - 1].split('  # ')[1]?.split(', ') ?? [], name));
     } else if (name === 'kernel') {
       kernel = fillText(body, k?.source ?? '', k?.language === 'triton' ? 'triton' : 'cpp', t('Source of the kernel'),
-        k ? left : t('No kernel was generated.'));
+        k ? left : t('No kernel was generated.'), line => chooseNamed(computedAt(k, line), name));
       // Past the types and helpers that every kernel begins with.
-      kernel?.scrollTo(/extern "C"|^def /);
+      kernel?.scrollTo(k?.language === 'triton' ? new RegExp(`^def ${k.name}\\b`) : /extern "C"/);
+    } else if (name === 'assembly') {
+      const source = ptxLines(k?.assembly ?? '');
+      assembly = fillText(body, k?.assembly ?? '', 'ir', t('PTX of the kernel'), k ? left : t('No kernel was generated.'),
+        line => chooseNamed(computedAt(k, source[line - 1]), name));
+      assembly?.scrollTo(/\.entry/);
     } else {
       fillText(body, report.entries[state.entry]?.source ?? '', 'python', t('Python text of the entry'),
         report.entries.length ? left : t('No entry: nothing was compiled.'));
@@ -166,12 +186,12 @@ export function codeView({ model, memory }: ViewContext): View {
   };
 
   const shape = () => {
-    const opened = COLUMNS.filter(n => !state.closed.includes(n));
-    for (const name of COLUMNS) {
+    const opened = columnsHere.filter(n => !state.closed.includes(n));
+    for (const name of columnsHere) {
       panes.get(name)!.hidden = !opened.includes(name);
     }
     clear(toggles);
-    append(toggles, COLUMNS.map(name => button(TITLES[name], { class: 'tc-segment', 'aria-pressed': String(opened.includes(name)) }, () => toggle(name))));
+    append(toggles, columnsHere.map(name => button(TITLES[name], { class: 'tc-segment', 'aria-pressed': String(opened.includes(name)) }, () => toggle(name))));
   };
 
   const toggle = (name: Name) => {
@@ -180,7 +200,7 @@ export function codeView({ model, memory }: ViewContext): View {
       state.closed.splice(at, 1);
       build(name);
       follow(model.place, null);
-    } else if (state.closed.length < COLUMNS.length - 1) {
+    } else if (columnsHere.filter(n => !state.closed.includes(n)).length > 1) {
       state.closed.push(name);
     }
     shape();
@@ -195,6 +215,9 @@ export function codeView({ model, memory }: ViewContext): View {
       state.kernel = p.kernel;
       build('loop IR');
       build('kernel');
+      if (panes.has('assembly')) {
+        build('assembly');
+      }
     }
     cell?.highlight(p.line && model.isHere(p.file) ? [p.line] : [], origin !== 'cell');
     if (bytecode && p.line) {
@@ -212,12 +235,18 @@ export function codeView({ model, memory }: ViewContext): View {
       chosen = nodes.filter(n => n.kernel === p.kernel).map(n => n.index);
     }
     list?.mark(chosen, origin !== 'graph');
-    const names = chosen.map(i => nodes[i].name);
-    ir?.highlight(ir.linesWith(names));
-    kernel?.highlight(kernel.linesWith(names));
+    const names = namesInKernel(report.kernels[state.kernel], state.kernel, nodes, chosen);
+    ir?.highlight(ir.linesWith(names), origin !== 'loop IR');
+    const k = report.kernels[state.kernel];
+    const variables = Object.entries(k?.names ?? {}).filter(([, node]) => names.includes(node)).map(([variable]) => variable);
+    const lines = kernel ? (k?.names && Object.keys(k.names).length ? kernel.linesThatSet(variables) : kernel.linesWith(names)) : [];
+    kernel?.highlight(lines, origin !== 'kernel');
+    if (assembly) {
+      assembly.highlight(ptxLines(k?.assembly ?? '').flatMap((line, i) => (lines.includes(line) ? [i + 1] : [])), origin !== 'assembly');
+    }
   };
 
-  for (const name of COLUMNS) {
+  for (const name of columnsHere) {
     const body = h('div.tc-pane-body');
     const pane = h('div.tc-pane', { role: 'region', 'aria-label': TITLES[name], style: { '--tc-grow': GROW[name] } }, h('div.tc-pane-head'), body);
     bodies.set(name, body);
@@ -231,6 +260,33 @@ export function codeView({ model, memory }: ViewContext): View {
   follow(model.place, null);
   const stop = model.onSelect(follow);
   return { element: h('div', null, toggles, columns), dispose: stop };
+}
+
+/** The operations whose results a line of a kernel's source sets, or else reads. */
+function computedAt(k: Kernel | undefined, line: number): string[] {
+  const names = k?.names ?? {};
+  const words = ((k?.source ?? '').split('\n')[line - 1]?.match(/[A-Za-z_]\w*/g) ?? []).map(w => (w in names ? w : w.replace(SUFFIX, '')));
+  return words.flatMap(word => names[word] ?? []);
+}
+
+/** For each row of PTX the line of the kernel's source that it came from; 0 before the first. */
+function ptxLines(assembly: string): number[] {
+  let at = 0;
+  return assembly.split('\n').map(row => (at = Number(/^\t\/\/ line (\d+)$/.exec(row)?.[1] ?? at)));
+}
+
+/**
+ * What the chosen operations are called in a kernel's text. A kernel that serves repeated layers names the operations of the first:
+ * those of another layer stand where the first layer's do.
+ */
+function namesInKernel(k: Kernel | undefined, index: number, nodes: GraphNode[], chosen: number[]): string[] {
+  const inside = nodes.filter(n => n.kernel === index);
+  const first = inside.filter(n => k?.origins.includes(n.name)).length;
+  const repeats = first > 0 && inside.length % first === 0;
+  return chosen.map(i => {
+    const at = repeats && !k!.origins.includes(nodes[i].name) ? inside.indexOf(nodes[i]) : -1;
+    return (at >= 0 ? inside[at % first] : nodes[i]).name;
+  });
 }
 
 /** The source line that a row of bytecode begins with. */

@@ -74,6 +74,7 @@ function form(host: Host, report: string, functions: Askable[], dtypes: string[]
         return [row.name, { shape: sizes.every(Number.isInteger) ? sizes : words.join() === row.shape!.join() ? null : sizes, dtype: dtype.value }];
       };
     });
+    ask.hidden = !readers.length;
     if (!readers.length) {
       fields.append(h('p.tc-empty', null, t('Its entries check nothing that a form could change.')));
     }

@@ -92,7 +92,7 @@ function runFigure(report: Report): HTMLElement {
   return section(t('Run time'), stackedBar([
     { name: t('guards'), value: guards, colour: 'hsl(188, 46%, 52%)' },
     { name: t('kernels'), value: kernels, colour: 'hsl(212, 46%, 52%)', note: timed.length < report.kernels.length ? t('those timed') : '' },
-    { name: t('rest of the call'), value: rest, colour: 'hsl(0, 0%, 58%)' }
+    { name: externs ? t('torch’s own kernels and the rest') : t('rest of the call'), value: rest, colour: 'hsl(0, 0%, 58%)' }
   ], t('Where the run time goes')), facts);
 }
 

@@ -4,7 +4,7 @@ import { append, Child, clear, empty, h, section, table } from '../dom';
 import { engineBars, meter } from '../figures';
 import { bytes, count, engineName, oneSample, place, plural, rate, seconds, speedup, tick } from '../format';
 import { plot, Series } from '../plot';
-import { CallTiming, Extern, Report, Trial } from '../schema';
+import { CallTiming, Extern, Kernel, Report, Trial } from '../schema';
 import { kernelColour } from '../theme';
 import { controls } from './controls';
 import { flash } from './guards';
@@ -16,6 +16,8 @@ import { t, words } from '../texts';
 const STATUS_WORDS: { [status: string]: string } = words({
   skipped: 'skipped', failed: 'failed', stopped: 'stopped', unavailable: 'not available'
 });
+/** Kernels whose names fit beside their points. */
+const MOST_NAMED = 6;
 const MEASURED_WORDS: { [measured: string]: string } = words({
   call: 'timed end to end', graphs: 'only its graphs were timed: the call has side effects', cell: 'the whole cell was repeated'
 });
@@ -72,7 +74,7 @@ function engines(report: Report, own: (p: { element: HTMLElement; dispose: () =>
   let chooser: Child = null;
   if (speedups.calls.length > 1) {
     const select = h('select.tc-select', { 'aria-label': t('Call') }, speedups.calls.map((c, i) =>
-      h('option', { value: i, selected: c === mainCall(report) }, `${c.name}${c.line ? t(' · line {0}', c.line) : ''}`))) as HTMLSelectElement;
+      h('option', { value: i, selected: c === mainCall(report) }, `${c.name}${whereOf(c, line => t(' · line {0}', line))}`))) as HTMLSelectElement;
     select.onchange = () => show(Number(select.value));
     chooser = h('div.tc-toolbar', null, select);
   }
@@ -81,12 +83,19 @@ function engines(report: Report, own: (p: { element: HTMLElement; dispose: () =>
   show(first);
   return section(t('Engines'), chooser, speedups.status !== 'measured' && speedups.reason ? h('p.tc-muted', null, speedups.reason) : null, body,
     h('p.tc-muted', null, t('Measured in turn for {0}', seconds(speedups.spent_seconds)) +
-      (speedups.budget_seconds ? t(' of the {0} allowed', seconds(speedups.budget_seconds)) : '') + t('; intervals hold with 95 % confidence.')));
+      (!speedups.budget_seconds ? '' : speedups.spent_seconds > 1.5 * speedups.budget_seconds && speedups.engines.includes('torch')
+        ? t(' with what stock took to compile, which does not count to the {0} allowed', seconds(speedups.budget_seconds))
+        : t(' of the {0} allowed', seconds(speedups.budget_seconds))) + t('; intervals hold with 95 % confidence.')));
+}
+
+/** Where a function begins; the name of a cell's own code says it already. */
+function whereOf(call: CallTiming, words: (line: number) => string): string {
+  return call.line && !call.name.startsWith('the ') ? words(call.line) : '';
 }
 
 function callFigures(call: CallTiming, own: (p: { element: HTMLElement; dispose: () => void }) => HTMLElement): Child[] {
   const timed = call.engines.filter(e => e.median !== null);
-  const heading = h('p', null, h('code', null, call.name), call.line ? t(' at line {0}', call.line) : '', ', ',
+  const heading = h('p', null, h('code', null, call.name), whereOf(call, line => t(' at line {0}', line)), ', ',
     MEASURED_WORDS[call.measured] ?? t('not run again: {0}', call.why_not || t('not safe to repeat')));
   if (!timed.length) {
     return [heading, table([{ title: t('engine'), cell: e => engineName(e.engine) }, { title: t('why there is no figure'), cell: e => e.reason || e.status }],
@@ -184,7 +193,11 @@ function kernelTable(report: Report, onKernel: (index: number) => void): HTMLEle
     { title: t('bytes'), number: true, cell: k => bytes(k.bytes), hint: t('read and written by one launch') },
     { title: t('bandwidth'), number: true, cell: k => (k.bytes && k.seconds ? [meter(k.bytes / k.seconds / best, t('compared with the fastest kernel here')), ` ${rate(k.bytes / k.seconds, 'B')}`] : '–') },
     { title: t('arithmetic'), number: true, cell: k => (k.flops && k.seconds ? rate(k.flops / k.seconds, 'FLOP') : k.flops ? count(k.flops) + t(' FLOP') : '–') },
-    { title: t('compiled in'), number: true, cell: k => seconds(k.compile_seconds) },
+    ...(report.kernels.some(k => k.registers) ? [
+      { title: t('registers'), number: true, cell: (k: Kernel) => k.registers ? [String(k.registers), k.spills ? h('div.tc-gain-down', null, t('{0} spilled', bytes(k.spills))) : null] : '–', hint: t('of a thread; what did not fit lies in slow memory') },
+      { title: t('shared'), number: true, cell: (k: Kernel) => bytes(k.shared ?? null), hint: t('memory that the threads of a program share') },
+      { title: t('occupancy'), number: true, cell: (k: Kernel) => k.occupancy ? [meter(k.occupancy, t('share of the threads that can be at work at once')), ` ${Math.round(100 * k.occupancy)} %`] : '–', hint: t('share of the threads that can be at work at once') }
+    ] : [{ title: t('compiled in'), number: true, cell: (k: Kernel) => seconds(k.compile_seconds) }]),
     { title: t('choices'), cell: k => Object.entries(k.choices).filter(([, v]) => v !== null && v !== false)
       .map(([n, v]) => `${n}=${typeof v === 'object' ? JSON.stringify(v) : v}`).join(' ') }
   ], report.kernels, { label: t('Kernels'), onRow: (_, i) => onKernel(i), rowAttributes: (_, i) => ({ 'data-kernel': i }), limit: 100 });
@@ -211,7 +224,8 @@ function roofline(report: Report, own: (p: { element: HTMLElement; dispose: () =
     h('figcaption', null, t('Against the machine: a copy here moves {0}, a matrix product reaches {1}', rate(bandwidth, 'B'), flops(peak))),
     own(plot([
       { name: t('the machine'), colour: '--tc-muted', x: roof, y: roof.map(i => Math.min(peak, i * bandwidth)) },
-      { name: t('kernels'), colour: '--tc-engine-tcompile', points: true, x: intensity, y: shown.map(k => k.flops! / k.seconds!), text: shown.map(k =>
+      { name: t('kernels'), colour: '--tc-engine-tcompile', points: true, x: intensity, y: shown.map(k => k.flops! / k.seconds!),
+        labels: shown.length <= MOST_NAMED ? shown.map(k => k.name) : undefined, text: shown.map(k =>
         t('{0}: {1}, {2}, {3} % of the roof', k.name, flops(k.flops! / k.seconds!), rate(k.bytes! / k.seconds!, 'B'), Math.round((100 * (k.flops! / k.seconds!)) / Math.min(peak, (k.flops! / k.bytes!) * bandwidth)))) }
     ], { label: t('Roofline'), xTitle: t('operations per byte'), yTitle: '', xFormat: v => String(Number(v.toPrecision(2))), yFormat: flops, logX: true, logY: true })));
 }

@@ -1,0 +1,74 @@
+"""Positions that mostly follow each other along the vectors: what is repeated, rolled, clamped, reflected or flipped.
+
+Where an index goes up by at most one from lane to lane, its first and last lane tell at run time whether a whole vector lies in memory in
+one piece; where it goes down by at most one, whether it does backwards.
+"""
+from __future__ import annotations
+
+from ...symbolic.expr import Expr, symbol
+
+__all__ = ["UP", "DOWN", "run_directions", "run_text"]
+
+UP, DOWN = 1, 2
+_INFINITE = float("inf")
+
+_RUN = """\
+#if defined(__clang__) || __GNUC__ >= 12
+template <class V> INLINE V backwards(V v) { return __builtin_shufflevector(v, v, LANES); }
+#else
+template <class V> INLINE V backwards(V v) { return __builtin_shuffle(v, (__typeof__(v < v)){LANES}); }
+#endif
+// Elements at positions that mostly follow each other: whole vectors where they do.
+template <class V, int D, class T, class F> INLINE V run(const T *p, F at, All lanes) {
+    const i64 first = at(0), last = at(L - 1);
+    if (D & 1 && last - first == L - 1) return load<V>(p + first, lanes);
+    if (D & 2 && first - last == L - 1) return backwards(load<V>(p + last, lanes));
+    return gather<V>(lanes, [&](int k) { return p[at(k)]; });
+}
+template <class V, int D, class T, class F> INLINE V run(const T *p, F at, First lanes) {
+    const i64 first = at(0), last = at(lanes.n - 1);
+    if (D & 1 && last - first == lanes.n - 1) return load<V>(p + first, lanes);
+    return gather<V>(lanes, [&](int k) { return p[at(k)]; });
+}
+"""
+
+
+def run_text(lanes: int) -> str:
+    """`tc::run`, see above."""
+    return _RUN.replace("LANES", ", ".join(str(k) for k in reversed(range(lanes))))
+
+
+def run_directions(e: Expr, name: str) -> int:
+    """UP | DOWN where equal distances of the first and the last lane prove that all lanes between lie side by side; 0 where they prove nothing."""
+    least, most = _steps(e, name)
+    return (UP if most == 1 else 0) | (DOWN if least == -1 else 0)
+
+
+def _steps(e: Expr, name: str) -> tuple[float, float]:
+    """The least and the greatest change of `e` where the symbol grows by one."""
+    if name not in e.symbol_names():
+        return 0, 0
+    if e is symbol(name):
+        return 1, 1
+    if e.op in ("add", "mul"):
+        least = most = 0.0
+        for c, mono in e.terms():
+            varying = [a for a in mono if name in a.symbol_names()]
+            if not varying:
+                continue
+            if len(mono) > 1:                          # a factor that is known only when the kernel runs
+                return -_INFINITE, _INFINITE
+            lo, hi = _steps(mono[0], name)
+            least, most = least + min(c * lo, c * hi), most + max(c * lo, c * hi)
+        return least, most
+    if e.op in ("min", "max"):
+        steps = [_steps(a, name) for a in e.args]
+        return min(lo for lo, _ in steps), max(hi for _, hi in steps)
+    if e.op in ("floordiv", "mod") and name not in e.args[1].symbol_names():
+        lo, hi = _steps(e.args[0], name)
+        if e.op == "mod":                              # a step of the operand, or that less a multiple of the divisor
+            return (-_INFINITE, hi) if lo >= 0 else (-_INFINITE, _INFINITE)
+        if e.args[1].is_const and abs(lo) < _INFINITE and abs(hi) < _INFINITE:
+            d = e.args[1].value
+            return lo // d, -(-hi // d)
+    return -_INFINITE, _INFINITE
