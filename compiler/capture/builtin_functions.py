@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Callable
 
 import torch
 
-from . import containers, polyfills, tensor_calls
+from . import containers, polyfills, size_floats, tensor_calls
 from .builtin_calls import CLASSES, cls, function, made_by_native
 from .elements import as_index, as_number, hint_length, items, settle_keys
 from .lookups import class_attribute
@@ -380,6 +380,8 @@ def int_(m: Machine, /, *args: Any, **kwargs: Any) -> Any:
         raise Break("item", "int() reads the value of a tensor into Python")
     if args and type(args[0]) is torch.SymInt and len(args) == 1:
         return args[0]
+    if len(args) == 1 and type(args[0]) is torch.SymFloat and (whole := size_floats.to_int(m, args[0])) is not None:
+        return whole
     if len(args) == 1 and type(args[0]) not in ATOMS:
         method = python_method(type(args[0]), "__int__") or python_method(type(args[0]), "__index__")
         if method is not None:
@@ -392,6 +394,8 @@ def float_(m: Machine, *args: Any) -> Any:
     from .operators import python_method, specialize
     if args and type(args[0]) is TraceTensor:
         raise Break("item", "float() reads the value of a tensor into Python")
+    if len(args) == 1 and type(args[0]) is torch.SymInt:
+        return size_floats.to_float(m, args[0])
     if args and type(args[0]) not in ATOMS:
         method = python_method(type(args[0]), "__float__")
         if method is not None:

@@ -59,6 +59,7 @@ class CaptureOptions:
     dynamic_strides  Source of a tensor -> strides that are symbols, where they follow from no size
     dynamic_ints   Sources of ints that are symbols
     dynamic_floats Sources of floats that are inputs of the graph
+    size_floats    floats that varying sizes make may vary, as inputs of the graph that the entry computes; else they fix the sizes
     fullgraph      the first break is not resumed: the result's `breaks` says it (the caller raises)
     dispatch       dispatch(resume_function, *args): runs the rest of a frame after a break
     failed         failed(error, func, args, handlers=): the graph raised `error`; runs the frame as it is
@@ -76,6 +77,7 @@ class CaptureOptions:
     dynamic_strides: Mapping[Source, Any] = field(default_factory=dict)
     dynamic_ints: Any = frozenset()
     dynamic_floats: Any = frozenset()
+    size_floats: bool = True
     fullgraph: bool = False
     dispatch: Callable = call_directly
     failed: Callable = run_natively

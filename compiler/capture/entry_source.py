@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Sequence
 
 import torch
 
-from ..guards.source import array_text
-from ..guards.source import Source, calc_text, optimizer_state_text, scalar_text
+from ..guards.source import Source, array_text, calc_text, optimizer_state_text, scalar_text
+from ..symbolic.expr import Expr
 from .arrays import Array
 from .draws import generator_states, restore_generators
 from .float_node import FloatNode
@@ -110,6 +110,8 @@ class EntryWriter:
 
     def step(self, source: Source) -> str:
         """The expression for one step of a path, over the variable of its base."""
+        if source.kind == "ratio":
+            return f"{self._integer(source.key[0])} / {self._integer(source.key[1])}"
         if source.base is None:
             return source.code("__fn", self.namespace)
         base = self.load(source.base)
@@ -132,7 +134,7 @@ class EntryWriter:
                 return f"{native.__name__}.__getitem__({base}, {subscript})"
             return f"{base}[{subscript}]"
         if kind == "calc":
-            return calc_text(base, key)
+            return calc_text(base, key, self.constant)
         if kind == "scalar":
             return scalar_text(base, key, self.constant)
         if kind == "array":
@@ -219,11 +221,13 @@ class EntryWriter:
         if not isinstance(v, torch.SymInt):
             from .operators import specialize
             return repr(specialize(v))
-        env = self.machine.env
-        expr = env.to_expr(v)
+        return self._integer(self.machine.env.to_expr(v))
+
+    def _integer(self, expr: Expr) -> str:
+        """Over variables that hold the symbols."""
         names = {}
         for symbol in sorted(expr.symbol_names()):
-            names[symbol] = self.load(env.sources[symbol])
+            names[symbol] = self.load(self.machine.env.sources[symbol])
         text = expr.py()
         if names:
             import re

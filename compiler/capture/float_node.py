@@ -12,12 +12,14 @@ from typing import Any, Callable
 
 from ..guards import source as S
 from ..guards.source import Source
+from ..symbolic import expr as E
 from ..symbolic.node import SymNode
 from .signals import Break
 
-__all__ = ["FloatNode", "Fact"]
+__all__ = ["FloatNode", "Fact", "is_power_of_two"]
 
 Fact = tuple[str, float, bool]       # (comparison, constant, outcome)
+_MOST_POWER = 8.0                     # no size to that power is infinite
 _COMPARISONS: dict[str, Callable[[float, float], bool]] = {
     "lt": operator.lt, "le": operator.le, "gt": operator.gt, "ge": operator.ge, "eq": operator.eq, "ne": operator.ne}
 
@@ -46,21 +48,29 @@ class FloatNode(SymNode):
 
     def _number(self) -> float:
         """The number itself is needed: from here on the frame relies on it."""
-        root = self.source
-        while root.kind == "calc":
-            root = root.base  # type: ignore[assignment]
+        root = self.source.root
+        if root.kind == "ratio":
+            for integer in root.key:
+                self.env.specialize(integer)
+            return self.expr
         if root.kind == "drawn":
             raise Break("random_python")                 # no two calls draw the same
         self.env.pin_float(root)
         return self.expr
 
     # ---- arithmetic with constants
-    def _calc(self, op: str, f: Callable[[float, float], float], o: SymNode, reflected: bool = False) -> SymNode:
+    def calculated(self, op: str, f: Callable[[float, float], float], o: SymNode, reflected: bool = False) -> SymNode:
+        """`self op o`, or `o op self` where reflected; `f` computes it."""
         c = _constant(o)
         if c is None or not math.isfinite(c) or op == "truediv" and (self.expr if reflected else c) == 0:
             a, b = (o, self) if reflected else (self, o)
             return self.wrap_float(f(float(a._number()), float(b._number())))
-        if op == "truediv" and reflected:                # the entry computes it ahead of all else, where it must not raise
+        if op == "pow" and (reflected or abs(c) > _MOST_POWER or not self._positive()):
+            return self.wrap_float(f(c, self._number()) if reflected else f(self._number(), c))
+        if op == "truediv" and reflected and self.source.root.kind == "ratio":
+            if not self._positive():
+                return self.wrap_float(f(c, self._number()))
+        elif op == "truediv" and reflected:              # the entry computes it ahead of all else, where it must not raise
             if self.source.kind == "calc":
                 return self.wrap_float(f(c, self._number()))
             if self.source.kind == "drawn":
@@ -70,22 +80,39 @@ class FloatNode(SymNode):
         return FloatNode(value, S.calc(self.source, op, c, reflected), self.env)
 
     def add(self, o: SymNode) -> SymNode:
-        return self._calc("add", operator.add, o)
+        return self.calculated("add", operator.add, o)
 
     def sub(self, o: SymNode) -> SymNode:
-        return self._calc("sub", operator.sub, o)
+        return self.calculated("sub", operator.sub, o)
 
     def mul(self, o: SymNode) -> SymNode:
-        return self._calc("mul", operator.mul, o)
+        return self.calculated("mul", operator.mul, o)
 
     def truediv(self, o: SymNode) -> SymNode:
-        return self._calc("truediv", operator.truediv, o)
+        return self.calculated("truediv", operator.truediv, o)
 
     float_truediv = int_truediv = truediv
 
     def reflected(self, op: str, f: Callable, o: SymNode) -> SymNode:
         """`o op self`."""
-        return self._calc(op, f, o, reflected=True)
+        return self.calculated(op, f, o, reflected=True)
+
+    def function(self, f: Callable[[float], float]) -> SymNode:
+        """A function of module math, of a number that is positive in every call; of others it needs the number."""
+        if not self._positive():
+            return self.wrap_float(f(self._number()))
+        return FloatNode(f(self.expr), S.calc(self.source, f.__name__, None, False), self.env)
+
+    def _positive(self) -> bool:
+        """Whether the number is a positive one, neither tiny nor huge, in every call that the guards let through."""
+        steps = self.source.path()
+        if steps[0].kind != "ratio" or not all(self.env.decide(E.ge(integer, 1)) for integer in steps[0].key):
+            return False
+        for step in steps[1:]:
+            op, c, reflected = step.key
+            if c and op != "pow" and not (op in ("mul", "truediv") and 1e-9 < float(c) < 1e9 or op == "add" and 0 <= float(c) < 1e9) or op.startswith("log"):
+                return False
+        return len(steps) < 8 and sum(step.key[0] == "pow" for step in steps[1:]) < 2
 
     def neg(self) -> SymNode:
         return FloatNode(-self.expr, S.calc(self.source, "mul", -1.0, False), self.env)
@@ -119,6 +146,9 @@ class FloatNode(SymNode):
     # ---- comparisons
     def _fact(self, name: str, o: SymNode) -> SymNode:
         c, compare = _constant(o), _COMPARISONS[name]
+        if self.source.kind == "ratio" and c is not None and math.isfinite(c) and is_power_of_two(self.source.key[1]):
+            p, q = c.as_integer_ratio()                  # nothing is rounded: a comparison of integers
+            return SymNode(getattr(E, name)(self.source.key[0] * q, self.source.key[1] * p), self.env, bool)
         if c is None or self.source.kind in ("calc", "drawn"):
             return self.wrap_bool(compare(self._number(), o._number()))
         outcome = compare(self.expr, c)
@@ -145,11 +175,15 @@ class FloatNode(SymNode):
 
     def bool_(self) -> bool:
         """`if scale:`"""
-        self._fact("ne", self.wrap_float(0.0))
-        return bool(self.expr)
+        return self._fact("ne", self.wrap_float(0.0)).bool_()
 
     def guard_bool(self, file: str, line: int) -> bool:
         return self.bool_()
+
+
+def is_power_of_two(e: E.Expr) -> bool:
+    """Whether dividing by it is exact."""
+    return e.is_const and e.value > 0 and e.value & (e.value - 1) == 0
 
 
 def _constant(o: SymNode) -> float | None:

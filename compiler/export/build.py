@@ -48,7 +48,7 @@ def export(fn: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None =
     bound.apply_defaults()
     parameters = _frame_arguments(function, bound)
     seen = _Seen()
-    options = CaptureOptions(dynamic=True if dynamic is True else None, fullgraph=True, training=False, graph_name="exported",
+    options = CaptureOptions(dynamic=True if dynamic is True else None, fullgraph=True, training=False, size_floats=False, graph_name="exported",
                              dynamic_dims=_wanted(function, bound, dynamic, len(owner)),
                              returned=seen.take)
     with disabled():

@@ -7,13 +7,14 @@ hash-consed, so `is` compares them.
 """
 from __future__ import annotations
 
+import math
 import weakref
 from typing import Any, Callable, Hashable
 
 import torch
 
 __all__ = ["Source", "local", "closure", "glob", "builtin", "function", "attr", "item", "dict_value", "type_of",
-           "cell", "const", "default", "kwdefault", "size", "stride", "storage_offset", "calc", "scalar", "array", "array_text", "drawn",
+           "cell", "const", "default", "kwdefault", "size", "stride", "storage_offset", "ratio", "calc", "scalar", "array", "array_text", "drawn",
            "calc_text", "scalar_text", "scalar_tensor", "optimizer_state", "optimizer_state_text"]
 
 _table: dict[tuple, "Source"] = {}
@@ -44,7 +45,9 @@ class Source:
     offset    src    None            base.storage_offset()
     optimized src    (g, i)          base["state"][base["param_groups"][g]["params"][i]]: base is the __dict__ of an optimizer. The state of its
                                      parameter i of group g, whichever tensor that is
-    calc      src    (op, c, r)      base op c, or c op base where r; op add, sub, mul or truediv, c the repr of a float. Never guarded
+    ratio     None   (a, b)          the float a / b of two integer Exprs, whose symbols have sources of their own. Never guarded
+    calc      src    (op, c, r)      base op c, or c op base where r; op add, sub, mul, truediv or pow, c the repr of a float; or a function of module
+                                     math, with c empty. Never guarded
     scalar    src    (dtype, device) a 0-dim tensor of the float at base. Never guarded
     array     src    None            a tensor over the memory of the numpy array at base. Never guarded
     """
@@ -84,6 +87,8 @@ class Source:
             return "<this function>"
         if k == "drawn":
             return f"{getattr(self.key[1], '__name__', 'random')}()"
+        if k == "ratio":
+            return f"({self.key[0].py()} / {self.key[1].py()})"
         if k == "const":
             named = getattr(self.key, "__qualname__", None) or getattr(self.key, "__name__", None)
             return named or f"<{type(self.key).__name__}>"
@@ -94,7 +99,7 @@ class Source:
         if k in ("item", "dict"):
             return f"{b}[{self.key!r}]"
         if k == "calc":
-            return calc_text(b, self.key)
+            return calc_text(b, self.key, lambda f: f"math.{f.__name__}")
         if k == "optimized":
             owner = b.removesuffix(".__dict__")
             return f"{owner}.state[{owner}.param_groups[{self.key[0]}]['params'][{self.key[1]}]]"
@@ -138,7 +143,7 @@ class Source:
                 consts[name] = key
             return f"{b}[{name}]"
         if k == "calc":
-            return calc_text(b, self.key)
+            return calc_text(b, self.key, lambda obj: _const_name(obj, consts))
         if k == "scalar":
             return scalar_text(b, self.key, lambda obj: _const_name(obj, consts))
         if k == "array":
@@ -150,12 +155,14 @@ class Source:
                 "stride": f"{b}.stride({self.key})", "offset": f"{b}.storage_offset()"}[k]
 
 
-_OPERATORS = {"add": "+", "sub": "-", "mul": "*", "truediv": "/"}
+_OPERATORS = {"add": "+", "sub": "-", "mul": "*", "truediv": "/", "pow": "**"}
 
 
-def calc_text(base: str, key: tuple[str, str, bool]) -> str:
-    """The Python text of a `calc` step over the text of its base."""
+def calc_text(base: str, key: tuple[str, str, bool], name: Callable[[Any], str]) -> str:
+    """The Python text of a `calc` step over the text of its base; `name` gives the name of a function that the text needs."""
     op, c, reflected = key
+    if not c:
+        return f"{name(getattr(math, op))}({base})"
     return f"({c} {_OPERATORS[op]} {base})" if reflected else f"({base} {_OPERATORS[op]} {c})"
 
 
@@ -221,7 +228,9 @@ def kwdefault(base: Source, name: str) -> Source: return _make("kwdefault", base
 def size(base: Source, dim: int) -> Source: return _make("size", base, dim)
 def stride(base: Source, dim: int) -> Source: return _make("stride", base, dim)
 def storage_offset(base: Source) -> Source: return _make("offset", base, None)
-def calc(base: Source, op: str, c: float, reflected: bool) -> Source: return _make("calc", base, (op, repr(c), reflected))   # 0.0 and -0.0 are equal keys
+def calc(base: Source, op: str, c: float | None, reflected: bool) -> Source:
+    return _make("calc", base, (op, "" if c is None else repr(c), reflected))        # as text: 0.0 and -0.0 are equal keys
+def ratio(a: Any, b: Any) -> Source: return _make("ratio", None, (a, b))
 def scalar(base: Source, dtype: Any, device: Any) -> Source: return _make("scalar", base, (dtype, device))
 def optimizer_state(base: Source, group: int, index: int) -> Source: return _make("optimized", base, (group, index))
 def drawn(n: int, fn: Any, args: tuple, named: tuple) -> Source:
