@@ -1,10 +1,15 @@
 """A small stand-in for the runtime: entries run their captured graph as it is, guards are checked in Python."""
 from __future__ import annotations
 
+import dataclasses
+import inspect
 import types
 from typing import Any, Callable
 
+import torch
+
 from tcompile.compiler.capture.capture import CaptureOptions, capture_frame
+from tcompile.compiler.capture.failing import call_original
 from tcompile.compiler.capture.result import CaptureResult, SkipFrame
 from tcompile.compiler.guards.program import compile_guards
 
@@ -42,7 +47,7 @@ class Runner:
         """fn(*params) where params are in co_varnames order."""
         code = fn.__code__
         if code in self.skipped:
-            return native(fn, params)
+            return call_original(fn, params)
         for entry in self.entries.setdefault(code, []):
             if entry.guards.check(fn, params) == -1:
                 return entry.fn(fn, *params)
@@ -52,7 +57,7 @@ class Runner:
         except SkipFrame as skip:
             self.skips.append(skip)
             self.skipped.add(code)
-            return native(fn, params)
+            return call_original(fn, params)
         self.captures.append(result)
         entry = Entry(result, len(params))
         failing = entry.guards.check(fn, params)
@@ -67,7 +72,6 @@ class Runner:
 
 def params_of(fn: Callable, args: tuple, kwargs: dict) -> tuple:
     """The call's parameters in co_varnames order (*args, **kwargs last)."""
-    import inspect
     code = fn.__code__
     bound = inspect.signature(fn).bind(*args, **kwargs)
     bound.apply_defaults()
@@ -75,12 +79,31 @@ def params_of(fn: Callable, args: tuple, kwargs: dict) -> tuple:
     return tuple(bound.arguments[name] for name in code.co_varnames[:n])
 
 
-def native(fn: Callable, params: tuple) -> Any:
-    """Call with parameters in co_varnames order."""
-    code = fn.__code__
-    n = code.co_argcount
-    kwonly = dict(zip(code.co_varnames[n:n + code.co_kwonlyargcount], params[n:n + code.co_kwonlyargcount]))
-    at = n + code.co_kwonlyargcount
-    extra = params[at] if code.co_flags & 4 else ()
-    named = params[-1] if code.co_flags & 8 else {}
-    return fn(*params[:n], *extra, **kwonly, **named)
+def same(a: Any, b: Any) -> None:
+    """Equal values of equal types, tensors within rounding."""
+    assert type(a) is type(b), (type(a), type(b))
+    if isinstance(a, torch.Tensor):
+        assert a.dtype == b.dtype and a.shape == b.shape and a.requires_grad == b.requires_grad
+        torch.testing.assert_close(a, b, equal_nan=True)
+    elif isinstance(a, (list, tuple)):
+        assert len(a) == len(b)
+        for x, y in zip(a, b):
+            same(x, y)
+    elif isinstance(a, dict):
+        assert list(a) == list(b)
+        for k in a:
+            same(a[k], b[k])
+    elif dataclasses.is_dataclass(a) and not isinstance(a, type):
+        same(vars(a), vars(b))
+    else:
+        assert a == b
+
+
+def check_one_graph(fn: Callable, x: torch.Tensor) -> None:
+    """fn(x) is captured whole, once, and gives what it gives without capture."""
+    run = Runner()
+    expected = fn(x.clone())
+    for _ in range(2):
+        same(run(fn, x.clone()), expected)
+    assert not run.skips and not run.breaks, [str(s) for s in run.skips] + run.breaks
+    assert len(run.captures) == 1, "the second call must hit"

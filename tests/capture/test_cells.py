@@ -6,8 +6,7 @@ import torch
 from tcompile.compiler.capture.capture import CaptureOptions, capture_frame
 from tcompile.compiler.capture.result import SkipFrame
 
-from .runner import Entry, Runner
-from .test_basics import same
+from .runner import Entry, Runner, same
 
 
 class Holder:

@@ -7,8 +7,7 @@ import random
 import pytest
 import torch
 
-from .runner import Runner
-from .test_basics import same
+from .runner import Runner, same
 
 X = torch.linspace(-2, 2, 12).reshape(3, 4)
 

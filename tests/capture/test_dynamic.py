@@ -4,8 +4,7 @@ import torch
 
 from tcompile.compiler.guards import source as S
 
-from .runner import Runner
-from .test_basics import same
+from .runner import Runner, same
 
 
 def pointwise(x):

@@ -8,8 +8,7 @@ import torch
 from tcompile.compiler import events
 from tcompile.compiler.guards import source as S
 
-from .runner import Runner
-from .test_basics import same as same_values
+from .runner import Runner, same as same_values
 
 
 

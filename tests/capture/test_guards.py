@@ -6,8 +6,7 @@ import types
 import pytest
 import torch
 
-from .runner import Runner
-from .test_basics import same
+from .runner import Runner, same
 
 X = torch.linspace(-2, 2, 12).reshape(3, 4)
 FLAG = 1

@@ -3,8 +3,8 @@ import pytest
 import torch
 from torch import nn
 
-from .runner import Runner
-from .test_basics import Block, same
+from .runner import Runner, same
+from .test_basics import Block
 
 X = torch.linspace(-2, 2, 12).reshape(3, 4)
 MODULES = {
