@@ -120,7 +120,7 @@ def _run(m: Machine, roots: list, gradients: list, inputs: list, retain: bool, c
     for t in roots:
         m.graph.arg(t)
     if m.passes.freed and any(m.passes.has_freed(t) for t in roots):
-        raise Raised(RuntimeError("Trying to backward through the graph a second time"))
+        raise Raised(RuntimeError(_SECOND_TIME))
     result = record_call(m, call, [*roots, *(g for g in gradients if g is not None), *inputs])
     if not retain:
         m.passes.ran(roots, inputs)
