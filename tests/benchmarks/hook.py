@@ -1,4 +1,4 @@
-"""What a frame costs that the hook passes over: `python -m tests.benchmarks.hook`. Budget: 60 ns (DESIGN section 10).
+"""What a frame costs that the hook passes over: `python -m tests.benchmarks.hook`. Budget: 60 ns.
 
 A call of a small function, timed bare and inside of `tcompile.enable()`, in turn; the least of many rounds of processor time. Kinds of frame:
   plain      the user's function without a tensor among its parameters

@@ -1,4 +1,4 @@
-"""The traps of DESIGN section 4, one test each: places where a compiler of Python serves something stale or wrong.
+"""One test for each trap: places where a compiler of Python serves something stale or wrong.
 
 Each runs the whole compiler and compares with eager after the change that a weaker compiler would miss."""
 from __future__ import annotations

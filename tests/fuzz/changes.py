@@ -1,4 +1,4 @@
-"""Random changes between calls: the second oracle (DESIGN section 11). Nothing stale may ever be served.
+"""Random changes between calls: the second oracle. Nothing stale may ever be served.
 
 `World` holds a model, functions, globals and inputs; `CHANGES` is a table of things that a user may do to it between two calls.
 Two equal worlds get the same changes, one runs eager and one compiled.

@@ -1,4 +1,4 @@
-"""A writer of random Python programs on tensors: the first oracle's input (DESIGN section 11).
+"""A writer of random Python programs on tensors: the first oracle's input.
 
 `programs()` is a Hypothesis strategy of Python source texts, `write(choices)` makes one. They define `def f(a, b, c, n, s, box): ...`, where `a`,
 `b` and `c` are float tensors of shape (4, 3), perhaps the same one or views of one memory, `n` is a small int, `s` a float and `box` a dict that the
