@@ -97,6 +97,13 @@ def what_if(report: Any, message: dict[str, Any]) -> dict[str, Any]:
         raise AskError(str(e)) from None
 
 
+def as_page(report: Any, message: dict[str, Any]) -> dict[str, Any]:
+    """The report as one HTML page that needs nothing else."""
+    from .widgets import page
+
+    return {"html": page(report)}
+
+
 CONTROLS: dict[str, Callable[[Any, dict[str, Any]], dict[str, Any]]] = {
     "controls": what_can_be_asked,
     "retime": retime,
@@ -104,4 +111,5 @@ CONTROLS: dict[str, Callable[[Any, dict[str, Any]], dict[str, Any]]] = {
     "sweep": sweep,
     "check": check,
     "forecast": what_if,
+    "page": as_page,
 }

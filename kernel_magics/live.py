@@ -19,7 +19,7 @@ from .status import cache_facts, changed_options, clear_cache
 __all__ = ["AskError", "Live", "TARGET"]
 
 TARGET = "tcompile"
-CONTROLS = ("controls", "retime", "try", "sweep", "check", "forecast")  # answered by controls.py, which is imported when the first is asked
+CONTROLS = ("controls", "retime", "try", "sweep", "check", "forecast", "page")  # answered by controls.py, which is imported when the first is asked
 
 
 class AskError(ValueError):

@@ -33,6 +33,7 @@ from .words import expected_text, failure_subject, failure_words, guard_class, g
 __all__ = ["ReportBuilder", "record"]
 
 _HIDDEN = "__tcompile_value__"  # where a cell leaves the value of its last expression, for a moment: not an effect
+_NO_CHANGE = "no change is needed"  # how such a remedy begins
 _GROUP_FROM = 12  # that many guards of one kind and text on parameters become one row
 
 
@@ -218,6 +219,7 @@ class ReportBuilder:
             # columns count in the line as it stands in the file, with its indentation
             code = linecache.getline(b.file, b.line).rstrip("\n") or b.code
             chain = [s.FrameRef(str(c[0]), label(str(c[1])), int(c[2])) for c in b.call_chain]
+            remedy = f"{_NO_CHANGE}: it runs once, and what uses it is compiled" if _is_setup(b) else b.remedy
             self.r.graph_breaks.append(
                 s.Break(
                     b.kind,
@@ -229,12 +231,13 @@ class ReportBuilder:
                     b.end_col,
                     code,
                     b.function,
-                    b.remedy,
+                    remedy,
                     frame,
                     None,
                     1,
                     chain,
-                    None if getattr(b, "fix", None) is None else {**asdict(b.fix), "file": label(b.fix.file)},
+                    harmless=remedy.startswith(_NO_CHANGE),
+                    fix=None if getattr(b, "fix", None) is None else {**asdict(b.fix), "file": label(b.fix.file)},
                 )
             )
             self._tell("break", frame, None, f"line {b.line}: {b.reason}")
@@ -449,7 +452,7 @@ class ReportBuilder:
             if self.r.graph_breaks[b].entry is None:
                 self.r.graph_breaks[b].entry, self.r.graph_breaks[b].frame = n, i
         if f.status != "limit":
-            f.status = "partly" if self._pending_breaks else "compiled"
+            f.status = "partly" if any(not self.r.graph_breaks[b].harmless for b in self._pending_breaks) else "compiled"
         if graph is not None:
             self.r.graphs[graph].entry, self.r.graphs[graph].frame = n, i
         for t in self.r.timeline:  # the recompiles that led to this entry
@@ -698,6 +701,13 @@ def trial(t: Any) -> s.Trial:
         return s.Trial(config, seconds, bool(t.get("chosen") or t.get("kept")), str(t.get("error") or ""))
     config, seconds = (t[0], t[1]) if isinstance(t, (tuple, list)) and len(t) > 1 else (t, None)
     return s.Trial(dict(config) if isinstance(config, dict) else {"variant": str(config)}, seconds)
+
+
+def _is_setup(b: Any) -> bool:
+    """A break in what a cell's top level does once: it defines a class, or makes an object. After a first break an `__init__` is a frame of
+    its own."""
+    inside = [str(c[0]).rpartition(".")[2] for c in b.call_chain]
+    return b.kind == "class_definition" and inside == ["<module>"] or inside[:1] == ["__init__"] or inside[:2] == ["<module>", "__init__"]
 
 
 def _ir_text(kernel: Any) -> str:

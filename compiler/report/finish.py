@@ -56,7 +56,7 @@ def _status(r: Any, served: int) -> tuple[str, str]:
             if r.raised:                             # whose kernels would have run is of no interest any more
                 return "error", ""
             return "eager", f"captured, but run by torch's own kernels: {why}"
-        if r.graph_breaks or skipped or r.errors or eager:
+        if any(not b.harmless for b in r.graph_breaks) or skipped or r.errors or eager:
             return "partly", ""
         return "compiled", ""
     if limit is not None:
@@ -99,14 +99,11 @@ def _marks(r: Any) -> list[s.Mark]:
             best[file, line] = s.Mark(line, kind, text, file, cell_number(file), end_line, ref)
 
     for i, b in enumerate(r.graph_breaks):
-        put(
-            b.file,
-            b.line,
-            "break",
-            b.reason + (f" {b.remedy[0].upper()}{b.remedy[1:]}" if b.remedy else ""),
-            f"breaks/{i}",
-            b.end_line,
-        )
+        words = b.reason + (f" {b.remedy[0].upper()}{b.remedy[1:]}" if b.remedy else "")
+        if b.harmless:
+            put(b.file, b.line, "eager", words, f"breaks/{i}")
+        else:
+            put(b.file, b.line, "break", words, f"breaks/{i}", b.end_line)
     for i, c in enumerate(r.recompiles):
         put(
             c.file,
@@ -175,16 +172,24 @@ def _ping_pong(r: Any) -> list[s.Finding]:
     return out
 
 
+def _where(r: Any, b: s.Break) -> str:
+    return f"line {b.line}" if b.file == r.source.file else f"{b.file}:{b.line}"
+
+
 def _findings(r: Any) -> list[s.Finding]:
     out = numerics_findings(r)
     told = set()
+    harmless = list(dict.fromkeys(_where(r, b) for b in r.graph_breaks if b.harmless))
     for i, b in enumerate(r.graph_breaks):
-        if (b.file, b.line, b.reason) in told:  # two calls on one line: one thing to do
+        if b.harmless and len(harmless) > 1 or (b.file, b.line, b.reason) in told:  # two calls on one line: one thing to do
             continue
         told.add((b.file, b.line, b.reason))
-        where = f"line {b.line}" if b.file == r.source.file else f"{b.file}:{b.line}"
-        severity = "info" if b.remedy.startswith("no change is needed") else "warning"
-        out.append(s.Finding(severity, f"{where}: {b.reason}", b.remedy, f"breaks/{i}", b.line, None))
+        out.append(s.Finding("info" if b.harmless else "warning", f"{_where(r, b)}: {b.reason}", b.remedy, f"breaks/{i}", b.line, None))
+    if len(harmless) > 1:
+        first = next(i for i, b in enumerate(r.graph_breaks) if b.harmless)
+        more = f" and {len(harmless) - 4} more" if len(harmless) > 4 else ""
+        out.append(s.Finding("info", f"{', '.join(harmless[:4])}{more} ran as plain Python, between what was compiled",
+                             "no change is needed", f"breaks/{first}", r.graph_breaks[first].line, None))
     for i, f in enumerate(r.frames):
         if f.status == "limit":
             last = next((c for c in reversed(r.recompiles) if c.frame == i), None)
@@ -247,9 +252,11 @@ def closed_line(r: Any) -> str:
             "  — what to do ▸" if m.status == "eager" and r.findings and r.findings[0].action else ""
         )
     facts = [plural(m.graphs, "graph")]
-    lines = list(dict.fromkeys(b.line for b in r.graph_breaks))
+    lines = list(dict.fromkeys(b.line for b in r.graph_breaks if not b.harmless))
     at = ""
-    if m.breaks == 1:
+    if m.breaks and not lines:
+        at = " (no change needed)"
+    elif m.breaks == 1:
         b = r.graph_breaks[0]
         at = f" (line {b.line}: {_code_word(b)})"
     elif lines:

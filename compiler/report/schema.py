@@ -262,6 +262,7 @@ class Break:
     entry: int | None = None
     count: int = 1
     call_chain: list[FrameRef] = field(default_factory=list)
+    harmless: bool = False  # nothing to change: what stands around it is compiled, and it costs nothing or happens once
     fix: dict[str, Any] | None = None  # a change of lines that removes it: file, start, end, old, new, note (capture/result.py Fix)
 
 

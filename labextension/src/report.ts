@@ -198,8 +198,9 @@ function draw(host: HTMLElement, model: Model, raw: any, id: string, options: Re
 function closedLine(report: Report, toggle: () => void, controls: string): HTMLElement {
   const { summary, speedups } = report;
   const status = summary.status in STATUS_WORDS ? summary.status : 'nothing';
-  const first = report.graph_breaks[0];
-  const where = first ? h('span.tc-muted', null, ` (${place(first.file, first.line, report.source.file)})`) : null;
+  const first = report.graph_breaks.find(b => !b.harmless);
+  const where = first ? h('span.tc-muted', null, ` (${place(first.file, first.line, report.source.file)})`)
+    : report.graph_breaks.length ? h('span.tc-muted', null, t(' (no change needed)')) : null;
   const facts: Child[] = [];
   if (summary.graphs || summary.kernels) {
     facts.push(plural(summary.graphs, 'graph'), ' · ', plural(summary.breaks, 'break'), where, ' · ', plural(summary.kernels, 'kernel'));

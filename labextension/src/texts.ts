@@ -22,7 +22,7 @@ function fill(text: string, values: unknown[]): string {
   return text.replace(/\{(\d+)\}/g, (whole, i) => (Number(i) < values.length ? String(values[Number(i)]) : whole));
 }
 
-/** The text in the reader's language, with `{0}`, `{1}`, ... replaced. Spaces around it are the sentence's, not the translator's. */
+/** The text in the reader's language (no text holds `%%` or `%1`, which gettext takes for its own), with `{0}`, `{1}`, ... replaced. Spaces around it are the sentence's, not the translator's. */
 export function t(text: string, ...values: unknown[]): string {
   const [, before, inner, after] = /^(\s*)([\s\S]*?)(\s*)$/.exec(text)!;
   return before + fill(translate(inner), values) + after;

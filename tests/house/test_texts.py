@@ -1,5 +1,6 @@
 """The list of texts for translators is what the labextension's sources say."""
 
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -21,3 +22,9 @@ def test_every_text_is_listed_once():
     lines = (HOME / "texts" / "tcompile.pot").read_text(encoding="utf-8").splitlines()
     texts = [line for line in lines if line.startswith("msgid ") and line != 'msgid ""']
     assert len(texts) == len(set(texts)) > 300
+
+
+def test_no_text_holds_what_gettext_takes_for_a_placeholder():
+    """JupyterLab's translator makes `%` of `%%` and looks for the first argument at `%1`."""
+    lines = (HOME / "texts" / "tcompile.pot").read_text(encoding="utf-8").splitlines()
+    assert not [line for line in lines if re.search(r"%%|%\d", line)]

@@ -171,3 +171,21 @@ def test_a_hook_is_registered_once(shell):
     run(shell, "import torch\nx = torch.ones(300, requires_grad=True)\nseen = []")
     run(shell, "%%tcompile time=200ms\ndef f(x):\n    h = x * 2\n    h.register_hook(seen.append)\n    return h.sum()\nf(x).backward()")
     assert len(shell.user_ns["seen"]) == 1
+
+
+def test_a_class_and_a_module_made_in_the_cell_are_no_findings(shell):
+    """Setup runs once: the model that it makes is compiled as a whole, and the reader has nothing to change."""
+    run(shell, "import torch")
+    run(shell, "%%tcompile -o r time=off\nclass Net(torch.nn.Module):\n    def __init__(self):\n        super().__init__()\n"
+               "        self.a = torch.nn.Linear(8, 8)\n\n    def forward(self, x):\n        return self.a(x).relu()\n\nnet = Net()\ny = net(torch.ones(2, 8))")
+    r = shell.user_ns["r"]
+    assert r.graph_breaks and all(b.harmless for b in r.graph_breaks) and r.summary.status == "compiled"
+    assert "no change needed" in r.summary.line and [f.severity for f in r.findings] == ["info"]
+    assert not [m for m in r.marks if m.kind == "break"] and {m.line for m in r.marks if m.kind == "eager"} <= {2, 5}
+
+
+def test_a_module_made_at_each_call_is_a_finding(shell):
+    run(shell, "import torch\nx = torch.ones(2, 8)")
+    run(shell, "%%tcompile -o r time=off\ndef f(x):\n    return torch.nn.Linear(8, 8)(x * 2).relu()\ny = f(x)")
+    r = shell.user_ns["r"]
+    assert not r.graph_breaks[0].harmless and r.summary.status == "partly" and r.findings[0].severity == "warning"

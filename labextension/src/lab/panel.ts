@@ -119,7 +119,7 @@ export class CompilerPanel extends Widget {
     append(this.list, [
       section(t('Functions {0}', all.length ? count(all.length) : ''), rows.map(f => this.row(f))),
       all.length ? (rows.length ? null : h('p.tc-empty', null, t('None matches the filter.')))
-        : h('p.tc-empty', null, t('Nothing is compiled yet: put %%tcompile on top of a cell, or switch on “compile every cell”.'))
+        : h('p.tc-empty', null, t('Nothing is compiled yet: put {0} on top of a cell, or switch on “compile every cell”.', '%%tcompile'))
     ]);
   }
 

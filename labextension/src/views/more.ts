@@ -4,6 +4,7 @@ import { button, Child, empty, h, prose, section, table } from '../dom';
 import { count, frameWords, place, plural, rate, seconds } from '../format';
 import { Break, CacheLookup, CellSource, Frame } from '../schema';
 import { fixElement } from './fix';
+import { hostOf } from '../host';
 import { flash } from './guards';
 import { numericsView } from './numerics';
 import { omissions } from './overview';
@@ -30,6 +31,23 @@ export function moreView(context: ViewContext): View {
   ], report.fallbacks, { label: t('Fallbacks'), rowAttributes: (_, i) => ({ 'data-fallback': i, tabindex: -1 }) })
     : empty(t('None: whatever was captured was compiled.'));
   const numbers = numericsView(context);
+  const exports = h('span');
+  let asked = false;
+  const offerPage = () => {
+    const host = asked ? null : hostOf(element);
+    if (host) {
+      asked = true;
+      const name = `tcompile-${report.id || 'report'}.html`;
+      exports.append(button(t('download as HTML'), { class: 'tc-button', title: t('One page that needs nothing else') }, async event => {
+        const target = event.currentTarget as HTMLButtonElement;
+        try {
+          download(name, (await host.ask('page', { report: report.id })).html, 'text/html');
+        } catch (error) {
+          target.replaceWith(h('span.tc-error', { role: 'alert' }, error instanceof Error ? error.message : String(error)));
+        }
+      }));
+    }
+  };
   const symbols = report.graphs.flatMap(g => g.symbols.map(s => ({ graph: g.name, ...s })));
   const element = h('div', null,
     section(t('Graph breaks {0}', breaks.length || ''), breaks.length ? breaks : empty(t('None: every function that was captured is one graph.'))),
@@ -45,11 +63,14 @@ export function moreView(context: ViewContext): View {
     section(t('Options'), facts(report.options, t('None were given.'))),
     section(t('Environment'), facts(report.environment, t('It was not noted.'))),
     section(t('This report'), omissions(report), h('div.tc-toolbar', null,
-      button(t('download as JSON'), { class: 'tc-button' }, () => download(`tcompile-${report.id || 'report'}.json`, JSON.stringify(memory.raw ?? report))),
+      button(t('download as JSON'), { class: 'tc-button' }, () => download(`tcompile-${report.id || 'report'}.json`, JSON.stringify(memory.raw ?? report), 'application/json')), exports,
       h('span.tc-muted', null, [report.created ? t('made {0}', report.created.replace('T', ' ').replace('Z', ' UTC')) : '', report.id].filter(Boolean).join(' · ')))));
   return {
     element,
-    shown: numbers.shown,
+    shown: () => {
+      numbers.shown();
+      offerPage();
+    },
     dispose: numbers.dispose,
     reveal: (kind, index) => flash(kind === 'numerics' ? numbers.element : kind === 'breaks' ? breaks[index]
       : element.querySelector<HTMLElement>(kind === 'frames' ? `[data-frame="${index}"]` : `[data-fallback="${index}"]`))
@@ -96,8 +117,8 @@ function facts(values: { [name: string]: any }, none: string): Child {
     h('dd', null, factValue(name, values[name]))))) : empty(none);
 }
 
-function download(name: string, text: string): void {
-  const link = h('a', { href: URL.createObjectURL(new Blob([text], { type: 'application/json' })), download: name }) as HTMLAnchorElement;
+function download(name: string, text: string, type: string): void {
+  const link = h('a', { href: URL.createObjectURL(new Blob([text], { type })), download: name }) as HTMLAnchorElement;
   link.click();
   setTimeout(() => URL.revokeObjectURL(link.href), 1000);
 }
@@ -113,8 +134,8 @@ export function breakCard(b: Break, source: CellSource, act: () => void): HTMLEl
   const code = single
     ? [line.slice(0, b.col!).trimStart(), h('u.tc-culprit', null, line.slice(b.col!, b.end_col!)), line.slice(b.end_col!)]
     : [line.trim()];
-  return h('article.tc-card.tc-card-break', { tabindex: -1 },
-    h('h4', null, h('span.tc-mark.tc-mark-break', { 'aria-hidden': 'true' }), ' ', place(b.file, b.line, here), h('span.tc-muted', null, t(' in {0}', frameWords(b.function))),
+  return h(b.harmless ? 'article.tc-card' : 'article.tc-card.tc-card-break', { tabindex: -1 },
+    h('h4', null, h(`span.tc-mark.tc-mark-${b.harmless ? 'eager' : 'break'}`, { 'aria-hidden': 'true' }), ' ', place(b.file, b.line, here), h('span.tc-muted', null, t(' in {0}', frameWords(b.function))),
       b.count > 1 ? h('span.tc-muted', null, `, ${plural(b.count, 'time')}`) : null),
     b.code ? h('button.tc-code-link', { type: 'button', onclick: act, 'aria-label': t('Line {0}: {1}', b.line, b.code.trim()) }, h('code', null, ...code)) : null,
     h('p', null, ...prose(b.reason)),

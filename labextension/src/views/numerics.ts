@@ -53,7 +53,7 @@ export function numericsView({ model, replace }: ViewContext): NumericsView {
       rowAttributes: r => ({ class: r.verdict === 'diverges' ? 'tc-clickable tc-bad-row' : 'tc-clickable' })
     }));
   } else {
-    parts.push(empty(t('Not measured in this run: write `%%tcompile --check`, or `tcompile.explain(f, check=True)`.')));
+    parts.push(empty(t('Not measured in this run: write {0}, or {1}.', '`%%tcompile --check`', '`tcompile.explain(f, check=True)`')));
   }
   const offer = (host: Host) => {
     const go = button(rows.length ? t('compare again') : t('compare every node with eager and float64'), {}, async () => {

@@ -64,7 +64,7 @@ export function speedView(context: ViewContext): View {
 function engines(report: Report, own: (p: { element: HTMLElement; dispose: () => void }) => HTMLElement): HTMLElement {
   const { speedups } = report;
   if (!speedups.calls.length) {
-    return section(t('Engines'), empty(t('Nothing was measured: {0}. Write `%%tcompile compare=eager,torch` to compare.', speedups.reason || t('timing was off'))));
+    return section(t('Engines'), empty(t('Nothing was measured: {0}. Write {1} to compare.', speedups.reason || t('timing was off'), '`%%tcompile compare=eager,torch`')));
   }
   const body = h('div');
   const show = (index: number) => {
