@@ -120,19 +120,17 @@ class _ProgramBuilder:
         self.pinned: set[int] = set()                    # ids of roots that outlive the plan
         self.addressed: set[int] = set()                 # ids of buffers that kernels or products use, or that others lie in
         self.fresh: set[int] = set()                     # ids of buffers that are not made in the memory that was meant for them
-        seen = {id(b) for b in (*_buffers(s.mutations), *_buffers([o.value for o in s.outputs]))}
-        for step in s.steps:
-            if isinstance(step, Extern) and not self._is_product(step):
-                seen.update(id(b) for b in _buffers((step.args, step.kwargs, step.outputs)))
+        seen = self._seen()
         for at, step in enumerate(s.steps):
-            if isinstance(step, Alloc):
-                # a tensor that Python sees is of one dtype, and so is its memory
-                self.addressed.add(id(step.reuse))
-                if step.reuse is not None and id(step.buffer) in seen and step.reuse.dtype != step.buffer.dtype:
-                    self.fresh.add(id(step.buffer))
-                elif step.reuse is not None:
+            if isinstance(step, Alloc) and step.reuse is not None:
+                if id(step.buffer) in seen and self._root(step.reuse).dtype != step.buffer.dtype:
+                    self.fresh.add(id(step.buffer))      # a tensor that Python sees is of one dtype, and so is its memory
+                else:
+                    self.addressed.add(id(step.reuse))
                     self.root[id(step.buffer)] = self._root(step.reuse)
             elif isinstance(step, View):
+                if id(step.buffer) in seen and step.buffer.dtype != step.base.dtype:
+                    raise _NotInC
                 self.root[id(step.buffer)] = self._root(step.base)
                 self.addressed.add(id(step.base))
             used = _buffers((step.args, step.kwargs, step.outputs)) if isinstance(step, Extern) else \
@@ -146,6 +144,17 @@ class _ProgramBuilder:
         for b in (*_buffers(s.mutations), *_buffers([o.value for o in s.outputs])):
             self.tensors.add(id(self._root(b)))
             self.pinned.add(id(self._root(b)))
+
+    def _seen(self) -> set[int]:
+        """ids of the buffers that Python sees as tensors, and of those that these are views of."""
+        s = self.s
+        seen = {id(b) for b in (*_buffers(s.mutations), *_buffers([o.value for o in s.outputs]))}
+        for step in reversed(s.steps):
+            if isinstance(step, Extern) and not self._is_product(step):
+                seen.update(id(b) for b in _buffers((step.args, step.kwargs, step.outputs)))
+            elif isinstance(step, View) and id(step.buffer) in seen:
+                seen.add(id(step.base))
+        return seen
 
     def _root(self, b: Buffer) -> Buffer:
         return self.root.get(id(b), b)

@@ -114,6 +114,22 @@ def test_torch_s_own_kernels_in_the_plan():
     assert torch.is_grad_enabled()
 
 
+def test_what_torch_is_handed_has_the_planned_dtype_whatever_its_memory_was_before():
+    """Temporaries of other dtypes lie in one another's memory; a tensor that a call of torch's is given has memory of its own dtype."""
+    x, a, b, c, seen, o = (flat(n, 8) for n in ("x", "a", "b", "c", "seen", "o"))
+    for t in (a, b, c):
+        t.name = f"buf_{t.name}"
+    a.dtype, seen.name, o.name = torch.int32, "seen", "o"
+    neg = torch.ops.aten.neg
+    kernel = add_constant(8, 1.0)
+    steps = [Alloc(a), Alloc(b, a), Launch(kernel, [x], [b]), Alloc(c, b), Launch(kernel, [b], [c]), View(seen, c),
+             Extern(neg.default, (seen,), {}, [o], reason="no lowering rule")]
+    graph = compiled(Schedule(steps, [x], [OutputSpec("buffer", o)]))
+    t = torch.randn(8)
+    assert graph(t)[0].equal(-(t + 1 + 1))
+    assert graph.how == "program" or native is None
+
+
 def test_mutated_inputs():
     x, b = flat("x", 10), flat("buf0", 10)
     s = Schedule([Alloc(b), Launch(add_constant(10, 1.0), [x], [b])], [x], [OutputSpec("input", 0)], mutations=[(0, b)])
