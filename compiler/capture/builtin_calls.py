@@ -405,7 +405,9 @@ _TAKES_ITERABLE = frozenset(("extend", "__iadd__", "join", "union", "intersectio
 def _inside_method(m: Machine, fn: Any, owner: Any, name: str, args: list, kwargs: dict) -> Any:
     """A method of a container made inside, or of an immutable value."""
     from .elements import as_index, as_key, items, settle_keys, spelled
+    from .operators import hashed
     if isinstance(owner, (dict, set, frozenset)) and args and name in _TAKES_KEY:
+        args = [hashed(args[0]), *args[1:]]
         settle_keys(m, args[:1], owner)
     if isinstance(owner, dict):
         if name == "get" and len(args) >= 1:

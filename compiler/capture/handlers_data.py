@@ -12,7 +12,7 @@ from . import containers
 from .elements import hint_length, settle_keys
 from .frame import Frame
 from .machine import Machine, Unread, handler
-from .operators import get_item
+from .operators import get_item, hashed
 from .signals import Break, Raised
 from .world import MISSING, NULL
 
@@ -289,7 +289,7 @@ def build_list(m: Machine, f: Frame, ins: Any) -> None:
 
 @handler("BUILD_SET")
 def build_set(m: Machine, f: Frame, ins: Any) -> None:
-    items = _pop_n(f, ins.arg)
+    items = [hashed(v) for v in _pop_n(f, ins.arg)]
     settle_keys(m, items)
     f.stack.append(m.native(set, items))
 
@@ -297,8 +297,9 @@ def build_set(m: Machine, f: Frame, ins: Any) -> None:
 @handler("BUILD_MAP")
 def build_map(m: Machine, f: Frame, ins: Any) -> None:
     items = _pop_n(f, 2 * ins.arg)
-    settle_keys(m, items[::2])
-    f.stack.append(m.native(lambda: dict(zip(items[::2], items[1::2]))))
+    keys = [hashed(k) for k in items[::2]]
+    settle_keys(m, keys)
+    f.stack.append(m.native(lambda: dict(zip(keys, items[1::2]))))
 
 
 @handler("BUILD_CONST_KEY_MAP")
@@ -321,6 +322,7 @@ def _grow(m: Machine, container: Any, name: str, *args: Any) -> None:
     """Add to a container that a display or a comprehension is building. After a break it comes from outside: the part that was
     built before it is an argument of the resume function."""
     if name in ("add", "__setitem__"):
+        args = (hashed(args[0]), *args[1:])
         settle_keys(m, args[:1], m.plain(container))
     elif name == "update":
         settle_keys(m, args[0], m.plain(container))

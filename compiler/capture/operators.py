@@ -65,6 +65,8 @@ def python_method(cls: type, name: str) -> Any:
 _NATIVE_METHODS = (types.WrapperDescriptorType, types.MethodDescriptorType, types.BuiltinFunctionType, types.ClassMethodDescriptorType)
 
 
+_FEW = 32                # keys that a number which varies is compared with one by one; among more of them it is fixed
+
 _SHAPE_WORDS = ("size of the result", "nonzero", "unique", "masked_select", "repeat_interleave", "bincount", "histc")
 
 
@@ -118,6 +120,11 @@ def specialize(value: Any) -> Any:
     if isinstance(value, torch.SymFloat):
         return float(value)
     return value
+
+
+def hashed(key: Any) -> Any:
+    """A key for native code to hash: numbers that vary are fixed."""
+    return tuple(map(hashed, key)) if type(key) is tuple else specialize(key)
 
 
 def binary(m: Machine, text: str, a: Any, b: Any) -> Any:
@@ -291,7 +298,7 @@ def truth(m: Machine, value: Any) -> bool:
         return bool(value)
     if isinstance(value, _SYMBOLIC):
         m.env.location = m.user_line()
-        return bool(value)
+        return m.env.branch(value)
     method = python_method(t, "__bool__")
     if method is not None:
         answer = m.call(method, [value])
@@ -372,6 +379,9 @@ def contains(m: Machine, container: Any, item: Any) -> bool:
         return any(v is item or m.truth(compare(m, "==", v, item)) for v in m.iterate(container))
     container = m.plain(container)
     if isinstance(container, (dict, *_SETS)):
+        if type(item) is torch.SymInt and len(container) <= _FEW and all(type(v) in ATOMS for v in container):
+            return any(m.truth(compare(m, "==", v, item)) for v in container)
+        item = hashed(item)
         elements.settle_keys(m, (item,), container)
     return m.native(operator.contains, container, item)
 
@@ -414,6 +424,7 @@ def _settled(m: Machine, obj: Any, key: Any) -> Any:
     if type(key) in ATOMS:
         return key
     if isinstance(obj, dict):
+        key = hashed(key)
         elements.settle_keys(m, (key,), obj)
         return key
     return elements.as_key(m, key)

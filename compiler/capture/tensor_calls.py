@@ -324,6 +324,12 @@ FACTORIES = frozenset((*_SIZED, torch.full, torch.arange, torch.linspace, torch.
                        torch.range, torch.empty_permuted, torch.asarray, torch.complex, torch.polar, torch.from_numpy))
 
 
+def _numbers_that_vary(data: Any) -> list:
+    """The integers that torch.tensor is given, alone or in a flat sequence, where one of them is a symbol."""
+    numbers = list(data) if type(data) in (list, tuple, torch.Size) else [data]
+    return numbers if all(type(n) in (int, torch.SymInt) for n in numbers) and any(type(n) is torch.SymInt for n in numbers) else []
+
+
 def call_factory(m: Machine, fn: Callable, args: list, kwargs: dict) -> Any:
     """A function that makes a tensor from plain values. It never draws random numbers nor allocates: it runs on the meta device."""
     args = scalars.pinned([m.deep_plain(a) for a in args])
@@ -337,6 +343,10 @@ def call_factory(m: Machine, fn: Callable, args: list, kwargs: dict) -> Any:
         copy = call_method(m, call_method(m, args[0], "detach", [], {}), "clone", [], {})
         wanted = {k: v for k, v in kwargs.items() if k in ("dtype", "device") and v is not None}
         return call_method(m, copy, "to", [], wanted) if wanted else copy
+    if fn is torch.tensor and args and not kwargs.get("requires_grad") and (numbers := _numbers_that_vary(args[0])):
+        same = {"dtype": kwargs.get("dtype") or torch.int64, "device": kwargs.get("device")}
+        each = [call_factory(m, torch.full, [(), n], dict(same)) for n in numbers]
+        return each[0] if type(args[0]) is torch.SymInt else call_function(m, torch.stack, [each], {})
     if holds_tensor(args) or holds_tensor(kwargs):
         if fn in (torch.tensor, torch.asarray):
             raise Break("item", "a tensor is made from a list of tensors, whose values it reads", "use torch.stack")

@@ -107,6 +107,22 @@ class ShapeEnv:
             self._decided[p] = d
         return d
 
+    def branch(self, value: "torch.SymBool | torch.SymInt | torch.SymFloat") -> bool:
+        """Its truth, where the program branches on it. That a remainder is 0 or 1 is guarded as such there; where it is asked of a size of a
+        tensor (`decide`), the size must be plain from then on, which fixes the symbols."""
+        node = value.node
+        if node.pytype is float or not isinstance(value, (torch.SymBool, torch.SymInt)):
+            return bool(value)
+        p = node.expr if node.pytype is bool else E.ne(node.expr, 0)
+        q = simplify(self.replace(p), self.ranges)
+        if not any(side.op == "mod" for side in q.args if isinstance(side, Expr)) or known(q, self.ranges) is not None or p in self._decided:
+            return self.decide(p)
+        holds = bool(q.eval(self.hints))
+        guard = (q if holds else E.not_(q), *self.location, self.why)
+        if guard not in self.guards:
+            self.guards.append(guard)
+        return holds
+
     def evaluate_sym_node(self, node: SymNode, size_oblivious: bool = False, fallback_value: Any = None) -> Any:
         """What torch's own Python helpers (guard_or_false, ...) ask of a node's environment."""
         return node.evaluate()

