@@ -20,6 +20,7 @@ __all__ = ["worth_timing", "as_called", "read_before_written"]
 
 # Breaks that have no effect but to need a value, and call no function of anybody's: a function with none but these can run again.
 _PURE_BREAKS = {"data_dependent_branch", "data_dependent_loop", "data_dependent_shape", "item", "tensor_metadata"}
+_NAMED = 4  # effects that are named; the others are counted
 _ONLY_BREAKS = "the graph breaks"  # the engine's why_not for a call without effects of its own
 
 
@@ -28,6 +29,8 @@ def worth_timing(calls: Sequence[EntryCall], report: Any) -> list[EntryCall]:
     end come first, then those that took longest to compile."""
     groups: dict[tuple, list[EntryCall]] = {}
     for c in calls:
+        if c.name.endswith("__init__") and not c.graphs:  # making an object is no computation
+            continue
         groups.setdefault((c.file, c.line, c.name), []).append(c)
     out = [_merged(parts, report) for parts in groups.values()]
     return sorted(out, key=lambda c: (not c.safe, not c.graphs, -(c.compile_seconds or 0.0)))
@@ -49,7 +52,9 @@ def _merged(parts: list[EntryCall], report: Any) -> EntryCall:
     seconds = [c.compile_seconds for c in parts if c.compile_seconds is not None]
     if seconds and code is not None and code.co_name == "<module>":  # whatever the cell compiled, its first run has waited for
         seconds = [max(sum(seconds), report.summary.compile_seconds)]
-    why = "it has effects (" + ", ".join(dict.fromkeys(effects)) + ")" if effects else ""
+    effects = list(dict.fromkeys(effects))
+    more = f" and {len(effects) - _NAMED} more" if len(effects) > _NAMED else ""
+    why = f"it has effects ({', '.join(effects[:_NAMED])}{more})" if effects else ""
     return replace(
         latest, name=frame_words(first.name), args=args, kwargs=kwargs, safe=not effects, why_not=why,
         graphs=[g for c in parts for g in c.graphs], compile_seconds=sum(seconds) if seconds else None,
@@ -65,7 +70,7 @@ def _effects_elsewhere(report: Any, own: Collection[int]) -> list[str]:
     """Effects of all functions but `own`: what a call that leaves its graph may reach. Names that a cell's loop sets are `global ...`."""
     out = []
     for i, f in enumerate(report.frames):
-        if i in own:
+        if i in own or f.name == "<module>":
             continue
         if f.status in ("skipped", "limit", "error"):
             out.append(f"{frame_words(f.name)} runs as plain Python")

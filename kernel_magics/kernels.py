@@ -9,7 +9,7 @@ import torch
 from ..compiler.report.calls import EntryCall
 from ..compiler.runtime.profile import profile
 from .limits import machine_limits
-from .timing import preserved
+from .timing import MOST_COPIES, preserved
 
 __all__ = ["time_kernels"]
 
@@ -17,16 +17,17 @@ _SHARE = 0.1  # of the timing budget
 
 
 def time_kernels(calls: Sequence[EntryCall], report: Any, budget: float) -> None:
-    """Fill `seconds` (one launch) of the report's kernels, and what the machine can do at best. Graphs that write to an input keep None: the report says
-    that they were not timed."""
+    """Fill `seconds` (one launch) of the report's kernels, and what the machine can do at best. What a graph writes to is put back, if it is small enough
+    to keep copies of; else its kernels keep None."""
     if any(k.bytes for k in report.kernels):
         report.environment.update(machine_limits("cuda" if any(k.language == "triton" for k in report.kernels) else "cpu"))
-    todo = [(c, g) for c in calls for g in c.graphs if g.number is not None and not g.changed()]
-    for call, g in todo:
+    todo = [(c, g, g.changed()) for c in calls for g in c.graphs if g.number is not None]
+    todo = [x for x in todo if sum(t.nbytes for t in x[2]) <= MOST_COPIES]
+    for call, g, written in todo:
         compiled: Any = getattr(g.compiled, "forward", g.compiled)  # with gradients: the forward graph
         rows = [report.kernels[k] for k in report.graphs[g.number].kernels]
         try:
-            with preserved([a for a in call.args]), torch.no_grad():
+            with preserved(call.args, written), torch.no_grad():
                 measured = profile(compiled, g.inputs, budget * _SHARE / max(1, len(todo)))
         except ValueError:
             continue

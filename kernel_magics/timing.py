@@ -30,7 +30,7 @@ _MAX_ROUNDS = 200
 _MIN_ROUNDS = 5
 _MAX_CALLS = 4
 _KEPT_SAMPLES = 100
-_MAX_COPIES = 1 << 28  # bytes of inputs that are kept to be put back
+MOST_COPIES = 1 << 28  # bytes of inputs that are kept to be put back
 Say = Callable[[str], None]
 
 
@@ -85,7 +85,7 @@ def measure(
     jobs = [_job(c, engine, options) for c in calls[:_MAX_CALLS]]
     reasons = [] if len(calls) <= _MAX_CALLS else [f"{len(calls) - _MAX_CALLS} further calls were not timed"]
     written = [x for c in calls for g in c.graphs for x in g.changed()]
-    if sum(x.nbytes for x in {id(x): x for x in written}.values()) > _MAX_COPIES:
+    if sum(x.nbytes for x in {id(x): x for x in written}.values()) > MOST_COPIES:
         out.status, out.reason = "unavailable", "it changes its inputs in place, and they are too large to keep copies of them"
         return out
     with preserved(touched(calls), written), names_put_back(calls):
