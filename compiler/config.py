@@ -68,6 +68,8 @@ OPTIONS: dict[str, Option] = {o.name: o for o in (
        "indices): the graph is parted there", None),
     _o("activation_memory_budget", float, 1.0, "share of the bytes kept for backward that may be kept: below 1, what is dear to compute is "
        "computed again, too; 0 keeps inputs and random numbers alone", None, least=0, most=1),
+    _o("chunked_loss_mb", int, 512, "a linear layer's result that only a cross entropy reads is computed in chunks of rows, with its gradients, where it "
+       "takes more than this many MB in float32; 0: never", None, least=0),
     _o("freezing", bool, False, "inference: treat parameters as constants", None),
     _o("max_autotune", bool, False, "search kernel variants by measuring them", None),
     _o("autotune_seconds", float, 2.0, "most seconds of search per kernel", "TCOMPILE_AUTOTUNE_SECONDS", least=0),

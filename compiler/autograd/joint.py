@@ -20,6 +20,7 @@ from ..graph.meta.core import contiguous_strides
 from ..graph.record import run_nodes
 from ..graph.tensor import TraceTensor, from_meta, recording, tensor_meta
 from ..graph.to_aten import finish
+from .chunked_loss import chunk_losses
 from .eager_saves import eager_saved_bytes
 from .modes import tracing_modes
 from .outputs import CannotTrace, OutputPlan, plan_outputs
@@ -63,6 +64,7 @@ class JointGraph:
 
 def joint_graph(captured: CapturedGraph, opts: Any) -> JointGraph:
     """Trace forward and `torch.autograd.grad` at once and part them. Raises CannotTrace where eager autograd has to serve."""
+    captured = chunk_losses(captured, opts)
     try:
         try:
             return _joint_graph(captured, opts, leaves=True)

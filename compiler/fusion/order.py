@@ -1,7 +1,7 @@
 """The order in which grouping sees the steps: library calls as early as they were, loop nests as late as they are needed.
 
 In `silu(x @ a) * (x @ b)` the silu comes before the second product; held back until the multiplication it becomes that one's
-neighbour, and they share a kernel. What is held back keeps its inputs alive, so it is not held longer than a few library calls.
+neighbour, and they share a kernel. What is held back keeps its inputs alive, so it is not held longer than a few library calls or products.
 """
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .inline import buffers_read
 
 __all__ = ["sink"]
 
-PATIENCE = 4           # library calls that a nest may be held back for
+PATIENCE = 4           # library calls and products that a nest may be held back for
 
 
 def buffers_loaded(n: LoopNest) -> list[Buffer]:
@@ -26,7 +26,7 @@ def sink(steps: Sequence[LoweredStep]) -> list[LoweredStep]:
     """The same steps in another valid order."""
     reads: list[list[Buffer]] = [buffers_loaded(s) if isinstance(s, LoopNest) else buffers_read(s) for s in steps]
     writers: dict[Buffer, list[int]] = {}
-    held: deque[tuple[int, int]] = deque()               # (step, library calls so far when it came)
+    held: deque[tuple[int, int]] = deque()               # (step, calls and products so far when it came)
     done = [False] * len(steps)
     first = [False] * len(steps)                         # loop nests that read nothing that another one makes
     out: list[LoweredStep] = []
@@ -51,12 +51,13 @@ def sink(steps: Sequence[LoweredStep]) -> list[LoweredStep]:
     for i, s in enumerate(steps):
         if isinstance(s, Extern):
             emit(i)
-            calls += 1
-            while held and (done[held[0][0]] or held[0][1] + PATIENCE <= calls):
-                emit(held.popleft()[0])
         else:
             held.append((i, calls))
             first[i] = isinstance(s, LoopNest) and s.reduce_op is None and not any(b in writers for b in reads[i])
+        if isinstance(s, Extern) or isinstance(s, LoopNest) and s.product:
+            calls += 1
+            while held and (done[held[0][0]] or held[0][1] + PATIENCE <= calls):
+                emit(held.popleft()[0])
         for b in [s.buffer] if not isinstance(s, Extern) else [b for b in s.outputs if b is not None]:
             writers.setdefault(b, []).append(i)
     wanted = {w for i, _ in held for b in reads[i] for w in writers.get(b, ()) if w < i}
