@@ -708,6 +708,12 @@ static PyMethodDef methods[] = {
 };
 
 int tc_cuda_ready(void) { return cu.ready; }
+int tc_cuda_stream(int device, void **stream) { return cu.stream(device, stream); }
+void *tc_cuda_context(void)
+{
+    CUcontext c = NULL;
+    return cu.context(&c) ? NULL : c;
+}
 
 int tc_init_cuda(PyObject *module)
 {

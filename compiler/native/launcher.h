@@ -68,7 +68,17 @@ typedef struct {
 HIDDEN int tc_kernel_facts(PyObject *kernel, KernelFacts *out);          /* -1: it is no kernel */
 HIDDEN int tc_cuda_kernel_facts(PyObject *kernel, KernelFacts *out);
 
+/* A product of static sizes by cuBLASLt (gemm.c). dtype, compute: the library's numbers; ld*: strides of the rows, or of the columns where
+   transposed, in elements. */
+typedef struct { int dtype, compute, bias, transposed_a, transposed_b; int64_t m, n, k, lda, ldb, ldd; } GemmSpec;
+typedef struct Gemm Gemm;
+HIDDEN Gemm *tc_gemm_new(const GemmSpec *spec);
+HIDDEN void tc_gemm_free(Gemm *g);
+HIDDEN int tc_gemm_run(Gemm *g, int device, void *out, const void *a, const void *b, const void *bias);   /* -1: torch has to run it */
+
 HIDDEN int tc_cuda_ready(void);
+HIDDEN void *tc_cuda_context(void);                    /* the current one, or NULL */
+HIDDEN int tc_cuda_stream(int device, void **stream);  /* torch's current one */
 HIDDEN AtenTensor tc_cuda_new(int64_t ndim, const int64_t *shape, const int64_t *stride, int dtype, int device);     /* NULL: no memory */
 /* by torch's own function, which raises what torch raises */
 HIDDEN PyObject *tc_cuda_new_by_torch(int64_t ndim, const int64_t *shape, const int64_t *stride, int dtype, int device);

@@ -49,6 +49,7 @@ typedef struct {
     int *slots, *sizes, *params;       /* of a kernel; params: inputs. slots of a product: out, [c], a, b */
     int product;                       /* which */
     double beta, alpha;
+    Gemm *gemm;                        /* or NULL */
     CallSpec *call;                    /* of STEP_CALL; of STEP_PRODUCT: what raises torch's error */
 } Step;
 
@@ -302,6 +303,9 @@ static int run_product(Frame *f, const Step *st)
 {
     int sum = st->product >= PRODUCT_ADDMM, n = sum ? 4 : 3;
     AtenTensor t[4];
+    if (st->gemm && LIKELY(!tc_gemm_run(st->gemm, f->p->device, data_of(f, st->slots[0]), data_of(f, st->slots[n - 2]), data_of(f, st->slots[n - 1]),
+                                        sum ? data_of(f, st->slots[1]) : NULL)))
+        return 0;
     for (int i = 0; i < n; i++)
         if (UNLIKELY(!(t[i] = tensor_of(f, st->slots[i]))))
             return -1;
@@ -618,12 +622,24 @@ static int read_step(ProgramObject *p, Step *st, PyObject *tuple)
         if (!PyArg_ParseTuple(tuple, "li", &kind, &st->slot))
             return -1;
         return st->slot < 0 || st->slot >= p->n_slots || (kind == STEP_MAKE && p->slots[st->slot].kind != SLOT_OWN) ? bad() : 0;
-    case STEP_PRODUCT:                     /* (kind, which, slots, beta, alpha, call) */
-        if (!PyArg_ParseTuple(tuple, "liOddO", &kind, &st->product, &a, &st->beta, &st->alpha, &b))
+    case STEP_PRODUCT: {                   /* (kind, which, slots, beta, alpha, call, gemm: the fields of a GemmSpec, or ()) */
+        GemmSpec g;
+        if (!PyArg_ParseTuple(tuple, "liOddOO!", &kind, &st->product, &a, &st->beta, &st->alpha, &b, &PyTuple_Type, &c))
             return -1;
+        if (PyTuple_GET_SIZE(c)) {
+            long long n[6];
+            if (!PyArg_ParseTuple(c, "iiiiiLLLLLL", &g.dtype, &g.compute, &g.bias, &g.transposed_a, &g.transposed_b, &n[0], &n[1], &n[2], &n[3], &n[4], &n[5]))
+                return -1;
+            g.m = n[0], g.n = n[1], g.k = n[2], g.lda = n[3], g.ldb = n[4], g.ldd = n[5];
+            if (p->device >= 0 && !(st->gemm = tc_gemm_new(&g))) {
+                PyErr_NoMemory();
+                return -1;
+            }
+        }
         if (st->product < 0 || st->product >= N_PRODUCTS || !tc_torch_api.products[p->device >= 0][st->product])
             return bad();
         return (st->slots = read_ints(a, st->product >= PRODUCT_ADDMM ? 4 : 3, 0, p->n_slots)) && (st->call = read_call(p, b)) ? 0 : -1;
+    }
     case STEP_CALL:                        /* (kind, call) */
         p->calls = 1;
         return PyArg_ParseTuple(tuple, "lO", &kind, &a) && (st->call = read_call(p, a)) ? 0 : -1;
@@ -785,6 +801,7 @@ static int program_clear(PyObject *self)
         free(st->sizes);
         free(st->params);
         free_call(st->call);
+        tc_gemm_free(st->gemm);
     }
     for (int i = 0; i < n_outputs; i++)
         free_call(p->outputs[i].call);

@@ -37,6 +37,10 @@ ARG_OBJECT, ARG_SLOT, ARG_VALUE, ARG_INPUT, ARG_LIST, ARG_TUPLE = range(6)
 _SYMBOL_KINDS = {"size": 0, "stride": 1, "value": 2}
 _PRODUCTS = {"aten.mm.default": 0, "aten.bmm.default": 1, "aten.addmm.default": 2, "aten.baddbmm.default": 3}
 
+# cudaDataType and cublasComputeType_t
+_LIBRARY_DTYPES = {torch.float32: 0, torch.float16: 2, torch.bfloat16: 14}
+_COMPUTE_FLOAT32, _COMPUTE_TF32 = 68, 77
+
 SCRATCH_MOST = 1 << 20           # bytes of a temporary in the scratch block of a GPU: the block is held until the plan's end
 _ALIGN = {True: 256, False: 64}  # of places in the block; on a GPU, on the CPU
 
@@ -314,7 +318,7 @@ class _ProgramBuilder:
             call = (direct_function(op), tuple(args), tuple(names), (), False)
             if self._is_product(step):
                 beta, alpha = (float(step.kwargs.get(k, 1)) for k in ("beta", "alpha"))
-                return (STEP_PRODUCT, _PRODUCTS[str(step.op)], (slots[0], *map(self._slot, step.args)), beta, alpha, call)
+                return (STEP_PRODUCT, _PRODUCTS[str(step.op)], (slots[0], *map(self._slot, step.args)), beta, alpha, call, self._gemm(step, beta * alpha))
             return (STEP_CALL, call)
         outs = []
         for b in step.outputs:
@@ -325,6 +329,26 @@ class _ProgramBuilder:
         returns = step.op._schema.returns
         single = len(returns) == 1 and len(outs) == 1 and not str(returns[0].type).startswith("List")
         return (STEP_CALL, (direct_function(op), tuple(args), tuple(names), tuple(outs), single))
+
+    def _gemm(self, step: Extern, factors: float) -> tuple:
+        """The product as cuBLASLt is asked for it (the fields of gemm.c's GemmSpec); () where it is torch's to run: not on a GPU, sizes that
+        vary, a sum that is no bias, layouts that the library has no name for."""
+        out, *_, a, b = (*step.outputs, *step.args)
+        bias = step.args[0] if str(step.op) == "aten.addmm.default" else None
+        kind = _LIBRARY_DTYPES.get(a.dtype)
+        dims = [as_expr(x) for t in (out, *step.args) for x in (*t.shape, *t.stride)]
+        if self.g.cuda is None or kind is None or len(a.shape) != 2 or factors != 1.0 or any(not e.is_const for e in dims) \
+                or any(t.dtype != a.dtype for t in (out, *step.args)):
+            return ()
+        m, k, n = (as_expr(x).value for x in (*a.shape, b.shape[1]))
+        if min(m, n, k) < 2 or bias is not None and [as_expr(x).value for x in (*bias.shape, *bias.stride)] != [n, 1]:
+            return ()
+        leads = [_leading(t) for t in (a, b, out)]
+        if None in leads or leads[2][1]:
+            return ()
+        compute = _COMPUTE_TF32 if a.dtype == torch.float32 and torch._C._get_cublas_allow_tf32() else _COMPUTE_FLOAT32
+        (lda, ta), (ldb, tb), (ldd, _) = leads
+        return kind, compute, int(bias is not None), ta, tb, m, n, k, lda, ldb, ldd
 
     def _arg(self, x: Any) -> tuple[int, Any]:
         if isinstance(x, Buffer):                        # (what only Python sees may be without an address, as sparse tensors are)
@@ -368,6 +392,12 @@ class _ProgramBuilder:
         dims = (self._arg(tuple(map(as_expr, part))) for part in (shape, stride))
         return OUT_CALL, (view_of, (seen, *dims, self._arg(as_expr(offset)), (ARG_OBJECT, o.dtype)),
                           (), (), False)
+
+
+def _leading(t: Buffer) -> tuple[int, int] | None:
+    """(stride of the rows, 0) of a matrix of static sizes that lies by rows, (stride of the columns, 1) by columns; None otherwise."""
+    (rows, columns), (r, c) = (tuple(as_expr(x).value for x in part) for part in (t.shape, t.stride))
+    return (r, 0) if c == 1 and r >= columns else (c, 1) if r == 1 and c >= rows else None
 
 
 def _buffers(x: Any) -> list[Buffer]:

@@ -1,0 +1,168 @@
+/* Matrix products of static sizes by cuBLASLt, the library behind torch's own: what torch does anew at each call (descriptors, the
+   library's choice of an algorithm) is done once here. out[m, n] = a[m, k] b[k, n] (+ a bias of n).
+
+   The library counts by columns, so it computes the transposed product: its A is our b, its B our a. The sums are accumulated in float32,
+   and parts of a split sum are never rounded to 16 bits. Nothing is linked: torch has the library loaded. Where it is missing, or has no
+   algorithm, torch's function runs the product. */
+#include "launcher.h"
+
+#include <dlfcn.h>
+#include <stdlib.h>
+
+typedef struct { uint64_t data[8]; } Algorithm;
+typedef struct { Algorithm algorithm; size_t workspace; int status; float waves; int reserved[4]; } Found;
+
+/* numbers of cublasLt.h, the same in every version */
+enum { OPERATION_T = 1, SCALE_FLOAT32 = 0 };
+enum { DESC_TRANSA = 3, DESC_TRANSB = 4, DESC_EPILOGUE = 7, DESC_BIAS = 8, EPILOGUE_BIAS = 4 };
+enum { PREFER_WORKSPACE = 1, PREFER_REDUCTIONS = 3, PREFER_ALIGNMENT = 5, REDUCE_IN_PLACE = 1, REDUCE_IN_COMPUTE_TYPE = 2 };
+enum { MOST_WORKSPACE = 32 << 20, MOST_DEVICES = 64 };
+
+static struct {
+    int looked, ready;
+    void *handles[MOST_DEVICES];
+    int (*create)(void **);
+    int (*desc_create)(void **, int, int);
+    int (*desc_destroy)(void *);
+    int (*desc_set)(void *, int, const void *, size_t);
+    int (*layout_create)(void **, int, uint64_t, uint64_t, int64_t);
+    int (*layout_destroy)(void *);
+    int (*preference_create)(void **);
+    int (*preference_destroy)(void *);
+    int (*preference_set)(void *, int, const void *, size_t);
+    int (*choose)(void *, void *, void *, void *, void *, void *, void *, int, Found *, int *);
+    int (*matmul)(void *, void *, const void *, const void *, void *, const void *, void *, const void *, const void *, void *, void *, void *,
+                  const Algorithm *, void *, size_t, void *);
+} lt;
+
+struct Gemm {
+    GemmSpec spec;
+    int failed;
+    void *context, *desc, *a, *b, *d;      /* those of the library's: b, a and out of ours */
+    uint32_t alignment[4];                 /* of A, B, C and D, that the algorithm was chosen for; 0: none was chosen yet */
+    Algorithm algorithm;
+    size_t workspace;
+};
+
+static int look(void)
+{
+    static const char *names[] = {"libcublasLt.so.13", "libcublasLt.so.12"};
+    void *lib = NULL;
+    for (size_t i = 0; !lib && i < sizeof names / sizeof *names; i++)
+        lib = dlopen(names[i], RTLD_NOLOAD | RTLD_LAZY);
+    const struct { void *field; const char *name; } wanted[] = {
+        {&lt.create, "cublasLtCreate"}, {&lt.desc_create, "cublasLtMatmulDescCreate"}, {&lt.desc_destroy, "cublasLtMatmulDescDestroy"},
+        {&lt.desc_set, "cublasLtMatmulDescSetAttribute"}, {&lt.layout_create, "cublasLtMatrixLayoutCreate"},
+        {&lt.layout_destroy, "cublasLtMatrixLayoutDestroy"}, {&lt.preference_create, "cublasLtMatmulPreferenceCreate"},
+        {&lt.preference_destroy, "cublasLtMatmulPreferenceDestroy"}, {&lt.preference_set, "cublasLtMatmulPreferenceSetAttribute"},
+        {&lt.choose, "cublasLtMatmulAlgoGetHeuristic"}, {&lt.matmul, "cublasLtMatmul"}};
+    lt.looked = 1;
+    for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++)
+        if (!lib || !(*(void **)wanted[i].field = dlsym(lib, wanted[i].name)))
+            return 0;
+    return lt.ready = 1;
+}
+
+Gemm *tc_gemm_new(const GemmSpec *spec)
+{
+    Gemm *g = calloc(1, sizeof *g);
+    if (g)
+        g->spec = *spec;
+    return g;
+}
+
+void tc_gemm_free(Gemm *g)
+{
+    if (!g)
+        return;
+    if (g->desc)
+        lt.desc_destroy(g->desc);
+    void *layouts[] = {g->a, g->b, g->d};
+    for (int i = 0; i < 3; i++)
+        if (layouts[i])
+            lt.layout_destroy(layouts[i]);
+    free(g);
+}
+
+static uint32_t alignment_of(const void *p)
+{
+    uintptr_t low = (uintptr_t)p & -(uintptr_t)p;
+    return low == 0 || low > 256 ? 256 : (uint32_t)low;
+}
+
+/* The library's descriptions, and the algorithm that it takes for pointers aligned like these. */
+static int prepare(Gemm *g, void *handle, void *const *pointer, const void *bias)
+{
+    const GemmSpec *s = &g->spec;
+    int32_t t = OPERATION_T, epilogue = EPILOGUE_BIAS;
+    if (!g->desc) {
+        if (lt.desc_create(&g->desc, s->compute, SCALE_FLOAT32) || (s->transposed_b && lt.desc_set(g->desc, DESC_TRANSA, &t, sizeof t)) ||
+            (s->transposed_a && lt.desc_set(g->desc, DESC_TRANSB, &t, sizeof t)) ||
+            (s->bias && lt.desc_set(g->desc, DESC_EPILOGUE, &epilogue, sizeof epilogue)) ||
+            lt.layout_create(&g->a, s->dtype, s->transposed_b ? s->k : s->n, s->transposed_b ? s->n : s->k, s->ldb) ||
+            lt.layout_create(&g->b, s->dtype, s->transposed_a ? s->m : s->k, s->transposed_a ? s->k : s->m, s->lda) ||
+            lt.layout_create(&g->d, s->dtype, s->n, s->m, s->ldd))
+            return -1;
+    }
+    if (s->bias && lt.desc_set(g->desc, DESC_BIAS, &bias, sizeof bias))
+        return -1;
+    void *preference = NULL;
+    uint64_t workspace = MOST_WORKSPACE;
+    uint32_t reductions = REDUCE_IN_PLACE | REDUCE_IN_COMPUTE_TYPE;
+    int n = 0, rc = lt.preference_create(&preference);
+    rc = rc || lt.preference_set(preference, PREFER_WORKSPACE, &workspace, sizeof workspace) ||
+         lt.preference_set(preference, PREFER_REDUCTIONS, &reductions, sizeof reductions);
+    for (int i = 0; i < 4 && !rc; i++) {
+        g->alignment[i] = alignment_of(pointer[i]);
+        rc = lt.preference_set(preference, PREFER_ALIGNMENT + i, &g->alignment[i], sizeof g->alignment[i]);
+    }
+    Found found;
+    rc = rc || lt.choose(handle, g->desc, g->a, g->b, g->d, g->d, preference, 1, &found, &n) || n < 1 || found.status;
+    if (preference)
+        lt.preference_destroy(preference);
+    if (rc)
+        return -1;
+    g->algorithm = found.algorithm;
+    g->workspace = found.workspace;
+    return 0;
+}
+
+int tc_gemm_run(Gemm *g, int device, void *out, const void *a, const void *b, const void *bias)
+{
+    if (g->failed || (!lt.looked && !look()) || !lt.ready || device >= MOST_DEVICES)
+        return -1;
+    void *context = tc_cuda_context(), *stream;
+    if (!context || (g->context && context != g->context) || tc_cuda_stream(device, &stream))
+        return -1;                         /* another device is current: torch's function switches */
+    if (!lt.handles[device] && lt.create(&lt.handles[device])) {
+        lt.handles[device] = NULL;
+        g->failed = 1;
+        return -1;
+    }
+    void *pointer[4] = {(void *)b, (void *)a, out, out};
+    int chosen = g->context != NULL;
+    for (int i = 0; i < 4 && chosen; i++)
+        chosen = ((uintptr_t)pointer[i] & (g->alignment[i] - 1)) == 0;
+    if (!chosen && prepare(g, lt.handles[device], pointer, bias)) {
+        g->failed = 1;
+        return -1;
+    }
+    if (chosen && g->spec.bias && lt.desc_set(g->desc, DESC_BIAS, &bias, sizeof bias))
+        return -1;
+    g->context = context;
+    AtenTensor block = NULL;
+    PyObject *object = NULL;
+    void *workspace = NULL;
+    if (g->workspace && tc_cuda_block((int64_t)g->workspace, device, &block, &object, &workspace)) {
+        PyErr_Clear();                     /* torch's function needs memory, too, and says so in torch's words */
+        return -1;
+    }
+    const float one = 1, zero = 0;
+    int rc = lt.matmul(lt.handles[device], g->desc, &one, b, g->a, a, g->b, &zero, out, g->d, out, g->d, &g->algorithm, workspace, g->workspace, stream);
+    if (block && !object)
+        tc_torch_api.delete_tensor(block);
+    Py_XDECREF(object);
+    if (rc)
+        g->failed = 1;
+    return rc ? -1 : 0;
+}
