@@ -13,7 +13,7 @@
 
 /* the numbers of compiler/runtime/program.py */
 enum { SLOT_INPUT, SLOT_CONSTANT, SLOT_OWN, SLOT_SCRATCH, SLOT_ALIAS, SLOT_RESULT, N_SLOT_KINDS };
-enum { STEP_KERNEL, STEP_MAKE, STEP_FREE, STEP_PRODUCT, STEP_CALL };
+enum { STEP_KERNEL, STEP_MAKE, STEP_FREE, STEP_PRODUCT, STEP_CALL, STEP_ATTENTION };
 enum { OUT_SLOT, OUT_INPUT, OUT_VALUE, OUT_CONSTANT, OUT_CALL };
 enum { ARG_OBJECT, ARG_SLOT, ARG_VALUE, ARG_INPUT, ARG_LIST, ARG_TUPLE };
 enum { SYM_SIZE, SYM_STRIDE, SYM_VALUE };
@@ -47,8 +47,10 @@ typedef struct {
     PyObject *kernel;
     KernelFacts facts;
     int *slots, *sizes, *params;       /* of a kernel; params: inputs. slots of a product: out, [c], a, b */
-    int product;                       /* which */
+    int product;                       /* which; of an attention, too: ATTENTION_... */
     double beta, alpha;
+    double dropout, scale;             /* of an attention */
+    int has_scale, causal, with_sums;  /* with_sums: the logarithms of the sums are asked for */
     Gemm *gemm;                        /* or NULL */
     CallSpec *call;                    /* of STEP_CALL; of STEP_PRODUCT: what raises torch's error */
 } Step;
@@ -323,6 +325,50 @@ static int run_product(Frame *f, const Step *st)
     return r ? 0 : -1;
 }
 
+/* What torch's C function gave for a slot: `t`, which the slot owns from now on. */
+static int accept_handle(Frame *f, int at, AtenTensor t)
+{
+    PyObject *o = tc_launcher_wrap(t);
+    int rc = o ? accept(f, at, o) : -1;
+    Py_XDECREF(o);
+    return rc;
+}
+
+static int run_attention(Frame *f, const Step *st)
+{
+    AtenTensor t[4] = {NULL}, r[9] = {NULL}, *bias = NULL;
+    int64_t sizes[2];
+    double scale = st->scale, *given = st->has_scale ? &scale : NULL;
+    for (int i = 0; i < 4; i++)
+        if (st->slots[i] >= 0 && UNLIKELY(!(t[i] = tensor_of(f, st->slots[i]))))
+            return -1;
+    bias = st->slots[3] >= 0 ? &t[3] : NULL;
+    int rc, n = st->product == ATTENTION_EFFICIENT ? 4 : 9;
+    void *function = tc_torch_api.attention[st->product];
+    if (st->product == ATTENTION_FLASH)
+        rc = ((int (*)(AtenTensor, AtenTensor, AtenTensor, double, int32_t, int32_t, double *, AtenTensor *, AtenTensor *, AtenTensor *, AtenTensor *, int64_t *,
+                       int64_t *, AtenTensor *, AtenTensor *, AtenTensor *))function)(t[0], t[1], t[2], st->dropout, st->causal, 0, given, &r[0], &r[1], &r[2],
+                                                                                      &r[3], &sizes[0], &sizes[1], &r[6], &r[7], &r[8]);
+    else if (st->product == ATTENTION_CUDNN)
+        rc = ((int (*)(AtenTensor, AtenTensor, AtenTensor, AtenTensor *, int32_t, double, int32_t, int32_t, double *, AtenTensor *, AtenTensor *, AtenTensor *,
+                       AtenTensor *, int64_t *, int64_t *, AtenTensor *, AtenTensor *, AtenTensor *))function)(
+            t[0], t[1], t[2], bias, st->with_sums, st->dropout, st->causal, 0, given, &r[0], &r[1], &r[2], &r[3], &sizes[0], &sizes[1], &r[6], &r[7], &r[8]);
+    else
+        rc = ((int (*)(AtenTensor, AtenTensor, AtenTensor, AtenTensor *, int32_t, double, int32_t, double *, AtenTensor *, AtenTensor *, AtenTensor *,
+                       AtenTensor *))function)(t[0], t[1], t[2], bias, st->with_sums, st->dropout, st->causal, given, &r[0], &r[1], &r[2], &r[3]);
+    if (UNLIKELY(rc))
+        return run_call(f, st->call);
+    for (int i = 0; i < n; i++) {
+        if (!r[i])
+            continue;
+        if (rc || i >= st->call->n_outs || st->call->outs[i] < 0)
+            tc_torch_api.delete_tensor(r[i]);
+        else
+            rc = accept_handle(f, st->call->outs[i], r[i]);
+    }
+    return rc;
+}
+
 /* ---- one call of the program */
 static int bind_symbols(ProgramObject *p, PyObject *const *args, int64_t *symbols)
 {
@@ -399,6 +445,9 @@ static int run_steps(Frame *f)
             break;
         case STEP_PRODUCT:
             rc = run_product(f, st);
+            break;
+        case STEP_ATTENTION:
+            rc = run_attention(f, st);
             break;
         default:
             rc = run_call(f, st->call);
@@ -639,6 +688,17 @@ static int read_step(ProgramObject *p, Step *st, PyObject *tuple)
         if (st->product < 0 || st->product >= N_PRODUCTS || !tc_torch_api.products[p->device >= 0][st->product])
             return bad();
         return (st->slots = read_ints(a, st->product >= PRODUCT_ADDMM ? 4 : 3, 0, p->n_slots)) && (st->call = read_call(p, b)) ? 0 : -1;
+    }
+    case STEP_ATTENTION: {                 /* (kind, which, slots of q, k, v and the bias or -1, dropout, causal, with sums, scale or None, call) */
+        PyObject *scale;
+        if (!PyArg_ParseTuple(tuple, "liOdiiOO", &kind, &st->product, &a, &st->dropout, &st->causal, &st->with_sums, &scale, &b))
+            return -1;
+        p->calls = 1;
+        st->has_scale = scale != Py_None;
+        st->scale = st->has_scale ? PyFloat_AsDouble(scale) : 0;
+        if (PyErr_Occurred() || p->device < 0 || st->product < 0 || st->product >= N_ATTENTIONS || !tc_torch_api.attention[st->product])
+            return bad();
+        return (st->slots = read_ints(a, 4, -1, p->n_slots)) && (st->call = read_call(p, b)) ? 0 : -1;
     }
     case STEP_CALL:                        /* (kind, call) */
         p->calls = 1;

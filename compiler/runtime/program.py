@@ -31,11 +31,13 @@ DTYPE_CODES: dict[torch.dtype, int] = {
 
 # numbers shared with compiler/native/plan.c
 SLOT_INPUT, SLOT_CONSTANT, SLOT_OWN, SLOT_SCRATCH, SLOT_ALIAS, SLOT_RESULT = range(6)
-STEP_KERNEL, STEP_MAKE, STEP_FREE, STEP_PRODUCT, STEP_CALL = range(5)
+STEP_KERNEL, STEP_MAKE, STEP_FREE, STEP_PRODUCT, STEP_CALL, STEP_ATTENTION = range(6)
 OUT_SLOT, OUT_INPUT, OUT_VALUE, OUT_CONSTANT, OUT_CALL = range(5)
 ARG_OBJECT, ARG_SLOT, ARG_VALUE, ARG_INPUT, ARG_LIST, ARG_TUPLE = range(6)
 _SYMBOL_KINDS = {"size": 0, "stride": 1, "value": 2}
 _PRODUCTS = {"aten.mm.default": 0, "aten.bmm.default": 1, "aten.addmm.default": 2, "aten.baddbmm.default": 3}
+
+_ATTENTION = {f"aten._scaled_dot_product_{name}_attention.default": i for i, name in enumerate(("flash", "cudnn", "efficient"))}
 
 # cudaDataType and cublasComputeType_t
 _LIBRARY_DTYPES = {torch.float32: 0, torch.float16: 2, torch.bfloat16: 14}
@@ -141,7 +143,7 @@ class _ProgramBuilder:
                 [*step.inputs, *step.outputs] if isinstance(step, Launch) else []
             if isinstance(step, Extern) and not self._is_product(step):
                 self.tensors.update(id(self._root(b)) for b in used)
-            else:
+            if not isinstance(step, Extern) or self._is_product(step) or str(step.op) in _ATTENTION:
                 self.addressed.update(id(b) for b in used)
             for b in used:
                 self.last[id(self._root(b))] = at
@@ -328,7 +330,22 @@ class _ProgramBuilder:
                 self._release(b, free_after)
         returns = step.op._schema.returns
         single = len(returns) == 1 and len(outs) == 1 and not str(returns[0].type).startswith("List")
-        return (STEP_CALL, (direct_function(op), tuple(args), tuple(names), tuple(outs), single))
+        call = (direct_function(op), tuple(args), tuple(names), tuple(outs), single)
+        return self._attention(step, call) or (STEP_CALL, call)
+
+    def _attention(self, step: Extern, call: tuple) -> tuple:
+        """A library's attention by torch's C function; () where that can't be asked for what is wanted."""
+        which = _ATTENTION.get(str(step.op))
+        if which is None or self.g.cuda is None:
+            return ()
+        a = {x.name: x.default_value for x in step.op._schema.arguments} | step.kwargs
+        a.update(zip((x.name for x in step.op._schema.arguments), step.args))
+        operands = [a[n] for n in ("query", "key", "value")] + [a.get("attn_bias")]
+        if a.get("return_debug_mask") or any(not isinstance(b, Buffer | None) for b in operands) \
+                or not all(isinstance(a[n], (int, float)) for n in ("dropout_p", "is_causal")) or not isinstance(a["scale"], float | None):
+            return ()
+        slots = tuple(-1 if b is None else self._slot(b) for b in operands)
+        return (STEP_ATTENTION, which, slots, float(a["dropout_p"]), int(a["is_causal"]), int(a.get("compute_log_sumexp", 1)), a["scale"], call)
 
     def _gemm(self, step: Extern, factors: float) -> tuple:
         """The product as cuBLASLt is asked for it (the fields of gemm.c's GemmSpec); () where it is torch's to run: not on a GPU, sizes that
