@@ -25,7 +25,7 @@ help:
 	@echo "make lint     ruff and mypy"
 	@echo "make optable  operators of torch's op_db against eager; rewrites the table in tests/ops"
 	@echo "make gradients  their gradients against eager and float64"
-	@echo "make fuzz     the three fuzzers for FUZZ_SECONDS=600 in all; what differs from eager is made smaller, in build/fuzz"
+	@echo "make fuzz     the four fuzzers for FUZZ_SECONDS=600 in all; what differs from eager is made smaller, in build/fuzz"
 	@echo "make cpython  CPython's own tests under the compiler, plain against forced through capture (MODULES=\"test_grammar ...\")"
 	@echo "make leak     10,000 times compile and drop (LEAK=...), each way: nothing stays"
 	@echo "make bench    the budgets, measured on this machine; results in tests/benchmarks/results"
@@ -90,10 +90,10 @@ optable: setup
 gradients: setup
 	$(PY) -m tests.ops.gradients
 
-# Programs and changes by turns, mostly capture alone; tensors through the whole compiler.
+# Programs, changes and numbers by turns, mostly capture alone; tensors through the whole compiler.
 FUZZ_SECONDS ?= 600
 fuzz: setup
-	@status=0; for part in "programs eager 35" "changes eager 35" "tensors tcompile 20" "programs tcompile 5" "changes tcompile 5"; do set -- $$part; \
+	@status=0; for part in "programs eager 30" "changes eager 30" "numbers eager 10" "tensors tcompile 20" "programs tcompile 5" "changes tcompile 5"; do set -- $$part; \
 	   $(PY) -m tests.fuzz.bulk $$1 --backend $$2 --seconds $$(($(FUZZ_SECONDS) * $$3 / 100)) || status=1; done; exit $$status
 
 cpython: setup

@@ -39,6 +39,9 @@ def make(what: str, seed: int) -> dict[str, Any]:
         source, layout, grad = write(choices), choices.pick(LAYOUTS), choices.integer(0, 3) == 0
         return {"source": source, "layout": layout, "grad": grad, "calls": tuple(sorted(choices.random.sample(range(len(CALLS)), choices.pick((2, 2, 3)))))}
     rolled = random.Random(seed)
+    if what == "numbers":
+        from .numbers import write as write_numbers
+        return {"source": write_numbers(rolled)}
     if what == "tensors":
         from .tensors import write as write_tensors
         return {"source": write_tensors(rolled), "dynamic": rolled.choice((None, None, True)), "grad": rolled.random() < 0.25}
@@ -49,6 +52,7 @@ def make(what: str, seed: int) -> dict[str, Any]:
 def run(what: str, scenario: dict[str, Any], backend: str) -> str:
     """Nothing, or in what way the scenario differs from eager."""
     from .checks import check_changes, check_program
+    from .numbers import check_numbers
     from .tensors import check_tensors
 
     def hangs(*_: Any) -> None:
@@ -56,7 +60,7 @@ def run(what: str, scenario: dict[str, Any], backend: str) -> str:
     signal.signal(signal.SIGALRM, hangs)
     signal.alarm(HANGS)
     try:
-        {"programs": check_program, "changes": check_changes, "tensors": check_tensors}[what](**scenario, backend=backend)
+        {"programs": check_program, "changes": check_changes, "tensors": check_tensors, "numbers": check_numbers}[what](**scenario, backend=backend)
     except AssertionError as e:
         return "differs: " + str(e)
     except (Exception, Hangs) as e:
@@ -149,7 +153,7 @@ def write_down(out: pathlib.Path, what: str, seed: int, small: dict[str, Any], f
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz.bulk", description=__doc__)
-    parser.add_argument("what", choices=("programs", "changes", "tensors"))
+    parser.add_argument("what", choices=("programs", "changes", "tensors", "numbers"))
     parser.add_argument("--backend", default="eager", help="eager: capture alone; tcompile: the whole compiler")
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--count", type=int, default=1_000_000)
