@@ -189,8 +189,10 @@ class Engine:
             events.emit("limit", frame=name, limit=limit, failures=failures)
             events.emit("fallback", what=name, reason=f"{state.skip_reason}: runs eager from now on", count=1)
             return None
-        if failures and self.opts.dynamic is None:
-            learn(state, misses[0][0].program.guards, func, args)
+        if self.opts.dynamic is not False:
+            for e, i in misses:
+                if i == misses[0][1]:
+                    learn(state, e.program.guards, func, args)
         try:
             return self._make_entry(cache, state, func, args, failures)
         except SkipFrame as skip:

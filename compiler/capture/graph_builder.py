@@ -13,6 +13,7 @@ from ..graph.tensor import TraceTensor
 from ..graph_modules import graph_module
 from ..guards.source import Source
 from ..symbolic.expr import symbol
+from .overflow import number_too_large
 from .result import CapturedGraph, GraphInput
 from .signals import Break
 
@@ -156,7 +157,10 @@ class GraphBuilder:
                 raise Break("unsupported", "a tensor was made in a way that capture did not see")
             return node
         if t is torch.SymInt:
-            node = self.expr_node(self.machine.env.to_expr(value))
+            expr = self.machine.env.to_expr(value)
+            if not self.machine.env.fits(expr):
+                raise Break("unsupported", "an integer of more than 64 bits is given to a torch function")
+            node = self.expr_node(expr)
             if isinstance(node, torch.fx.Node):
                 node.meta["val"] = value
             return node
@@ -181,6 +185,9 @@ class GraphBuilder:
 
     def record(self, kind: str, target: Callable | str, args: tuple, kwargs: dict, result: Any) -> Any:
         """Add a call whose result on TraceTensors is `result` (a tensor, or a tuple or list that holds some)."""
+        refused = number_too_large(target, args, kwargs, result)
+        if refused is not None:
+            raise Break("unsupported", f"{refused} is more than {result.dtype} holds")
         node = self.graph.create_node(kind, target, tuple(self.arg(a) for a in args),
                                       {k: self.arg(v) for k, v in kwargs.items()})
         stack, module = self.machine.stack_positions(), self.machine.module_path

@@ -265,10 +265,10 @@ class World:
         raise Break("unknown_object", f"native code reads the value of a {getattr(t, '__module__', '')}.{t.__name__} from outside")
 
     def _load_int(self, value: int, source: Source, why: str) -> Any:
-        if not self._varies(source, self.opts.dynamic_ints) or not 2 <= value < 1 << 62:        # beyond: no integer of a kernel's
+        symint = self.env.create_int(value, source) if self._varies(source, self.opts.dynamic_ints) else value
+        if isinstance(symint, int):
             self.guard(source, "EQUALS", value, why)
             return value
-        symint = self.env.create_symbol(value, source)
         expr = self.env.to_expr(symint)
         self.guard(source, "INT_SYMBOL", expr, why)
         return symint

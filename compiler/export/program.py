@@ -11,6 +11,7 @@ import torch.nn as nn
 
 from ..errors import ExportError
 from ..guards.tensors import memory_range
+from ..symbolic.expr import is_signed
 from . import values
 
 __all__ = ["ExportedProgram", "Input", "Check", "Record"]
@@ -222,8 +223,9 @@ class ExportedProgram:
             if list(value) != want:
                 raise self._refusal(c, f"the keys {want}", str(list(value)))
         elif c.kind == "int":
-            if type(value) is not int or value < 2:
-                raise self._refusal(c, "an int of 2 or more", repr(value))
+            signed = is_signed(c.expected)
+            if type(value) is not int or value < 2 and not signed:
+                raise self._refusal(c, "an int" if signed else "an int of 2 or more", repr(value))
             if sizes.setdefault(c.expected, value) != value:
                 raise self._refusal(c, f"{c.expected} = {sizes[c.expected]}", str(value))
         elif c.kind == "float":

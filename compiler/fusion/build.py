@@ -16,7 +16,7 @@ import torch
 
 from ..lowering.ir import Acc, Axis, Buffer, Kernel, Stage, Store, Value, acc, cast, indirect_symbol, load, walk
 from ..lowering.rewrite import Rewriter, tidy
-from ..symbolic.expr import Expr, as_expr, integer, maybe_int, symbol
+from ..symbolic.expr import Expr, as_expr, integer, is_signed, maybe_int, symbol
 from .cost import Costs
 from .domain import numel_hint
 from .groups import Group, element
@@ -183,7 +183,7 @@ def _emit(group: Group, roots: list[_Root], kept: list[Value], reduced: list[int
         """Size symbols under formal names, numbered as they appear."""
         unknown = [s for s in sorted(e.symbol_names()) if s not in sizes and s not in axis_names and not s.startswith("ind")]
         for s in unknown:
-            sizes[s] = symbol(f"n{len(sizes)}")
+            sizes[s] = symbol(f"{'z' if is_signed(s) else 'n'}{len(sizes)}")
         return e.subs(sizes) if sizes else e
 
     axis_names = {a.symbol.name for a in (*outer_axes, *inner_axes)}

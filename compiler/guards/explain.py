@@ -12,6 +12,7 @@ from typing import Any, Callable, Sequence
 
 import torch
 
+from ..symbolic.expr import is_signed
 from .guard import Guard, GuardFailure
 from .python_program import PythonGuardProgram, evaluate_source
 from .source import Source
@@ -245,8 +246,8 @@ def plain_failure(guard: Guard, name: str, value: Any) -> GuardFailure:
         )
         f.suggestion = "set attributes before the first call"
     elif kind == "INT_SYMBOL":
-        f.expected_text, f.got_text = f"`{name}` was an int of 2 or more", f"`{name}` is {brief(value)}"
-        f.suggestion = "0 and 1 are always compiled apart"
+        f.expected_text, f.got_text = f"`{name}` was an int" + ("" if is_signed(expected.name) else " of 2 or more"), f"`{name}` is {brief(value)}"
+        f.suggestion = f"pass int({name})" if type(value) is not int else "ints below 2 are compiled apart from larger ones"
     elif kind == "FLOAT" and type(value) is float:
         op, c, outcome = next((f for f in expected or () if not float_holds(value, (f,))), ("", 0.0, True))
         sign = {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!="}.get(op, "")

@@ -15,6 +15,8 @@ from typing import Any
 import torch
 
 from .explain import plain_failure, predicate_failure, tensor_failure
+from ..symbolic.env import INT_LIMIT
+from ..symbolic.expr import is_signed
 from .guard import Guard, GuardFailure
 from .tensors import is_symbol
 from .values import Unreachable, const_equal, float_holds, length
@@ -188,7 +190,8 @@ def _predicate(g: Guard, bindings: dict[str, int]) -> GuardFailure | None:
 
 
 def _int_symbol(g: Guard, name: str, value: Any, bindings: dict[str, int]) -> GuardFailure | None:
-    fits = type(value) is int and _bind(g.expected, value, 2, bindings) is None
+    least = -INT_LIMIT if is_signed(g.expected.name) else 2
+    fits = type(value) is int and value < INT_LIMIT and _bind(g.expected, value, least, bindings) is None
     return None if fits else plain_failure(g, name, value)
 
 

@@ -12,7 +12,7 @@ DICT_KEYS       tuple of keys, in order; of a set, its elements as it iterates
 LACKS           a key that the dict at source does not have
 HASATTR         (name, bool): whether the attribute exists, instance and class alike
 TENSOR          TensorSpec
-INT_SYMBOL      Expr symbol: the value is an int (not bool) of 2 or more, within 64 bits, and binds this size symbol
+INT_SYMBOL      Expr symbol: the value is an int (not bool) below INT_LIMIT, of 2 or more unless the symbol is signed, and binds it
 FLOAT           any float of which the comparisons in the tuple hold, each (operator's name, constant, outcome); the value is
                 passed into the graph
 PREDICATE       boolean Expr over the size symbols that TENSOR and INT_SYMBOL guards bound; source may be None

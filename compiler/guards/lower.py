@@ -8,6 +8,7 @@ from typing import Any, Callable, Sequence
 
 import torch
 
+from ..symbolic.expr import is_signed
 from ..symbolic.stack_code import stack_code
 from . import probe
 from .guard import Guard, TensorSpec
@@ -129,7 +130,7 @@ class _Lowering:
                 **common,
             )
         if kind == "INT_SYMBOL":
-            return self._make("C_INT", n=payload[0], **common)
+            return self._make("C_INT", n=payload[0], flag=is_signed(payload[1]), **common)
         if kind == "FLOAT":
             facts = tuple((COMPARISONS.index(op), c, outcome) for op, c, outcome in payload or ())
             return self._make("C_FLOAT", data=facts, **common)

@@ -11,6 +11,8 @@ from typing import Any, Callable, Sequence
 
 import torch
 
+from ..symbolic.env import INT_LIMIT
+from ..symbolic.expr import is_signed
 from .guard import Guard
 from .plan import Plan, make_plan
 from .state import read_field
@@ -32,7 +34,6 @@ from .values import (
 
 __all__ = ["PythonGuardProgram", "evaluate_source", "no_overlap"]
 
-_INT64 = range(-(1 << 63), 1 << 63)
 
 
 def load_root(kind: str, key: Any, func: Any, args: Sequence[Any]) -> Any:
@@ -179,12 +180,12 @@ class PythonGuardProgram:
             return all(step(what, value, d) == e.eval(bindings) for what, d, e in expected)
         if kind == "INT_SYMBOL":
             name = expected[1]
-            if type(value) is not int or value not in _INT64:
+            if type(value) is not int or not -INT_LIMIT <= value < INT_LIMIT:
                 return False
             if name in bindings:
                 return bindings[name] == value
             bindings[name] = value
-            return value >= 2
+            return value >= 2 or is_signed(name)
         if kind == "FLOAT":
             return float_holds(value, expected or ())
         if kind == "PREDICATE":

@@ -3,6 +3,7 @@
 #include "run.h"
 
 #define SLOT(r, i) ((i) < (r)->p->n_wslots ? (r)->w[i] : (r)->c[(i) - (r)->p->n_wslots])
+#define INT_LIMIT (INT64_C(1) << 62)     /* as in compiler/symbolic/env.py */
 enum { FAILED = 0, HOLDS = 1, ERROR = -1 };
 
 static int own(Run *r, PyObject *o)
@@ -435,7 +436,7 @@ static int check(Run *r, const Ins *i)
             return r->values[i->n] == n;
         r->values[i->n] = n;
         r->bound[i->n] = 1;
-        return n >= 2;
+        return n >= (i->flag ? -INT_LIMIT : 2) && n < INT_LIMIT;
     }
     case C_FLOAT: {
         if (!PyFloat_CheckExact(v))

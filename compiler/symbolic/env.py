@@ -8,13 +8,16 @@ import torch
 from . import expr as E
 from .expr import Expr, IntLike
 from .node import SymNode, wrap
-from .simplify import known, simplify
+from .simplify import bounds, known, simplify
 
-__all__ = ["ShapeEnv"]
+__all__ = ["ShapeEnv", "INT_LIMIT"]
+
+INT_LIMIT = 1 << 62                  # ints of the program that are symbols lie below it
 
 
 class ShapeEnv:
-    """Symbols stand for sizes of at least 2: 0 and 1 broadcast and vanish, so they are always plain ints.
+    """Symbols stand for sizes of at least 2: 0 and 1 broadcast and vanish, so they are always plain ints. Ints of the program that are
+    no sizes may be anything (`create_int`): where one of those is used as a size, the decisions about it are guards.
 
     hints      symbol name -> the value seen in this first call
     ranges     symbol name -> (lo, hi): lo <= size < hi, hi None where unbounded
@@ -39,6 +42,7 @@ class ShapeEnv:
         self.locate: Callable[[], tuple[str | None, int | None]] = lambda: self.location
         self._by_source: dict[Any, str] = {}
         self._decided: dict[Expr, bool] = {}
+        self._ints: frozenset[str] = frozenset()
 
     # ---- symbols
     def create_symbol(self, hint: int, source: Any = None, lo: int = 2, hi: int | None = None) -> "torch.SymInt | int":
@@ -48,13 +52,29 @@ class ShapeEnv:
             return self.wrap(self.replace(E.symbol(self._by_source[source])))
         if hint < lo or (hi is not None and hint >= hi):
             return hint
-        name = f"{self.prefix}{len(self.hints)}"
+        name = f"{self.prefix if lo >= 0 else 'z'}{len(self.hints)}"
         self.hints[name] = int(hint)
         self.ranges[name] = (lo, hi)
         self.sources[name] = source
         if source is not None:
             self._by_source[source] = name
         return self.wrap(E.symbol(name))
+
+    def create_int(self, value: int, source: Any) -> "torch.SymInt | int":
+        """A symbol for an int of the program: of 2 or more if it is so now, else of any sign. The plain int where it is a large one: kernels compute
+        with 64 bits."""
+        symint = self.create_symbol(value, source, 2 if value >= 2 else -INT_LIMIT, INT_LIMIT)
+        self._ints |= E.as_expr(symint).symbol_names()
+        return symint
+
+    def fits(self, e: Expr) -> bool:
+        """Whether e, and what is computed on the way to it, has less than 64 bits. Recorded as a guard unless it is certain."""
+        if not e.symbol_names() & self._ints:
+            return True                                  # what sizes make is one, or takes more memory than there is
+        low, high = bounds(e, self.ranges)
+        certain = low is not None and high is not None and -INT_LIMIT <= low and high <= INT_LIMIT
+        return (certain or self.decide(E.and_(E.le(-INT_LIMIT, e), E.le(e, INT_LIMIT)), "an integer of 64 bits")) and all(
+            self.fits(part) for _, atoms in e.terms() for a in atoms if a.op != "sym" for part in a.args[a.op == "ite":])
 
     # ---- floats that may differ from call to call (floats.py)
     def pin_float(self, source: Any) -> None:

@@ -19,7 +19,8 @@ and a boolean Expr is one of
     and or     (p, q, ...)
 
 Compare Exprs with `is`: Python's == is identity. Symbols stand for sizes and indices; where a rule needs a sign (the C
-printer's choice of `/`, `simplify` without a range) they are taken to be non-negative.
+printer's choice of `/`, `simplify` without a range) they are taken to be non-negative, apart from those that `is_signed` names:
+ints of the program, which may be anything.
 """
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ from .text import C_HELPERS
 
 __all__ = ["Expr", "IntLike", "symbol", "integer", "as_expr", "maybe_int", "add_all", "mul_all", "floordiv", "mod",
            "minimum", "maximum", "ceildiv", "ite", "eq", "ne", "lt", "le", "gt", "ge", "and_", "or_", "not_", "TRUE",
-           "FALSE", "simplify", "C_HELPERS"]
+           "FALSE", "simplify", "is_signed", "C_HELPERS"]
 
 IntLike = Union[int, "Expr"]
 Mono = tuple            # atoms in order of their text; () is the constant term
@@ -341,6 +342,11 @@ def symbol(name: str) -> Expr:
         e = _make("sym", (name,))
         e._text = name
     return e
+
+
+def is_signed(name: str) -> bool:
+    """Whether the symbol of that name may be negative, 0 or 1."""
+    return name.startswith("z")
 
 
 def _boolean(b: bool) -> Expr:

@@ -172,6 +172,9 @@ class SymNode(_TorchSymNode):
         return SymNode(self.expr // (1 << o.guard_int("", 0)), self.env)
 
     def bitwise_and(self, o: "SymNode") -> "SymNode":
+        mask = o.maybe_as_int()
+        if mask is not None and mask > 0 and not mask & (mask + 1):
+            return SymNode(self.expr % (mask + 1), self.env)        # n & 7
         return self.wrap_int(self.guard_int("", 0) & o.guard_int("", 0))
 
     def bitwise_or(self, o: "SymNode") -> "SymNode":

@@ -8,16 +8,20 @@ from __future__ import annotations
 from typing import Mapping
 
 from .expr import (BOOL_OPS, FALSE, TRUE, Expr, IntLike, Poly, BUILDERS, _from_poly, _poly_mul, add_all, as_expr,
-                   floordiv, integer, maximum, minimum)
+                   floordiv, integer, is_signed, maximum, minimum)
 
 __all__ = ["simplify", "bounds", "Ranges", "known"]
 
 Ranges = Mapping[str, tuple]                  # name -> (lo, hi): lo <= name < hi; hi may be None
-_DEFAULT = (0, None)                          # sizes and indices are not negative
+
+
+def _range(name: str, ranges: Ranges) -> tuple:
+    """Sizes and indices are not negative."""
+    return ranges.get(name) or ((None, None) if is_signed(name) else (0, None))
 
 
 def _interval_sym(name: str, ranges: Ranges, depth: int) -> tuple[int | None, int | None]:
-    lo, hi = ranges.get(name, _DEFAULT)
+    lo, hi = _range(name, ranges)
     if isinstance(lo, Expr):
         lo = bounds(lo, ranges, depth + 1)[0]
     if hi is None:
@@ -97,7 +101,7 @@ def _extreme(e: Expr, ranges: Ranges, upper: bool) -> Expr:
     for _ in range(16):
         target = None
         for name in sorted(e.symbol_names()):
-            lo, hi = ranges.get(name, _DEFAULT)
+            lo, hi = _range(name, ranges)
             if isinstance(hi, Expr) and not hi.is_const:
                 c = e.coeff(name)
                 if c is None or c.op == "int" and c.value == 0:

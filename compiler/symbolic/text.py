@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Callable
 
+from . import expr
+
 if TYPE_CHECKING:
     from .expr import Expr
 
@@ -39,7 +41,17 @@ def cpp(e: "Expr", nonneg: "Callable[[Expr], bool] | None" = None) -> str:
 
 
 def _plainly_nonneg(e: "Expr") -> bool:
-    return all(c >= 0 for c in e._p().values())
+    return all(c >= 0 and all(map(_nonneg_atom, atoms)) for atoms, c in e._p().items())
+
+
+def _nonneg_atom(a: "Expr") -> bool:
+    if a.op == "sym":
+        return not expr.is_signed(a.name)
+    if a.op == "mod":
+        return _plainly_nonneg(a.args[1])
+    if a.op == "max":
+        return any(map(_plainly_nonneg, a.args))
+    return all(map(_plainly_nonneg, a.args[a.op == "ite":]))
 
 
 class _PyStyle:

@@ -548,7 +548,9 @@ def test_size_symbols(make):
     with pytest.raises(ValueError, match="no guard binds"):
         make([Guard(None, "PREDICATE", lt(symbol("nowhere"), 3))])
     p = make([Guard(X, "INT_SYMBOL", s)])
-    assert [holds(p, v) for v in (5, True, 1, 0, -3, 2**70, "5")] == [-1, 0, 0, 0, 0, 0, 0]
+    assert [holds(p, v) for v in (5, True, 1, 0, -3, 2**62, 2**70, "5")] == [-1, 0, 0, 0, 0, 0, 0, 0]
+    p = make([Guard(X, "INT_SYMBOL", symbol("z0")), Guard(None, "PREDICATE", le(symbol("z0") // 2, 3))])
+    assert [holds(p, v) for v in (5, True, 1, 0, -3, -(2**62), -(2**63), 8, "5")] == [-1, 0, -1, -1, -1, -1, 0, 1, 0]
 
 
 @pytest.mark.parametrize(
@@ -568,7 +570,7 @@ def test_predicates(make, e, good):
     a, b = symbol("a"), symbol("b")
     pred = e(a, b)
     p = make([Guard(X, "INT_SYMBOL", a), Guard(Y, "INT_SYMBOL", b), Guard(None, "PREDICATE", pred)], 2)
-    for va, vb in [*good, (2, 2), (3, 3), (11, 10), (10, 11), (6, 4), (2**40, 2**40), (2**62, 7)]:
+    for va, vb in [*good, (2, 2), (3, 3), (11, 10), (10, 11), (6, 4), (2**40, 2**40), (2**62 - 1, 7)]:
         wanted = -1 if pred.eval({"a": va, "b": vb}) else 2
         assert holds(p, va, vb) == wanted, (va, vb)
     assert all(holds(p, *g) == -1 for g in good)
