@@ -177,6 +177,8 @@ class Options:
         if options is not None and not isinstance(options, dict):
             raise OptionError(f"options is a dict such as {{'max_autotune': True}}, got {type(options).__name__}")
         given = {k: check(k, v) for k, v in (options or {}).items()}
+        if backend == "cudagraphs":                      # this compiler's kernels, replayed
+            backend, given = "tcompile", {"cudagraphs": True, **given}
         return cls(mode or "default", backend, fullgraph, dynamic, given)
 
     def get(self, name: str, default: Any = None) -> Any:

@@ -19,6 +19,7 @@ __all__ = ["BACKENDS", "compile_graph", "list_backends", "register_backend", "re
 
 Backend = Callable[..., Callable]
 BACKENDS: dict[str, Backend] = {}
+_OWN = ("tcompile", "eager", "aot_eager", "cudagraphs")      # ("cudagraphs" is tcompile with the option of that name: config.Options.make)
 
 
 def register_backend(fn: Backend | None = None, *, name: str | None = None) -> Any:
@@ -33,12 +34,12 @@ def register_backend(fn: Backend | None = None, *, name: str | None = None) -> A
 
 def list_backends() -> list[str]:
     """Names that backend= takes without asking torch."""
-    return sorted({"tcompile", "eager", "aot_eager", *BACKENDS})
+    return sorted({*_OWN, *BACKENDS})
 
 
 def resolve(backend: Any) -> Any:
     """Check backend= early: the name or callable itself, or an OptionError with the names there are."""
-    if callable(backend) or backend in ("tcompile", "eager", "aot_eager") or backend in BACKENDS:
+    if callable(backend) or backend in _OWN or backend in BACKENDS:
         return backend
     if not isinstance(backend, str):
         raise OptionError(f"backend is a name or a function backend(gm, example_inputs), got {type(backend).__name__}")

@@ -232,3 +232,11 @@ def test_whole_steps_stay_whole_after_stock_was_used():
         tcompile.compile(step)(torch.ones(3))
     assert not r.report().graph_breaks
     torch.testing.assert_close(p.detach(), torch.full((3,), 0.9))
+
+
+def test_cudagraphs_is_a_backend_of_its_own():
+    """Without stock: this compiler's kernels, replayed as one graph where there is a GPU, plain where there is none."""
+    c = tcompile.compile(lambda x: torch.sin(x) * 2, backend="cudagraphs")
+    x = torch.randn(10)
+    torch.testing.assert_close(c(x), torch.sin(x) * 2)
+    assert "cudagraphs" in tcompile.list_backends()

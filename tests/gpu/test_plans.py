@@ -1,0 +1,218 @@
+"""Plans that run in C on a GPU: products by cuBLASLt, attention, memory of other dtypes, errors, threads, streams; whole training steps."""
+import gc
+import threading
+
+import pytest
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+import tcompile
+from tcompile.compiler.runtime.gpu import graphs
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device on this machine")
+TOLERANCE = {torch.float32: 2e-3, torch.float16: 4e-3, torch.bfloat16: 3e-2}
+
+
+def like_eager(fn, *inputs, calls=3):
+    c = tcompile.compile(fn)
+    with torch.no_grad():
+        for _ in range(calls):
+            got, want = c(*inputs), fn(*inputs)
+            for a, b in zip(got if isinstance(got, tuple) else (got,), want if isinstance(want, tuple) else (want,), strict=True):
+                assert a.dtype == b.dtype and a.stride() == b.stride()
+                torch.testing.assert_close(a, b, atol=TOLERANCE.get(a.dtype, 1e-4), rtol=TOLERANCE.get(a.dtype, 1e-4))
+    return c
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+@pytest.mark.parametrize("m, k, n", [(128, 768, 2304), (17, 33, 65), (2, 2, 2), (256, 64, 1000), (3, 4096, 8)])
+def test_products_in_every_layout(dtype, m, k, n):
+    torch.manual_seed(0)
+    x, w, bias = torch.randn(m, k, device="cuda", dtype=dtype), torch.randn(k, n, device="cuda", dtype=dtype) / k ** .5, torch.randn(n, device="cuda", dtype=dtype)
+    xt, wt = x.t().contiguous(), w.t().contiguous()
+    like_eager(lambda x, w, b: torch.relu(torch.addmm(b, x, w)), x, w, bias)
+    like_eager(lambda x, wt, b: torch.tanh(F.linear(x, wt, b)), x, wt, bias)
+    like_eager(lambda xt, w: (xt.t() @ w) * 2, xt, w)
+    like_eager(lambda xt, wt: (xt.t() @ wt.t()) + 1, xt, wt)
+    like_eager(lambda x, w, c: torch.addmm(c, x, w, beta=0.5, alpha=2.0).sin(), x, w, torch.randn(m, n, device="cuda", dtype=dtype))
+
+
+def test_operands_that_move_and_lie_oddly():
+    """The library's choice depends on how pointers are aligned; it is made again for those that are less so."""
+    f = lambda x, w, b: torch.relu(F.linear(x, w, b))
+    c = tcompile.compile(f, dynamic=False)
+    w, b = torch.randn(96, 64, device="cuda", dtype=torch.float16), torch.randn(96, device="cuda", dtype=torch.float16)
+    memory = torch.randn(40 * 64 + 16, device="cuda", dtype=torch.float16)
+    with torch.no_grad():
+        for offset in (0, 8, 1, 0, 4, 3):
+            x = memory[offset:offset + 40 * 64].view(40, 64)
+            torch.testing.assert_close(c(x, w, b), f(x, w, b), atol=2e-2, rtol=2e-2)
+
+
+def test_tf32_follows_its_flag():
+    x, w = torch.randn(256, 512, device="cuda"), torch.randn(512, 256, device="cuda")
+    c = tcompile.compile(lambda x, w: (x @ w) * 1.0 + 0.5)
+    want = x.double() @ w.double() + 0.5
+    before = torch.backends.cuda.matmul.allow_tf32
+    try:
+        error = {}
+        for flag in (True, False, True):
+            torch.backends.cuda.matmul.allow_tf32 = flag
+            error[flag] = float((c(x, w) - want).abs().max())
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = before
+    assert error[False] < 2e-4 and error[True] > 4 * error[False]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32], ids=str)
+def test_attention_by_every_library(dtype):
+    q, k, v = (torch.randn(2, 4, 64, 64, device="cuda", dtype=dtype) for _ in range(3))
+    mask = torch.rand(2, 1, 64, 64, device="cuda") > 0.2
+    for backend in (torch.nn.attention.SDPBackend.FLASH_ATTENTION, torch.nn.attention.SDPBackend.CUDNN_ATTENTION, torch.nn.attention.SDPBackend.EFFICIENT_ATTENTION):
+        if dtype == torch.float32 and backend is not torch.nn.attention.SDPBackend.EFFICIENT_ATTENTION:
+            continue
+        with torch.nn.attention.sdpa_kernel(backend):
+            like_eager(lambda q, k, v: F.scaled_dot_product_attention(q * 1.5, k, v, is_causal=True) + 1, q, k, v)
+            like_eager(lambda q, k, v: F.scaled_dot_product_attention((q + 1).transpose(1, 2).contiguous().transpose(1, 2), k, v, scale=0.3) * 2, q, k, v)
+            if backend is not torch.nn.attention.SDPBackend.FLASH_ATTENTION:
+                like_eager(lambda q, k, v, m: F.scaled_dot_product_attention(q.sin(), k, v, attn_mask=m) + 1, q, k, v, mask)
+
+
+def test_temporaries_of_several_dtypes_share_memory():
+    """Memory goes from one dtype to another; what torch's kernels are handed is of the planned one."""
+    conv = nn.Conv2d(8, 8, 3, padding=1).cuda()
+    def f(x):
+        with torch.autocast("cuda", dtype=torch.bfloat16):
+            y = conv(torch.relu(x.float() + 1))
+            y = conv((y.float() * 2).to(torch.bfloat16).sin())
+            return conv(y.float().cos().to(torch.bfloat16)).float() + 1
+    like_eager(f, torch.randn(4, 8, 16, 16, device="cuda"))
+
+
+def test_memory_that_runs_out_is_torch_s_error_and_the_next_call_works():
+    f = lambda x, w: ((x @ w).sin() @ w).cos()
+    c = tcompile.compile(f, dynamic=True)
+    w = torch.randn(1024, 1024, device="cuda")
+    with torch.no_grad():
+        small = torch.randn(64, 1024, device="cuda")
+        torch.testing.assert_close(c(small, w), f(small, w), atol=1e-3, rtol=1e-3)
+        c(torch.randn(65, 1024, device="cuda"), w)
+        free = torch.cuda.mem_get_info()[0]
+        rows = int(free * 0.45) // 4096
+        large = torch.zeros(rows, 1024, device="cuda")
+        with pytest.raises(torch.OutOfMemoryError):
+            c(large, w), c(large, w)
+        del large
+        torch.cuda.empty_cache()
+        torch.testing.assert_close(c(small, w), f(small, w), atol=1e-3, rtol=1e-3)
+
+
+def test_threads_and_streams_share_a_program():
+    m = nn.Sequential(nn.Linear(64, 128), nn.GELU(), nn.LayerNorm(128), nn.Linear(128, 32)).cuda().half().eval()
+    c = tcompile.compile(m)
+    wrong = []
+    with torch.no_grad():
+        c(torch.randn(8, 64, device="cuda", dtype=torch.float16))
+
+    def work(seed):
+        g = torch.Generator("cuda").manual_seed(seed)
+        stream = torch.cuda.Stream()
+        with torch.no_grad(), torch.cuda.stream(stream):
+            for _ in range(100):
+                x = torch.randn(8, 64, device="cuda", dtype=torch.float16, generator=g)
+                if not torch.allclose(c(x), m(x), atol=1e-2, rtol=1e-2):
+                    wrong.append(seed)
+        stream.synchronize()
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
+    [t.start() for t in threads]
+    [t.join() for t in threads]
+    assert not wrong
+
+
+def test_a_thousand_calls_keep_no_memory():
+    m = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 64), nn.LayerNorm(64)).cuda()
+    c = tcompile.compile(m)
+
+    def calls(n):
+        for i in range(n):
+            c(torch.randn(16, 64, device="cuda")).square().mean().backward()
+            m.zero_grad(set_to_none=True)
+            with torch.no_grad():
+                c(torch.randn(16 + i % 3, 64, device="cuda"))
+        gc.collect()
+        torch.cuda.synchronize()
+        return torch.cuda.memory_allocated()
+    before = calls(20)
+    assert calls(1000) <= before + 1024
+
+
+def test_results_own_their_memory():
+    """What a plan returns is overwritten by no later call, whatever the block of temporaries does."""
+    f = lambda x, w: ((x @ w).relu() @ w, (x @ w).sum(0), x.t() @ x)
+    c = tcompile.compile(f)
+    w = torch.randn(64, 64, device="cuda")
+    kept = []
+    with torch.no_grad():
+        for _ in range(20):
+            x = torch.randn(32, 64, device="cuda")
+            kept.append((c(x, w), f(x, w)))
+    for got, want in kept:
+        for a, b in zip(got, want):
+            torch.testing.assert_close(a, b, atol=5e-2, rtol=5e-3)
+
+
+def test_the_backend_cudagraphs(monkeypatch):
+    monkeypatch.setattr(graphs.CudaGraphs, "_worth_it", lambda *a: "")
+    m = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.LayerNorm(64)).cuda().eval()
+    c = tcompile.compile(m, backend="cudagraphs")
+    before = sum(isinstance(o, graphs.CudaGraphs) and bool(o.captured) for o in gc.get_objects())
+    with torch.no_grad():
+        for n in (16, 16, 16, 16, 8, 8, 8, 8, 16):
+            x = torch.randn(n, 64, device="cuda")
+            torch.testing.assert_close(c(x), m(x), atol=1e-3, rtol=1e-3)
+    assert sum(isinstance(o, graphs.CudaGraphs) and bool(o.captured) for o in gc.get_objects()) > before
+
+
+@pytest.mark.parametrize("mode", ["default", "reduce-overhead"])
+@pytest.mark.parametrize("optimizer", ["SGD", "AdamW"])
+def test_whole_training_steps(optimizer, mode):
+    def run(compiled):
+        torch.manual_seed(3)
+        m = nn.Sequential(nn.Linear(32, 64), nn.GELU(), nn.LayerNorm(64), nn.Linear(64, 8)).cuda()
+        o = getattr(torch.optim, optimizer)(m.parameters(), lr=1e-2)
+
+        def step(x, y):
+            o.zero_grad()
+            loss = F.cross_entropy(m(x), y)
+            loss.backward()
+            o.step()
+            return loss
+        f = tcompile.compile(step, mode=mode) if compiled else step
+        g = torch.Generator("cuda").manual_seed(5)
+        losses = []
+        for _ in range(8):
+            x, y = torch.randn(16, 32, device="cuda", generator=g), torch.randint(0, 8, (16,), device="cuda", generator=g)
+            losses.append(float(f(x, y).detach()))
+        return losses, [p.detach().clone() for p in m.parameters()]
+    want, got = run(False), run(True)
+    torch.testing.assert_close(got[0], want[0], atol=2e-4, rtol=2e-4)
+    for a, b in zip(got[1], want[1]):
+        torch.testing.assert_close(a, b, atol=2e-3, rtol=2e-3)
+
+
+def test_scans_and_writes_at_positions():
+    torch.manual_seed(0)
+    x, i = torch.randn(64, 1000, device="cuda"), torch.randint(0, 64, (200,), device="cuda")
+    like_eager(lambda x: torch.cumsum(x.double() * 2, 1).float() + 1, x)
+    like_eager(lambda x: torch.cumprod(torch.sigmoid(x.double()), 0).float() * 3, x)
+    like_eager(lambda x, i: torch.zeros(64, 1000, device="cuda", dtype=torch.float64).index_add(0, i, x[:1].expand(200, 1000).double() * 2) + 1, x, i)
+    like_eager(lambda x, i: x.double().index_put((i,), torch.ones(1000, device="cuda", dtype=torch.float64), accumulate=True) * 2, x, i)
+    like_eager(lambda x: torch.logcumsumexp(x.double(), 1).float() - 1, x)
+
+
+def test_fp8_storage():
+    x, s = torch.randn(256, 128, device="cuda"), torch.tensor(0.5, device="cuda")
+    for dtype in (torch.float8_e4m3fn, torch.float8_e5m2):
+        like_eager(lambda x, s: (x * s).to(dtype).to(torch.float32) * 2 + 1, x, s)
+        like_eager(lambda y, s: y.to(torch.bfloat16) * s, x.to(dtype), s.to(torch.bfloat16))
