@@ -221,11 +221,27 @@ def prim(op: str, *args: Value) -> Value:
     """An element-wise primitive; operands must have one dtype already (where/masked: the last two)."""
     if PRIMS.get(op) != len(args):
         raise ValueError(f"loop IR: primitive {op!r} takes {PRIMS.get(op)} operands, got {len(args)}")
+    if op in _POLYNOMIAL and args[0].dtype == torch.int64 and all(a.op in ("index", "const") for a in args):
+        e = _position(op, *(integer(a.attr) if a.op == "const" else a.attr for a in args))
+        if e is not None:
+            return index(e)
     if args[0].op == "const" or (op in ("logical_and", "logical_or") and args[1].op == "const"):
         folded = _fold(op, args)
         if folded is not None:
             return folded
     return make(op, torch.bool if op in _BOOL_RESULT else args[-1].dtype, args)
+
+
+_POLYNOMIAL = {"add": operator.add, "sub": operator.sub, "mul": operator.mul}
+_FAR = 1 << 31
+
+
+def _position(op: str, a: Expr, b: Expr) -> Expr | None:
+    """Arithmetic on positions and small numbers as a position (which never wraps); None for two numbers, and for products of positions."""
+    numbers = [x.value for x in (a, b) if x.is_const]
+    if len(numbers) == 2 or any(abs(n) >= _FAR for n in numbers) or (op == "mul" and not numbers):
+        return None
+    return _POLYNOMIAL[op](a, b)
 
 
 _FOLD = {"eq": operator.eq, "ne": operator.ne, "lt": operator.lt, "le": operator.le, "gt": operator.gt, "ge": operator.ge}

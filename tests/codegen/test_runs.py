@@ -19,9 +19,47 @@ def test_directions(e, directions):
 @pytest.mark.parametrize("width", [1, 2, 7, 15, 16, 17, 30, 31, 33, 64, 100])
 def test_elements(width):
     def f(x):
-        return (x.flip(1), x.repeat(2, 3), x.roll(5, 1), torch.nn.functional.pad(x[None], (2, 3), mode="replicate"), x.repeat_interleave(2, 1),
+        return (x.flip(1), x.repeat(2, 3), x.roll(5, 1), torch.nn.functional.pad(x.float()[None], (2, 3), mode="replicate"), x.repeat_interleave(2, 1),
                 x.flip(0, 1) + x, torch.cat([x, x.flip(1)], 1))
     for dtype in (torch.float32, torch.bfloat16, torch.int64, torch.bool):
         x = torch.randn(5, width).mul(9).to(dtype)
         for got, want in zip(tcompile.compile(f, fullgraph=True)(x), f(x)):
+            assert torch.equal(got, want)
+
+
+@pytest.mark.parametrize("width", [1, 2, 15, 16, 17, 32, 33, 63, 100])
+def test_every_second_element(width):
+    def f(x):
+        return x[:, ::2] + 1, x[:, 1::2], torch.nn.functional.max_pool1d(x.float(), 2, 2, ceil_mode=True), torch.nn.functional.avg_pool1d(x.float()[None], 3, 2, 1)
+    for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.int8):
+        x = torch.randn(5, 2 * width).mul(9).to(dtype)
+        for got, want in zip(tcompile.compile(f, fullgraph=True)(x), f(x)):
+            torch.testing.assert_close(got, want, rtol=1e-6, atol=0)
+
+
+def test_nothing_is_read_behind_the_last_element():
+    import mmap
+    page = mmap.PAGESIZE
+    memory = mmap.mmap(-1, 2 * page)                                  # the second page is taken away: to touch it is a fault
+    import ctypes
+    libc, at = ctypes.CDLL(None, use_errno=True), ctypes.addressof(ctypes.c_char.from_buffer(memory))
+    assert libc.mprotect(ctypes.c_void_p(at + page), ctypes.c_size_t(page), 0) == 0
+    try:
+        x = torch.frombuffer(memory, dtype=torch.float32, count=page // 4)[-66:]
+        x.copy_(torch.arange(66.0))
+        f = tcompile.compile(lambda t: (t[::2] * 2, t[1::2] + 1, t.flip(0) + 1, t[:65].view(5, 13).repeat(1, 2)), dynamic=False)
+        for got, want in zip(f(x), (x[::2] * 2, x[1::2] + 1, x.flip(0) + 1, x[:65].view(5, 13).repeat(1, 2))):
+            assert torch.equal(got, want)
+    finally:
+        libc.mprotect(ctypes.c_void_p(at + page), ctypes.c_size_t(page), 3)
+
+
+def test_positions_are_compared_alike_for_any_size():
+    def f(x, k):
+        i = torch.arange(x.shape[1])
+        return torch.where(i >= x.shape[1] - k, x, 0), x.tril(k), x.triu(-k), torch.where(i == 3, x, -x), torch.where(i - 2 < 5 - i, x, 1), x.roll(k, 1)
+    g = tcompile.compile(f, dynamic=True, fullgraph=True)
+    for rows, columns, k in ((3, 5, 1), (7, 40, 3), (40, 7, 2), (33, 33, 9)):
+        x = torch.randn(rows, columns)
+        for got, want in zip(g(x, k), f(x, k)):
             assert torch.equal(got, want)

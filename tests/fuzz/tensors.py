@@ -20,7 +20,7 @@ __all__ = ["check_tensors", "write", "namespace"]
 
 Proposal = Callable[[random.Random, str, torch.Tensor, str], str]
 SIZES = (1, 2, 3, 4, 5, 7, 8, 10, 16, 17, 33)
-DTYPES = ("float32",) * 6 + ("float64", "bfloat16", "float16", "int64", "int32", "uint8", "bool")
+DTYPES = ("float32",) * 6 + ("float64", "bfloat16", "float16", "int64", "int32", "int16", "int8", "uint8", "bool")
 MOST_ELEMENTS = 20_000
 
 
@@ -103,7 +103,52 @@ def _write_in_place(r: random.Random, n: str, v: torch.Tensor, m: str) -> str:
                                       ".zero_()", f".masked_fill_({n} > 0, 1)", f".index_copy_(0, torch.tensor([0]), {n}[:1])", ".clamp_(min=0.1)", f".transpose_({d}, 0)"))
 
 
-PROPOSALS: tuple[Proposal, ...] = (_pointwise, _pointwise, _unary, _cast, _reduce, _reduce, _normalise, _view, _view, _view, _move, _move, _products, _write_in_place)
+def _special(r: random.Random, n: str, v: torch.Tensor, m: str) -> str:
+    return r.choice((f"torch.erfc({n}.float())", f"torch.lgamma({n}.float())", f"torch.hypot({n}.float(), {m}.float())", f"torch.nextafter({n}.float(), {m}.float())",
+                     f"torch.asin({n}.float() / 4)", f"torch.acos({n}.float().clamp(-1, 1))", f"torch.logaddexp({n}.float(), {m}.float())", f"torch.xlogy({n}.float().abs(), {m}.float().abs())",
+                     f"torch.copysign({n}.float(), {m}.float())", f"torch.fmod({n} + 0.37, 2)", f"torch.remainder({n}.float() + 0.37, {m}.float().abs() + 1.1)", f"torch.digamma({n}.float().abs() + 1)",
+                     f"{n}.long() << {m}.long().abs() % 40", f"{n}.int() >> {m}.int().abs() % 20", f"{n}.int() & {m}.int()", f"torch.gcd({n}.long(), {m}.long())",
+                     f"torch.special.i0({n}.float())", f"torch.sinh({n}.float().clamp(-4, 4))", f"torch.atanh({n}.float() / 50)", f"torch.pow({n}.float().abs() + 0.1, {m}.float().clamp(-3, 3))",
+                     f"{n} ** 2", f"{n}.float() ** -0.5", f"torch.sin({n}.float() * 30000)", f"torch.nan_to_num(1 / {n}.float())", f"{n}.clamp({m}, {m} + 1)", f"F.softplus({n}.float())",
+                     f"torch.isclose({n}, {m})", f"torch.heaviside({n}.float(), {m}.float())", f"torch.signbit({n})", f"torch.logical_xor({n}, {m})", f"torch.float_power({n}.abs(), 1.5)"))
+
+
+def _images(r: random.Random, n: str, v: torch.Tensor, m: str) -> str:
+    """Windows, resampling and norms over the last dimensions, in either memory format."""
+    image = f"{n}.float()" + {0: "[None, None, None, None]", 1: "[None, None, None]", 2: "[None, None]", 3: "[None]"}.get(v.ndim, "")
+    if r.random() < 0.3:
+        image += ".contiguous(memory_format=torch.channels_last)"
+    k, p, size = r.randint(1, 3), r.randint(0, 1), (r.randint(1, 9), r.randint(1, 9))
+    return r.choice((f"F.max_pool2d({image}, {k}, {r.randint(1, 2)}, {min(p, k // 2)})", f"F.avg_pool2d({image}, {k}, {r.randint(1, 2)}, {min(p, k // 2)})", f"F.adaptive_avg_pool2d({image}, {size})",
+                     f"F.adaptive_max_pool2d({image}, {size})", f"F.interpolate({image}, size={size})", f"F.interpolate({image}, size={size}, mode='bilinear')",
+                     f"F.interpolate({image}, scale_factor=2, mode='{r.choice(('nearest', 'bilinear', 'bicubic', 'area', 'nearest-exact'))}')", f"F.interpolate({image}, size={size}, mode='bicubic', align_corners=True)",
+                     f"F.unfold({image}, {k}, padding={p})", f"F.fold(F.unfold({image}, 2), {image}.shape[-2:], 2)", f"F.pad({image}, (1, 2, {p}, 1), mode='{r.choice(('replicate', 'circular', 'reflect'))}')",
+                     f"F.conv2d({image}, {image}[:1, :, :{k}, :{k}])", f"F.batch_norm({image}, None, None, training=True)", f"F.instance_norm({image})", f"F.group_norm({image}, 1)",
+                     f"F.max_pool1d({image}[0], {k})", f"F.pixel_unshuffle({image}, 2)", f"F.lp_pool2d({image}.abs() + 0.1, 2, {k})", f"{image}.sum((0, 2, 3))", f"F.local_response_norm({image}, 3)",
+                     f"F.grid_sample({image}, torch.linspace(-1.2, 1.2, 18).view(1, 3, 3, 2).expand({image}.shape[0], -1, -1, -1), align_corners=False)"))
+
+
+def _scattered(r: random.Random, n: str, v: torch.Tensor, m: str) -> str:
+    d, size = _dim(r, v), max(v.shape[_dim(r, v)] if v.ndim else 1, 1)
+    rows = [r.randrange(-size, size) for _ in range(r.randint(1, 4))]
+    reduce = r.choice(("sum", "prod", "mean", "amax", "amin"))
+    return r.choice((f"{n}.scatter_reduce({d}, {n}.long().abs() % {size}, {n}, '{reduce}', include_self={r.random() < 0.5})", f"{n}.index_put((torch.tensor({rows}),), {n}[:1], accumulate=True)",
+                     f"{n}.masked_scatter({n} > 0, {n}.flip(-1).contiguous())", f"{n}.index_reduce({d}, torch.arange({size}), {n}, 'amax')", f"{n}.logcumsumexp({d})", f"{n}.cummin({d})[1]", f"{n}.cumprod({d})",
+                     f"{n}.topk(1, {d})[0]", f"{n}.median({d})[0]", f"{n}.kthvalue(1, {d})[0]", f"torch.bucketize({n}, torch.tensor([-1, 0, 2]))", f"torch.searchsorted(torch.arange(-3.0, 4), {n}.float())",
+                     f"{n}.index_select({d}, torch.tensor({[k % size for k in rows]})).cumsum({d})", f"F.embedding_bag({n}.long().abs().flatten()[None] % 5, torch.arange(15.0).view(5, 3))", f"{n}.argsort({d}, stable=True)",
+                     f"torch.histc({n}.float(), 5, -3, 3)", f"{n}.slice_scatter({n}[:1] * 2, 0, 0, 1)", f"{n}.select_scatter({n}.select({d}, 0) + 1, {d}, -1)", f"{n}.diagonal_scatter({n}.diagonal() * 2)",
+                     f"{n}[{n} > 100].sum()", f"torch.where({n} > 0, {n}, {n}.flip({d}))", f"{n}.index_fill({d}, torch.tensor([0]), 2)", f"{n}.put(torch.tensor([0]), {n}.flatten()[:1])", f"{n}.take(torch.tensor([0, -1]))"))
+
+
+def _complex(r: random.Random, n: str, v: torch.Tensor, m: str) -> str:
+    z = n if v.is_complex() else f"torch.complex({n}.float(), {m}.float())"
+    return r.choice((f"({z} * {z}).real", f"({z} + 1j).abs()", f"{z}", f"torch.view_as_real({z} * {z}.conj())", f"torch.view_as_real({z}).flip(-1)", f"torch.view_as_complex(torch.view_as_real({z}) * 2)",
+                     f"{z}.imag * 2", f"{z}.conj() - {z}", f"torch.polar({z}.abs(), {z}.real)", f"{z}.sum()", f"{z}.angle()", f"{z} / ({z} + 3)", f"{z}.exp().real", f"{z}.mean(-1).imag", f"{z}.reshape(-1)[:3].real",
+                     f"torch.view_as_real({z}.transpose(0, -1))", f"{z} * {m}.float()", f"(-{z}).imag", f"{z}.real.add(1)", f"{z}.isfinite()", f"{z} == {z}.conj()", f"torch.stack([{z}, {z}]).real"))
+
+
+PROPOSALS: tuple[Proposal, ...] = (_pointwise, _pointwise, _unary, _cast, _reduce, _reduce, _normalise, _view, _view, _view, _move, _move, _products, _write_in_place,
+                                   _special, _images, _scattered, _complex)
 
 
 # ---- programs
@@ -160,6 +205,8 @@ def _differs(a: torch.Tensor, b: torch.Tensor, unit: float, laid_out: bool = Tru
         return f"eager gives {a.dtype} {tuple(a.shape)}, compiled {b.dtype} {tuple(b.shape)}"
     if laid_out and a.numel() and any(x != y for n, x, y in zip(a.shape, a.stride(), b.stride()) if n > 1):
         return f"eager's strides are {a.stride()}, compiled's {b.stride()} (shape {tuple(a.shape)})"
+    if a.is_complex():
+        return _differs(torch.view_as_real(a.resolve_conj()), torch.view_as_real(b.resolve_conj()), unit, False)
     if not a.dtype.is_floating_point:
         wrong = a != b
         return f"{int(wrong.sum())} of {a.numel()} differ: {a[wrong][:3].tolist()}, compiled {b[wrong][:3].tolist()}" if wrong.any() else ""
@@ -178,7 +225,7 @@ def _observe(f: Callable, inputs: list[torch.Tensor], grad: bool) -> list[torch.
         results = list(f(*inputs))
         if grad:
             roots = [t for t in inputs if t.requires_grad]
-            total = sum((t.double().clamp(-9, 9).sum() for t in results if t.requires_grad), torch.zeros((), dtype=torch.float64))
+            total = sum(((torch.view_as_real(t.resolve_conj()) if t.is_complex() else t).double().clamp(-9, 9).sum() for t in results if t.requires_grad), torch.zeros((), dtype=torch.float64))
             if total.requires_grad:
                 results += [g for g in torch.autograd.grad(total, roots, allow_unused=True) if g is not None]
         return results

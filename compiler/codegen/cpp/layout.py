@@ -29,6 +29,7 @@ __all__ = ["Choices", "StageLoops", "Layout", "merge_axes", "plan_layout", "nume
 
 MAX_CHUNKS = 64                     # of a split reduction
 CHUNK_ELEMENTS = 8192
+TWO = integer(2)
 
 # Cost of one operation on a full vector, in units of an addition.
 _COST = {"div": 4, "sqrt": 5, "rsqrt": 8, "reciprocal": 4, "exp": 14, "sigmoid": 20, "tanh": 28, "erf": 30, "erf_rough": 18, "log": 20, "sin": 18, "cos": 18,
@@ -174,6 +175,8 @@ def _axis_cost(name: str, size: int, indices: list[Expr], lanes: int) -> float:
             cost += 0.4
         elif run_directions(e, name):
             cost += 2.0
+        elif c is TWO:
+            cost += 2.5
         elif c is None:
             cost += 12.0
         else:
@@ -230,6 +233,8 @@ def plan_layout(kernel: Kernel, target: Target, choices: Choices = Choices()) ->
     if choices.lanes is None:
         vectors = [vector if mode == "outer" else _inner_axis(st, lanes, hints) if st.axes else None for st in kernel.stages]
         lanes = max(1, target.width // _register_bytes(kernel, vectors, mode))
+        if mode == "inner":
+            lanes = _fitting(lanes, vectors)
     layout = Layout(mode, lanes, (), [], vector)
     layout.serial = choices.serial or any(
         s.shared and any(s.index.coeff(a.symbol.name) in (ZERO, None) for a in kernel.outer) for st in kernel.stages for s in st.stores)
@@ -243,6 +248,8 @@ def plan_layout(kernel: Kernel, target: Target, choices: Choices = Choices()) ->
         unroll = choices.unroll or (4 if cost <= 8 else 2 if cost <= 24 else 1)
         if layout.copies > 1:
             unroll = 1
+        if mode == "inner" and stage.axes and isinstance(v := _inner_axis(stage, lanes, hints).size, int):
+            unroll = min(unroll, max(1, v // lanes))
         if mode == "outer":
             layout.stages.append(StageLoops(stage.axes, vector, unroll))
         elif _runs(stage):
@@ -292,6 +299,14 @@ def _choose_mode(kernel: Kernel, lanes: int, hints: dict, has_inner: bool, choic
     if choices.mode == "outer" or outer_best[0] < total:
         return "outer", outer_best[1]
     return "inner", None
+
+
+def _fitting(lanes: int, vectors: list[Axis | None]) -> int:
+    """No more lanes than the longest of these axes fills: rows of 8 elements are whole vectors of 8."""
+    sizes = [v.size for v in vectors if v is not None]
+    while lanes > 4 and sizes and all(isinstance(n, int) and n <= lanes // 2 for n in sizes):
+        lanes //= 2
+    return lanes
 
 
 def _runs(stage: Stage) -> bool:
@@ -370,7 +385,7 @@ def _steps_over(e: Expr, name: str) -> bool:
     if run_directions(e, name):
         return False
     if c is not None:
-        return c is not ZERO
+        return c not in (ZERO, TWO)
     text = e.c()
     return "floordiv" in text or "mod" in text or "/" in text or "%" in text
 

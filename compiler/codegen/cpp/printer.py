@@ -23,6 +23,7 @@ from .layout import Choices, Layout, StageLoops, chunk_count, merge_axes, numel,
 from .prims import Operand, expression, reduce_identity, reduce_update, splat
 from .product import Product, ProductPrinter, find_product, transpose_text
 from .scan import scan_loop
+from .short import shorten_positions
 from .support import SIGNATURE, Support, Target, used_sizes, vector_type
 from .values import LANE_IDS, LEVEL_ITEM, LEVEL_LOOP, LEVEL_TOP, LEVEL_VECTOR, Location, Scope, StageValues, stored
 
@@ -60,7 +61,7 @@ class KernelSource:
 
 def print_kernel(kernel: Kernel, target: Target, choices: Choices = Choices(), name: str | None = None) -> KernelSource:
     """Print one kernel. Raises InternalError for what the loop IR allows but C++ has no form for (complex numbers)."""
-    merged = merge_axes(kernel)
+    merged = shorten_positions(merge_axes(kernel))
     product = find_product(merged, target)
     if product is not None:
         return _print_product(merged, product, target, name or kernel.name)

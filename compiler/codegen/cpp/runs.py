@@ -1,17 +1,27 @@
-"""Positions that mostly follow each other along the vectors: what is repeated, rolled, clamped, reflected or flipped.
+"""Positions along the vectors that are neither neighbours nor anywhere.
 
-Where an index goes up by at most one from lane to lane, its first and last lane tell at run time whether a whole vector lies in memory in
+Every second element: two vectors, shuffled. And positions that mostly follow each other (what is repeated, rolled, clamped, reflected or flipped): where an index goes up by at most one from lane to lane, its first and last lane tell at run time whether a whole vector lies in memory in
 one piece; where it goes down by at most one, whether it does backwards.
 """
 from __future__ import annotations
 
 from ...symbolic.expr import Expr, symbol
 
-__all__ = ["UP", "DOWN", "run_directions", "run_text"]
+__all__ = ["UP", "DOWN", "run_directions", "run_text", "every_second_text"]
 
 UP, DOWN = 1, 2
 _INFINITE = float("inf")
 
+_SECOND = """\
+#if defined(__clang__) || __GNUC__ >= 12
+template <class V> INLINE V evens(V a, V b) { return __builtin_shufflevector(a, b, EVENS); }
+#else
+template <class V> INLINE V evens(V a, V b) { return __builtin_shuffle(a, b, (__typeof__(a < a)){EVENS}); }
+#endif
+// Elements 0, 2, 4, ...; reads nothing behind the last of them.
+template <class V, class T> INLINE V every_second(const T *p, All lanes) { return evens(load<V>(p, lanes), load<V>(p + L - 1, lanes)); }
+template <class V, class T> INLINE V every_second(const T *p, First lanes) { return gather<V>(lanes, [&](int k) { return p[2 * k]; }); }
+"""
 _RUN = """\
 #if defined(__clang__) || __GNUC__ >= 12
 template <class V> INLINE V backwards(V v) { return __builtin_shufflevector(v, v, LANES); }
@@ -36,6 +46,11 @@ template <class V, int D, class T, class F> INLINE V run(const T *p, F at, First
 def run_text(lanes: int) -> str:
     """`tc::run`, see above."""
     return _RUN.replace("LANES", ", ".join(str(k) for k in reversed(range(lanes))))
+
+
+def every_second_text(lanes: int) -> str:
+    """`tc::every_second`, see above; the second vector begins with the last element of the first."""
+    return _SECOND.replace("EVENS", ", ".join(str(2 * k if k < lanes // 2 else 2 * k + 1) for k in range(lanes)))
 
 
 def run_directions(e: Expr, name: str) -> int:

@@ -98,11 +98,13 @@ template <class V, class M, class W, class F> INLINE V gather_if(M m, W lanes, F
     if (any(m)) for (int k = 0; k < count(lanes); k++) if (m[k]) v[k] = f(k);
     return v;
 }
+template <class M> INLINE bool whole(All, M m) { return all(m); }
+template <class M> INLINE bool whole(First lanes, M m) { return lanes.n == L && all(m); }
 template <class V, class T, class M> INLINE V load_if(const T *p, M m, All lanes) {
     return all(m) ? load<V>(p, lanes) : gather_if<V>(m, lanes, [&](int k) { return p[k]; });
 }
 template <class V, class T, class M> INLINE V load_if(const T *p, M m, First lanes) {
-    return lanes.n == L && all(m) ? load<V>(p, All{}) : gather_if<V>(m, lanes, [&](int k) { return p[k]; });
+    return whole(lanes, m) ? load<V>(p, All{}) : gather_if<V>(m, lanes, [&](int k) { return p[k]; });
 }
 """
 _MASKS = """\

@@ -18,13 +18,15 @@ from ...lowering.ir import Value, indirect_values
 from ...symbolic.expr import ONE, ZERO, Expr, integer, symbol
 from .dtypes import CType, ctype, literal
 from .prims import BOOL, Operand, conversion, expression, splat
-from .runs import run_directions, run_text
+from .runs import every_second_text, run_directions, run_text
+from .short import held
 from .support import Support, vector_type
 
 __all__ = ["LEVEL_TOP", "LEVEL_ITEM", "LEVEL_LOOP", "LEVEL_VECTOR", "Scope", "StageValues", "Location", "stored"]
 
 LEVEL_TOP, LEVEL_ITEM, LEVEL_LOOP, LEVEL_VECTOR = 0, 1, 2, 1000
 LANE_IDS = "INLINE vi64 lane_ids() { vi64 v; UNROLL for (int k = 0; k < L; k++) v[k] = k; return v; }"
+TWO = integer(2)
 SHORT_LANE_IDS = "INLINE vi32 short_lane_ids() { vi32 v; UNROLL for (int k = 0; k < L; k++) v[k] = k; return v; }"
 Guard = tuple            # of Values, outermost condition first
 _CARE = frozenset(("load", "check_index", "div_trunc", "div_floor", "remainder", "fmod"))
@@ -292,6 +294,8 @@ class StageValues:
             elif mask.is_vector:
                 s.need("masked")
                 text = f"tc::gather_if<{raw}>({mask.text}, {lanes}, [&](int k) {{ return {element}; }})"
+                if step is TWO and copy == 0 and self.copies == 1:
+                    text = f"tc::whole(lanes, {mask.text}) ? {self._gather(where, raw, element, copy)} : {text}"
             else:
                 text = f"{mask.text} ? {self._gather(where, raw, element, copy)} : {raw}{{}}"
         if v.id in self.sources:
@@ -304,6 +308,9 @@ class StageValues:
         """Lanes that don't lie side by side, or not always."""
         s, lanes = self.s, self.lanes_of(copy)
         s.need("each")
+        if self.step_of(where.index) is TWO and s.lanes > 1:
+            s.need("every_second", every_second_text(s.lanes))
+            return f"tc::every_second<{raw}>({where.pointer} + ({self.scope.index_text(self.index_at(where.index, copy, False))}), {lanes})"
         directions = run_directions(where.index, self.vector) if self.vector is not None else 0
         if not directions or any(n in indirect_values() for n in where.index.symbol_names()):
             return f"tc::gather<{raw}>({lanes}, [&](int k) {{ return {element}; }})"
@@ -359,30 +366,33 @@ class StageValues:
     def _index(self, v: Value, ct: CType, vector: bool, copy: int) -> str:
         e = v.attr
         if not vector:
-            return f"({ct.scalar})({self.scope.index_text(self.index_at(e, 0, False))})"
+            return f"({ct.scalar})({self.scope.index_text(self.index_at(held(e) if ct.tag == 'i32' else e, 0, False))})"
         step = self.step_of(e)
+        if ct.tag == "i32":
+            return self._short_lanes(held(self.index_at(e, copy, False)), step) or self._each_lane(held(self.index_at(e, copy, True)), ct)
         self.s.vector("i64")
         if step is not None and step.is_const:
             self.s.need("lane_ids", LANE_IDS)
             base = self.scope.index_text(self.index_at(e, copy, False))
             text = f"(i64)({base}) + tc::lane_ids()" + (f" * {step.value}LL" if step is not ONE else "")
         else:
-            self.s.need("each")
-            text = f"tc::gather<vi64>(tc::All{{}}, [&](int k) {{ return (i64)({self.scope.index_text(self.index_at(e, copy, True))}); }})"
-        if ct.tag == "i64":
-            return text
-        self.s.need("convert")
-        return f"tc::convert<{vector_type(self.s, ct)}>({text})"
+            text = self._each_lane(self.index_at(e, copy, True), ct)
+        return text
+
+    def _each_lane(self, e: Expr, ct: CType) -> str:
+        self.s.need("each")
+        return f"tc::gather<{vector_type(self.s, ct)}>(tc::All{{}}, [&](int k) {{ return ({ct.scalar})({self.scope.index_text(e)}); }})"
 
     def _short_index(self, e: Expr, copy: int) -> str | None:
         """An index expression as int32, counted in that type; None where its lanes follow no rule."""
-        step = self.step_of(e)
+        return self._short_lanes(self.index_at(e, copy, False), self.step_of(e))
+
+    def _short_lanes(self, base: Expr, step: Expr | None) -> str | None:
         if step is None or not step.is_const or not -(1 << 20) < step.value < 1 << 20:
             return None
         self.s.vector("i32")
         self.s.need("short_lane_ids", SHORT_LANE_IDS)
-        base = self.scope.index_text(self.index_at(e, copy, False))
-        return f"(i32)({base}) + tc::short_lane_ids()" + (f" * {step.value}" if step is not ONE else "")
+        return f"(i32)({self.scope.index_text(base)}) + tc::short_lane_ids()" + (f" * {step.value}" if step is not ONE else "")
 
     def _check(self, v: Value, args: list[Operand], guard: Guard, vector: bool, copy: int) -> str:
         code = self.scope.checks.index(v.attr) + 1

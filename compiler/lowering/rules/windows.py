@@ -178,6 +178,8 @@ def _window(size: Any, out: Any, o: Expr) -> tuple[Expr, Any, Expr]:
         return as_expr(0), size, as_expr(size)
     if not (isinstance(size, int) and isinstance(out, int)):
         raise NoRule("an adaptive pool of unknown size")
+    if out == 0:
+        raise NoRule("an empty result")
     if size % out == 0:
         return o * (size // out), size // out, as_expr(size // out)
     first = (o * size) // out
@@ -356,12 +358,12 @@ def _pieces(lo: Lowering, x: Ref, shape: tuple, lead: int, source: Any, at: Sequ
     b = lo.new_buffer(shape, x.dtype, strides_of(lo.meta()))
     n = len(shape)
     width = x.shape[-1]
-    for first, size in ((0, left), (left, width), (as_expr(left) + width, right)):
+    for first, size, inside in ((0, left, False), (left, width, True), (as_expr(left) + width, right, False)):
         if size == 0:
             continue
         piece = (*shape[:-1], size)
         column = out_axis(piece, n - 1) + (first - left)
-        here = [*at[:-1], column if size is width else source(column, as_expr(width))]
+        here = [*at[:-1], column if inside else source(column, as_expr(width))]
         axes = memory_order(piece, b.stride)
         lo.steps.append(LoopNest(b, axes, flat_index(piece, b.stride) + as_expr(first) * b.stride[-1], element_at(x, piece, lead, here), domain=axes,
                                  origins=lo.origins(), lines=lo.lines()))

@@ -1,0 +1,42 @@
+"""Comparisons of positions in 32 bits, so that masks of pads, joins and triangles leave the vectors as wide as the data's.
+
+a < b is the sign of a - b, which stays right where the difference at the first lane is held within 2**30: `index` nodes of type int32 are
+such differences, whatever the sizes.
+"""
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+
+from ...lowering.ir import Kernel, Stage, Value, const, index, make
+from ...lowering.rewrite import Rewriter, is_affine
+from ...symbolic.expr import Expr, integer, maximum, minimum
+
+__all__ = ["shorten_positions", "held"]
+
+_COMPARISONS = frozenset(("eq", "ne", "lt", "le", "gt", "ge"))
+_MOST = 1 << 30
+
+
+def held(e: Expr) -> Expr:
+    """`e` where it is small, else something of its sign that is large."""
+    return minimum(maximum(e, integer(-_MOST)), integer(_MOST))
+
+
+def shorten_positions(kernel: Kernel) -> Kernel:
+    """The same kernel with comparisons of affine positions as comparisons of their difference with 0."""
+    short = _Shortener()
+    stages = [Stage(st.axes, [replace(a, value=short(a.value)) for a in st.accs], [replace(s, value=short(s.value)) for s in st.stores]) for st in kernel.stages]
+    return replace(kernel, stages=stages)
+
+
+class _Shortener(Rewriter):
+    def _rebuild(self, v: Value) -> Value:
+        v = super()._rebuild(v)
+        if v.op not in _COMPARISONS or v.args[0].dtype != torch.int64 or not all(a.op in ("index", "const") and not a.args for a in v.args):
+            return v
+        a, b = (integer(x.attr) if x.op == "const" else x.attr for x in v.args)
+        if not is_affine(a - b) or not (a - b).symbol_names():
+            return v
+        return make(v.op, torch.bool, (index(a - b, torch.int32), const(0, torch.int32)))
