@@ -494,7 +494,7 @@ def methods_as_objects(x):
 
 @pytest.mark.parametrize("fn", [legacy_constructors, methods_as_objects], ids=lambda f: f.__name__)
 def test_more_in_one_graph(fn):
-    test_one_graph(fn)
+    check_one_graph(fn, X)
 
 
 def test_modules_made_inside_beside_stock():
@@ -543,7 +543,7 @@ def assertions(x):
 
 
 def test_assertions_inside():
-    test_one_graph(assertions)
+    check_one_graph(assertions, X)
 
 
 class Settings(types.ModuleType):
@@ -602,7 +602,7 @@ def missing_class_attributes(x):
 
 
 def test_missing_attributes_of_native_classes():
-    test_one_graph(missing_class_attributes)
+    check_one_graph(missing_class_attributes, X)
 
 
 class Answering:
@@ -620,7 +620,7 @@ def names_that_only_classes_have(x):
 
 
 def test_names_that_only_classes_have():
-    test_one_graph(names_that_only_classes_have)
+    check_one_graph(names_that_only_classes_have, X)
 
 
 def test_a_name_put_into_the_class_later():
