@@ -20,6 +20,7 @@ from .generators import InlineGenerator
 from .inline_policy import is_trusted_module
 from .lookups import class_attribute
 from .signals import Break, Raised
+from .tensor_subclasses import Subclassed, SuperOf
 from .world import ATOMS, IMMUTABLE, MISSING, TraceTensor
 
 if TYPE_CHECKING:
@@ -64,6 +65,9 @@ def get_attribute(m: Machine, obj: Any, name: str) -> Any:
     t = type(obj)
     if t is TraceTensor:
         return tensor_calls.get_attribute(m, obj, name)
+    if t is Subclassed:
+        from .subclass_calls import get_attribute as get
+        return get(m, obj, name)
     if isinstance(obj, (torch.SymInt, torch.SymFloat, torch.SymBool)) and name != "node":
         from .operators import specialize
         obj = specialize(obj)                            # methods of numbers ask for the number itself
@@ -73,7 +77,7 @@ def get_attribute(m: Machine, obj: Any, name: str) -> Any:
         return _module_attribute(m, obj, name)
     if isinstance(obj, type):
         return _class_attribute(m, obj, name)
-    if t is super:
+    if t is super or t is SuperOf:
         return _super_attribute(m, obj, name)
     if name == "__class__" and _lookup(t, name) is object.__dict__[name] and not isinstance(_lookup(t, "__getattribute__"), types.FunctionType):
         return t
@@ -255,8 +259,12 @@ def _super_attribute(m: Machine, proxy: Any, name: str) -> Any:
         if isinstance(raw, property):
             return m.call(raw.fget, [obj])
         if type(raw) in _CALLABLE_NATIVE:
+            if type(obj) is Subclassed and not isinstance(raw, types.BuiltinFunctionType):
+                return types.MethodType(raw, obj)
             return raw if isinstance(raw, types.BuiltinFunctionType) else raw.__get__(None if obj is start else obj, start)
         if type(raw) in _NATIVE_DATA:
+            if type(obj) is Subclassed:
+                return m.call(raw.__get__, [obj])
             return m.native(raw.__get__, obj, start)
         getter = _lookup(type(raw), "__get__")
         if isinstance(getter, types.FunctionType):
@@ -540,6 +548,10 @@ def set_attribute(m: Machine, obj: Any, name: str, value: Any) -> None:
     if t is TraceTensor:
         tensor_calls.set_attribute(m, obj, name, value)
         return
+    if t is Subclassed:
+        from .subclass_calls import set_attribute as set_
+        set_(m, obj, name, value)
+        return
     if isinstance(obj, types.ModuleType):
         world.anchor(obj)
         world.pending.setdefault(id(obj.__dict__), {})[name] = value
@@ -564,6 +576,10 @@ def set_attribute(m: Machine, obj: Any, name: str, value: Any) -> None:
 def generic_set(m: Machine, obj: Any, name: str, value: Any) -> None:
     """object.__setattr__(obj, name, value)."""
     t = type(obj)
+    if t is Subclassed:
+        from .subclass_calls import store_attribute
+        store_attribute(m, obj, name, value)
+        return
     raw = _lookup(t, name)
     if raw is not MISSING:
         if type(raw) is property:
@@ -606,7 +622,7 @@ def delete_attribute(m: Machine, obj: Any, name: str) -> None:
     if isinstance(custom, types.FunctionType) and not isinstance(obj, torch.nn.Module):
         m.call(custom, [obj, name])
         return
-    if isinstance(obj, (type, types.ModuleType, torch.nn.Module, TraceTensor)):
+    if isinstance(obj, (type, types.ModuleType, torch.nn.Module, TraceTensor, Subclassed)):
         raise Break("mutation", "an attribute is deleted")
     if not m.world.is_outside(obj):
         m.native(object.__delattr__, obj, name)

@@ -27,6 +27,7 @@ from ..guards.values import is_constant
 from . import containers, tensor_calls
 from .generators import InlineGenerator
 from .signals import Break, Raised
+from .tensor_subclasses import answers_calls
 from .world import ATOMS, BOUND_NATIVE, TraceTensor
 
 if TYPE_CHECKING:
@@ -245,7 +246,7 @@ def _torch_function(m: Machine, fn: Any, args: list, kwargs: dict) -> Any:
     if name in ("manual_seed", "seed", "set_rng_state", "get_rng_state", "initial_seed"):
         raise Break("rng_state")
     args = [m.deep_plain(a) for a in args]
-    if any(tensor_calls.holds_tensor(a) for a in args):
+    if any(tensor_calls.holds_tensor(a) for a in args) or not name.startswith("_") and (answers_calls(args) or answers_calls(kwargs.values())):
         return tensor_calls.call_function(m, fn, args, kwargs)
     raise Break("c_call", f"the function torch.{name} is called, which changes or reads state that capture does not follow")
 
@@ -518,6 +519,11 @@ def log_effect(m: Machine, fn: Any, args: list, kwargs: dict) -> None:
     if type(level) is int and level > len(frames):
         kwargs["stacklevel"] = level + 1                 # the entry is a frame, too
     m.effects.call(fn, args, kwargs, [(f.position(), f.scope) for f in frames[-max(level, 1) if type(level) is int else 0:]])
+
+
+@function(torch._C._is_torch_function_enabled)
+def _is_torch_function_enabled(m: Machine) -> bool:
+    return not m.functions_off                           # relied on as it was when the frame began, as every frame relies on it
 
 
 @function(warnings.warn)

@@ -19,6 +19,8 @@ from .elements import as_index, as_number, hint_length, items, settle_keys
 from .lookups import class_attribute
 from .signals import Break, Raised
 from .generators import InlineGenerator
+from .subclass_calls import operate
+from .tensor_subclasses import Subclassed, SuperOf
 from .world import ATOMS, MISSING, NULL, TraceTensor
 
 if TYPE_CHECKING:
@@ -36,6 +38,8 @@ def len_(m: Machine, value: Any) -> Any:
         if value.dim() == 0:
             raise Raised(TypeError("len() of a 0-d tensor"))
         return value.shape[0]
+    if t is Subclassed:
+        return operate(m, len, [value])
     method = python_method(t, "__len__")
     if method is not None:
         return own_length(m, method, value)
@@ -357,7 +361,7 @@ def type_(m: Machine, /, *args: Any, **kwargs: Any) -> Any:
 @cls(super)
 def super_(m: Machine, *args: Any) -> Any:
     if args:
-        return m.native(super, *args)
+        return _super(m, *args)
     frame = m.frames[-1]
     slots = frame.bytecode.slots
     cell = next((frame.slots[i] for i, s in enumerate(slots) if s.name == "__class__" and (s.free or s.cell)), None)
@@ -370,7 +374,11 @@ def super_(m: Machine, *args: Any) -> Any:
         first = read_cell(m, first)
     if isinstance(first, Unread):
         first = first.load(m)
-    return m.native(super, read_cell(m, cell), first)
+    return _super(m, read_cell(m, cell), first)
+
+
+def _super(m: Machine, *args: Any) -> Any:
+    return SuperOf(*args) if len(args) == 2 and type(args[1]) is Subclassed else m.native(super, *args)
 
 
 @cls(int)

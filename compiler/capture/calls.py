@@ -12,7 +12,7 @@ import torch
 
 from ..guards import source as S
 from ..runtime.dispatch import Dispatcher
-from . import attributes, builtin_calls, classes, modules, operators, optimizers, tensor_calls
+from . import attributes, builtin_calls, classes, modules, operators, optimizers, subclass_calls, tensor_calls
 from .functional_transforms import Transformed, call_object, jacobian_wrapper
 from .generators import InlineGenerator, PythonIterator
 from .inline_policy import CONSTANT_BY_NAME, is_disabled, is_leaf_function, is_trusted_module, known_constant_functions
@@ -39,6 +39,8 @@ _OPS = (torch._ops.OpOverload, torch._ops.OpOverloadPacket)
 def call(m: Machine, fn: Any, args: list, kwargs: dict) -> Any:
     """fn(*args, **kwargs) of the program."""
     t = type(fn)
+    if m.subclassed and (result := subclass_calls.call(m, fn, args, kwargs)) is not NotImplemented:
+        return result
     if t is types.FunctionType:
         return _call_function(m, fn, args, kwargs)
     if t is types.MethodType:

@@ -153,6 +153,7 @@ class _Attempt:
         self.machine.stops = stops
         self.machine.initial_state = read_state(DEFAULT_FIELDS)
         self.machine.world.state_relied.update(self.machine.initial_state)
+        self.machine.functions_off = not self.machine.initial_state["torch_function"][0]
         self.frame: Frame = root_frame(self.machine, code, func, args)
 
     def run(self) -> CaptureResult:
@@ -200,6 +201,8 @@ class _Attempt:
 
     def _broken(self, index: int) -> CaptureResult:
         machine, brk = self.machine, self.stops[index]
+        if machine.functions_off and machine.initial_state["torch_function"][0]:
+            raise SkipFrame(f"where torch functions of subclasses are off: {brk.reason}", breaks=[brk])
         if not machine.graph.calls and not self._worth_breaking():
             raise SkipFrame(brk.reason, quiet=True, breaks=[brk])
         writer = EntryWriter(machine, self._params())
@@ -368,7 +371,7 @@ class _Attempt:
                 if len(together) > 1:
                     if _overlap([e for _, e in together]):
                         raise SkipFrame("tensors that share memory are changed in place")
-                    guards.append(Guard(None, "NO_OVERLAP", tuple(i.source for i, _ in together), None, None, "a tensor is changed in place"))
+                    guards.append(Guard(None, "NO_OVERLAP", tuple(i.source.base if i.source.kind == "plain" else i.source for i, _ in together), None, None, "a tensor is changed in place"))
         guards += self._different_targets()
         guards += class_guards(world.class_lookups, world.made)
         return guards

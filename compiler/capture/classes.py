@@ -26,6 +26,11 @@ __all__ = ["instantiate", "build_class", "make_class", "made_inside"]
 _lookup = class_attribute
 
 
+def construct_subclass(m: Machine, cls: type, args: list, kwargs: dict) -> Any:
+    from .subclass_calls import construct as construct_
+    return construct_(m, cls, args, kwargs)
+
+
 def instantiate(m: Machine, cls: type, args: list, kwargs: dict) -> Any:
     """cls(*args, **kwargs)."""
     special = builtin_calls.CLASSES.get(cls)
@@ -50,7 +55,7 @@ def instantiate(m: Machine, cls: type, args: list, kwargs: dict) -> Any:
     if issubclass(cls, torch.Tensor):
         if cls is torch.nn.Parameter or cls is torch.nn.Buffer:
             raise Break("module_construction", f"a {cls.__name__} is constructed")
-        raise Break("unsupported", f"a tensor of class {cls.__name__} is constructed", "use torch.tensor, torch.zeros or the like")
+        return construct_subclass(m, cls, args, kwargs)
     if issubclass(cls, torch.autograd.Function):         # Function().apply(x): an instance that only names its class
         obj = m.world.create(m.native(cls.__new__, cls))
         m.call(_lookup(cls, "__init__"), [obj, *args], kwargs)

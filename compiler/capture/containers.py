@@ -18,6 +18,7 @@ from ..guards.values import is_constant
 from . import polyfills
 from .generators import InlineGenerator, PythonIterator
 from .signals import Break, Raised
+from .tensor_subclasses import Subclassed
 from .world import ATOMS, TraceTensor
 
 if TYPE_CHECKING:
@@ -176,6 +177,10 @@ def iterate(m: Machine, value: Any) -> Any:
             raise Raised(TypeError("iteration over a 0-d tensor"))
         from .tensor_calls import call_method
         return iter(call_method(m, value, "unbind", [0], {}))
+    if t is Subclassed:
+        if m.call(m.getattr(value, "dim"), []) == 0:
+            raise Raised(TypeError("iteration over a 0-d tensor"))
+        return iter(m.call(m.getattr(value, "unbind"), [0]))
     if t in (list, tuple, dict, set, frozenset, collections.OrderedDict, collections.defaultdict):
         if id(value) in world.sources:
             if isinstance(value, dict):

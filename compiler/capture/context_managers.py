@@ -72,6 +72,30 @@ def inference_mode_(m: Machine, mode: Any = True) -> Any:
 
 @cls(torch._C.DisableTorchFunctionSubclass, torch._C.DisableTorchFunction)
 def no_subclass_functions(m: Machine) -> Any:
-    """Tensors in a graph are plain ones: there is nothing to switch off."""
-    return m.world.create(contextlib.nullcontext())
+    """Plain tensors know no such functions: what it switches is the interpreter's own state."""
+    return m.world.create(NoSubclassFunctions())
+
+
+def _switch(off: bool) -> bool:
+    """Called by interpreted code alone: what is done is the handler below."""
+    raise NotImplementedError
+
+
+@python_function((__name__, "_switch"))
+def _switch_(m: Machine, off: Any) -> bool:
+    before, m.functions_off = m.functions_off, m.truth(off)
+    return before
+
+
+class NoSubclassFunctions:
+    """DisableTorchFunctionSubclass made inside: interpreted. A break inside of it is none of capture's: the frame runs as it is."""
+
+    def __init__(self) -> None:
+        self.before = False
+
+    def __enter__(self) -> None:
+        self.before = _switch(True)
+
+    def __exit__(self, *exc: Any) -> None:
+        _switch(self.before)
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Sequence
 
 import torch
 
-from ..guards.source import Source, array_text, calc_text, optimizer_state_text, scalar_text
+from ..guards.source import Source, plain_text, array_text, calc_text, optimizer_state_text, scalar_text
 from ..symbolic.expr import Expr
 from .arrays import Array
 from .draws import generator_states, restore_generators
@@ -25,6 +25,7 @@ from .effects import Effect
 from .exceptions import calling_code, traceback_at
 from .generators import InlineGenerator, PythonIterator
 from .signals import Unrebuildable
+from .tensor_subclasses import Subclassed
 from .training import freed_result, without_history
 from .world import ATOMS, BOUND_NATIVE, IMMUTABLE, MISSING, TraceTensor, is_numpy_constant, native_owner
 
@@ -139,6 +140,8 @@ class EntryWriter:
             return scalar_text(base, key, self.constant)
         if kind == "array":
             return array_text(base, self.constant)
+        if kind == "plain":
+            return plain_text(base, self.constant)
         if kind == "optimized":
             return optimizer_state_text(base, key)
         return {"type": f"type({base})", "cell": f"{base}.cell_contents", "default": f"{base}.__defaults__[{key}]",
@@ -252,6 +255,11 @@ class EntryWriter:
     def _make(self, v: Any, t: type) -> str:
         if t is Array:
             return self.load(v._source) if v._source is not None else self.assign(v, f"{self.value(v._tensor)}.numpy(){'[()]' if v._number else ''}")
+        if t is Subclassed:
+            name = self.assign(v, f"{self.constant(torch.Tensor.as_subclass)}({self.value(v.plain)}, {self._class(v.tensor_class)})")
+            for key, x in v.__dict__.items():
+                self.line(f"{name}.__dict__[{key!r}] = {self.value(x)}")
+            return name
         if t is tuple:
             return self.assign(v, f"({self.sequence(v)}{',' if len(v) == 1 else ''})") if len(v) else "()"
         if t is list:
@@ -439,7 +447,7 @@ class EntryWriter:
         kind = e.kind
         if kind == "setattr":
             target = self.value(e.target)
-            if _own_setattr(type(e.target)):            # it ran already, while captured: what it did at last is to be done
+            if type(e.target) is Subclassed or _own_setattr(type(e.target)):            # it ran already, while captured: what it did at last is to be done
                 base = self.constant(torch.nn.Module) if isinstance(e.target, torch.nn.Module) else "object"
                 self.line(f"{base}.__setattr__({target}, {e.name!r}, {self.value(e.value)})")
             elif _plain_name(e.name):

@@ -19,6 +19,7 @@ from .graph_builder import GraphBuilder
 from .inline_policy import is_trusted_module
 from .locations import Position
 from .signals import Break, Raised, Skip
+from .tensor_subclasses import ProbeClasses, holds_subclassed
 from .training import BackwardPasses
 from .world import ATOMS, MISSING, World
 
@@ -84,6 +85,9 @@ class Machine:
         self.state_changed = False                   # grad mode or autocast was set by the program
         self.loop_counts: dict[Any, int] = {}        # FOR_ITER instruction -> iterations, once the graph is large
         self.module_path = ""
+        self.subclassed = False                      # a tensor of a class of the program's has been met
+        self.functions_off = False                   # __torch_function__ of such classes is not asked
+        self.probe_classes = ProbeClasses()
         self.instructions = 0
         self.limit = _QUICK_LIMIT                    # negative while `dropped` holds generators
         self.dropped: list[InlineGenerator] = []
@@ -344,6 +348,7 @@ def root_frame(machine: Machine, code: types.CodeType, func: Any, args: tuple) -
     """The frame that capture starts in; parameters are loaded when first read."""
     bytecode, program = program_of(code)
     frame = Frame(code, bytecode, program, machine.scope_of(machine.root_globals), func, True)
+    machine.subclassed = holds_subclassed(args)
     for index, value in enumerate(args):
         frame.slots[index] = Unread(value, S.local(index, bytecode.slots[index].name))
     return frame

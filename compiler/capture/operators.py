@@ -15,6 +15,7 @@ from . import containers, elements, size_floats, tensor_calls
 from .generators import InlineGenerator
 from .lookups import class_attribute
 from .signals import Break, Raised
+from .tensor_subclasses import Subclassed
 from .world import ATOMS, MISSING, TraceTensor
 
 if TYPE_CHECKING:
@@ -132,6 +133,8 @@ def binary(m: Machine, text: str, a: Any, b: Any) -> Any:
     ta, tb = type(a), type(b)
     inplace = text in _INPLACE
     fn, name = _INPLACE[text] if inplace else _BINARY[text]
+    if ta is Subclassed or tb is Subclassed:
+        return _of_subclass(m, fn, a, b)
     if ta is TraceTensor or tb is TraceTensor:
         other = b if ta is TraceTensor else a
         method = python_method(type(other), f"__r{name}__" if ta is TraceTensor else f"__{name}__")
@@ -212,10 +215,18 @@ def _spelled_arguments(m: Machine, value: Any) -> Any:
     return elements.spelled(m, value)
 
 
+def _of_subclass(m: Machine, fn: Callable, *args: Any) -> Any:
+    """An operator with a tensor of a class of the program's."""
+    from .subclass_calls import operate
+    return operate(m, fn, list(args))
+
+
 def unary(m: Machine, name: str, value: Any) -> Any:
     fn, dunder = _UNARY[name]
     if type(value) is TraceTensor:
         return tensor_calls.call_operator(m, fn, [value])
+    if type(value) is Subclassed:
+        return _of_subclass(m, fn, value)
     method = python_method(type(value), dunder)
     return m.call(method, [value]) if method is not None else native_operation(m, fn, value)
 
@@ -223,6 +234,8 @@ def unary(m: Machine, name: str, value: Any) -> Any:
 def compare(m: Machine, text: str, a: Any, b: Any) -> Any:
     fn, left_name, right_name = _COMPARE[text]
     ta, tb = type(a), type(b)
+    if ta is Subclassed or tb is Subclassed:
+        return _of_subclass(m, fn, a, b)
     if ta is TraceTensor or tb is TraceTensor:
         other = b if ta is TraceTensor else a
         if type(other) is TraceTensor or isinstance(other, (int, float, complex, bool, *_SYMBOLIC)):
@@ -294,6 +307,8 @@ def truth(m: Machine, value: Any) -> bool:
     t = type(value)
     if t is TraceTensor:
         raise Break("data_dependent_branch")
+    if t is Subclassed:
+        return _of_subclass(m, bool, value)
     if t in ATOMS:
         return bool(value)
     if isinstance(value, _SYMBOLIC):
@@ -354,7 +369,7 @@ def identical(m: Machine, a: Any, b: Any) -> bool:
 def contains(m: Machine, container: Any, item: Any) -> bool:
     """`item in container`."""
     t = type(container)
-    if t is TraceTensor:
+    if t is TraceTensor or t is Subclassed:
         raise Break("data_dependent_branch", "whether a tensor holds a value depends on its data",
                     "use (tensor == value).any() with torch.where")
     m.world.identity(item)
@@ -388,6 +403,8 @@ def contains(m: Machine, container: Any, item: Any) -> bool:
 
 def get_item(m: Machine, obj: Any, key: Any) -> Any:
     t = type(obj)
+    if t is Subclassed or type(key) is Subclassed and t is TraceTensor:
+        return _of_subclass(m, operator.getitem, obj, key)
     if t is TraceTensor:
         return tensor_calls.call_operator(m, operator.getitem, [obj, key])
     if isinstance(obj, type):
@@ -432,6 +449,9 @@ def _settled(m: Machine, obj: Any, key: Any) -> Any:
 
 def set_item(m: Machine, obj: Any, key: Any, value: Any) -> None:
     t = type(obj)
+    if t is Subclassed or t is TraceTensor and (type(key) is Subclassed or type(value) is Subclassed):
+        _of_subclass(m, operator.setitem, obj, key, value)
+        return
     if t is TraceTensor:
         tensor_calls.call_operator(m, operator.setitem, [obj, key, value])
         return
@@ -463,7 +483,7 @@ def delete_item(m: Machine, obj: Any, key: Any) -> None:
 
 # --- text
 def _refuse_tensors(value: Any) -> None:
-    if isinstance(value, TraceTensor):
+    if isinstance(value, (TraceTensor, Subclassed)):
         raise Break("print", "a tensor is made into text")
     if isinstance(value, (list, tuple, set, frozenset)):
         for v in value:

@@ -16,6 +16,7 @@ from .elements import asks_back
 from .signals import Break, Raised
 from .symbolic_index import select_symbols
 from .tensor_errors import true_error
+from .tensor_subclasses import answers_calls
 from .world import ATOMS, MISSING, TraceTensor, is_numpy_scalar
 
 if TYPE_CHECKING:
@@ -166,6 +167,9 @@ def call_function(m: Machine, fn: Callable, args: list, kwargs: dict) -> Any:
     """A torch function as one node."""
     args = [m.deep_plain(a) for a in args]
     kwargs = {k: m.deep_plain(v) for k, v in kwargs.items()}
+    if answers_calls(args) or kwargs and answers_calls(kwargs.values()):
+        from .subclass_calls import operate
+        return operate(m, fn, args, kwargs)
     if scalars.holds_float(args) or scalars.holds_float(kwargs.values()):
         if not kwargs:
             return scalars.scalar_operation(m, fn, args, lambda f, a: call_function(m, f, a, {}))

@@ -40,6 +40,7 @@ from .lookups import MISSING, Missing
 from .outside_arrays import load_array
 from .scalars import float_symbol
 from .signals import Break, Skip
+from .tensor_subclasses import PLAIN_TENSORS, Subclassed, plain_alias, refusal
 
 __all__ = ["World", "ATOMS", "CONTAINERS", "NULL", "Missing", "MISSING", "TraceTensor", "BOUND_NATIVE", "IMMUTABLE", "native_owner",
            "constant_only"]
@@ -90,6 +91,7 @@ def is_numpy_constant(value: Any) -> bool:
 
 
 _GENERATOR = (i for i in ())
+_EMPTY = torch.empty(0)
 
 
 _HEAP_TYPE = 1 << 9
@@ -130,6 +132,7 @@ class World:
         self.scalars: dict[Source, TraceTensor] = {}    # their inputs of the graph
         self.originals: set[int] = set()            # ids of modules that were reached through what compile() made of them
         self.draws: list[Source] = []               # random numbers, in the order in which the entry draws them
+        self.subclassed: dict[int, Subclassed] = {}     # id of a tensor of a class of the program's -> its stand-in
         self.arrays: dict[int, Array] = {}          # id of a numpy array from outside -> its stand-in
         self.class_lookups: dict[int, tuple[type, dict[str, Any]]] = {}
 
@@ -297,8 +300,38 @@ class World:
             if first is not source:
                 self.guard(source, "ALIAS", first, "same tensor")
             return known
+        if type(real) not in PLAIN_TENSORS:
+            return self._load_subclassed(real, source)
+        trace = self._stand_in(real, source)
+        spec = self._spec(real, trace)
+        self._input(real, trace, source, spec)
+        self.guard(source, "TENSOR", spec)
+        return trace
+
+    def _load_subclassed(self, real: torch.Tensor, source: Source) -> Subclassed:
+        """A tensor of a class of the program's: the graph has it as a plain one."""
+        known = self.subclassed.get(id(real))
+        if known is not None:
+            if (first := self.sources[id(known)]) is not source:
+                self.guard(source, "ALIAS", first, "same tensor")
+            return known
+        reason = refusal(type(real))
+        if reason:
+            raise Skip(f"the tensor `{source.name()}` is a tensor subclass, {type(real).__name__}, {reason}; the frame runs as it is")
+        alias = plain_alias(real)
+        trace = self._stand_in(alias, source)
+        spec = self._spec(alias, trace)
+        self.register(real, source)
+        self._input(alias, trace, S.plain(source), spec)
+        self.guard(source, "TENSOR", dataclasses.replace(spec, type=type(real)))
+        self.machine.subclassed = True
+        made = self.subclassed[id(real)] = self.register(Subclassed(type(real), trace, real.__dict__), source)
+        return made
+
+    def _stand_in(self, real: torch.Tensor, source: Source) -> TraceTensor:
+        """The metadata of a tensor at `source`, with symbols where its sizes may vary."""
         check_supported(real, source)
-        static = isinstance(real, torch.nn.Parameter) or source.root.kind == "const" or self._module_state(source)
+        static = self._is_static(real, source)
         dims = {} if static else {d: S.size(source, d) for d in self._dynamic_dims(real, source)}
         strides = {} if static else {d: S.stride(source, d) for d in self.opts.dynamic_strides.get(source, ())}
         trace = trace_tensor_like(real, self.env if dims or strides else None, dims, strides)
@@ -309,13 +342,16 @@ class World:
                 self.guards[source, "PREDICATE", d] = Guard(None, "PREDICATE", ge(expr, 2), file, line, "a stride of 2 or more")
         if real.requires_grad and not real.is_leaf:
             trace = _as_result(trace)
-        spec = self._spec(real, trace)
-        self.guard(source, "TENSOR", spec)
+        return trace
+
+    def _input(self, real: torch.Tensor, trace: TraceTensor, source: Source, spec: TensorSpec) -> None:
         self.register(real, source)
         self.tensors[id(real)] = trace
         self.reals[id(trace)] = real
-        self.machine.graph.add_input(real, trace, source, spec, static)
-        return trace
+        self.machine.graph.add_input(real, trace, source, spec, self._is_static(real, source))
+
+    def _is_static(self, real: torch.Tensor, source: Source) -> bool:
+        return isinstance(real, torch.nn.Parameter) or source.root.kind == "const" or self._module_state(source)
 
     def _module_state(self, source: Source) -> bool:
         """A buffer: reached as an attribute of a module."""
@@ -350,6 +386,8 @@ class World:
             return float
         if type(value) is Array:
             return array_class(value)
+        if type(value) is Subclassed:
+            return value.tensor_class
         return type(value)
 
     def rely_on_tensor(self, trace: TraceTensor, *facts: str) -> None:
@@ -393,6 +431,8 @@ class World:
             return isinstance(1.5, classes)
         if type(value) is Array:
             return isinstance(array_like(value), classes)
+        if type(value) is Subclassed:
+            return isinstance(_EMPTY.as_subclass(value.tensor_class), classes)
         return isinstance(_GENERATOR if type(value) is InlineGenerator else value, classes)
 
 
@@ -407,9 +447,7 @@ def _as_result(trace: TraceTensor) -> TraceTensor:
 def check_supported(real: torch.Tensor, source: Source) -> None:
     """Refuse tensors whose meaning a plain graph input cannot carry."""
     reason = ""
-    if type(real) not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer):
-        reason = f"a tensor subclass, {type(real).__name__}"
-    elif real.layout is not torch.strided or real.is_quantized:
+    if real.layout is not torch.strided or real.is_quantized:
         reason = "not a dense strided tensor"
     elif real.is_conj() or real.is_neg():
         reason = "a conjugate or negative view"

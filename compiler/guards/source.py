@@ -14,7 +14,7 @@ from typing import Any, Callable, Hashable
 import torch
 
 __all__ = ["Source", "local", "closure", "glob", "builtin", "function", "attr", "item", "dict_value", "type_of",
-           "cell", "const", "default", "kwdefault", "size", "stride", "storage_offset", "ratio", "calc", "scalar", "array", "array_text", "drawn",
+           "cell", "const", "default", "kwdefault", "size", "stride", "storage_offset", "ratio", "calc", "scalar", "array", "array_text", "plain", "plain_text", "drawn",
            "calc_text", "scalar_text", "scalar_tensor", "optimizer_state", "optimizer_state_text"]
 
 _table: dict[tuple, "Source"] = {}
@@ -50,6 +50,7 @@ class Source:
                                      math, with c empty. Never guarded
     scalar    src    (dtype, device) a 0-dim tensor of the float at base. Never guarded
     array     src    None            a tensor over the memory of the numpy array at base. Never guarded
+    plain     src    None            the tensor at base, of a class of the program's, as a plain tensor over its memory. Never guarded
     """
 
     __slots__ = ("kind", "base", "key", "_hash", "__weakref__")
@@ -105,7 +106,7 @@ class Source:
             return f"{owner}.state[{owner}.param_groups[{self.key[0]}]['params'][{self.key[1]}]]"
         return {"type": f"type({b})", "cell": f"{b}.cell_contents", "default": f"{b}.__defaults__[{self.key}]",
                 "kwdefault": f"{b}.__kwdefaults__[{self.key!r}]", "size": f"{b}.shape[{self.key}]",
-                "stride": f"{b}.stride({self.key})", "offset": f"{b}.storage_offset()", "scalar": b, "array": b}[k]
+                "stride": f"{b}.stride({self.key})", "offset": f"{b}.storage_offset()", "scalar": b, "array": b, "plain": b}[k]
 
     def code(self, fn: str = "__fn", consts: dict[str, Any] | None = None) -> str:
         """A Python expression that reloads the value inside an entry function, whose parameters carry the frame's own
@@ -148,6 +149,8 @@ class Source:
             return scalar_text(b, self.key, lambda obj: _const_name(obj, consts))
         if k == "array":
             return array_text(b, lambda obj: _const_name(obj, consts))
+        if k == "plain":
+            return plain_text(b, lambda obj: _const_name(obj, consts))
         if k == "optimized":
             return optimizer_state_text(b, self.key)
         return {"type": f"type({b})", "cell": f"{b}.cell_contents", "default": f"{b}.__defaults__[{self.key}]",
@@ -188,6 +191,11 @@ def optimizer_state_text(base: str, key: tuple[int, int]) -> str:
 def array_text(base: str, name: Callable[[Any], str]) -> str:
     """The Python text of an `array` step; `name` gives the name of an object that the text needs."""
     return f"{name(torch.from_numpy)}({base})"
+
+
+def plain_text(base: str, name: Callable[[Any], str]) -> str:
+    """The Python text of a `plain` step; `name` gives the name of an object that the text needs."""
+    return f"{name(torch.Tensor.as_subclass)}({base}, {name(torch.Tensor)})"
 
 
 def _const_name(obj: Any, consts: dict[str, Any] | None) -> str:
@@ -239,4 +247,5 @@ def drawn(n: int, fn: Any, args: tuple, named: tuple) -> Source:
     return s
 
 
+def plain(base: Source) -> Source: return _make("plain", base, None)
 def array(base: Source) -> Source: return _make("array", base, None)

@@ -4,12 +4,36 @@
 TensorLayout tc_layout;
 unsigned char tc_itemsizes[256];
 
+/* torch._C.DisableTorchFunctionSubclass(), entered; NULL with no error set where that fails */
+static PyObject *enter_functions_off(void)
+{
+    PyObject *module = PyImport_ImportModule("torch._C"), *off = NULL, *entered = NULL;
+    if (module && (off = PyObject_CallMethod(module, "DisableTorchFunctionSubclass", NULL)))
+        entered = PyObject_CallMethod(off, "__enter__", NULL);
+    if (entered == NULL) {
+        PyErr_Clear();
+        Py_CLEAR(off);
+    }
+    Py_XDECREF(entered);
+    Py_XDECREF(module);
+    return off;
+}
+
 int tc_ask_requires_grad(PyObject *o)
 {
     PyGetSetDef *g = tc_torch.requires_grad;
+    /* a class of the program's must not hear of it by its __torch_function__ */
+    PyObject *off = Py_TYPE(o) == tc_torch.tensor || Py_TYPE(o) == tc_torch.parameter ? NULL : enter_functions_off();
     PyObject *answer = g->get(o, g->closure);
     if (answer == NULL)
         PyErr_Clear();
+    if (off) {
+        PyObject *left = PyObject_CallMethod(off, "__exit__", "OOO", Py_None, Py_None, Py_None);
+        if (left == NULL)
+            PyErr_Clear();
+        Py_XDECREF(left);
+        Py_DECREF(off);
+    }
     Py_XDECREF(answer);
     return answer == Py_True;
 }
