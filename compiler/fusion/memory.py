@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Any, Sequence
 
+import torch
+
 from ..lowering.ir import Buffer, Kernel, walk
 from ..lowering.lowered import Extern, LoweredGraph, View
 from ..raising import KEEP_BYTES, may_raise
@@ -156,10 +158,12 @@ class _Planner:
                 if b in in_place:
                     continue
                 room[b] = nbytes(b)
-                if b in self.pinned or b in aliased:
-                    continue
+                if b in aliased or b in self.pinned and torch.device(b.device or "cpu").type == "cpu":
+                    continue                             # (large results of the CPU lie in memory that is kept: runtime/output_pool.py)
                 old = self.in_place_input(s, b, i, taken, room) if isinstance(s, Launch) else None
-                if old is None:
+                if b in self.pinned:
+                    old = old if old is not None and old.dtype == b.dtype else None
+                elif old is None:
                     old = self.take(dead, room[b])
                 if old is not None:
                     reuse[b] = old

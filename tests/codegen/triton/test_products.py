@@ -5,7 +5,7 @@ import torch.nn.functional as F
 
 pytest.importorskip("triton")
 
-from tcompile.compiler.fusion.schedule import Extern  # noqa: E402
+from tcompile.compiler.fusion.schedule import Alloc, Extern  # noqa: E402
 from tcompile.compiler.graph.passes import merge  # noqa: E402
 
 from .as_gpu import check_as_gpu  # noqa: E402
@@ -93,3 +93,9 @@ def test_a_bias_joins_the_product():
         y = x.view(30, 16) @ w.t()
         return (y + b) * 2, y * 3                                                            # the product is read besides
     assert products(check_as_gpu(both, x, w, b, **tol)) == ["aten.mm.default"]
+
+
+def test_a_result_lies_where_its_product_was():
+    """The kernel after a product writes over it: one buffer less, read from the cache."""
+    g = check_as_gpu(lambda x, w: torch.sigmoid(x @ w) * 2, torch.randn(32, 64), torch.randn(64, 48))
+    assert [step.reuse is not None for step in g.schedule.steps if isinstance(step, Alloc)] == [False, True]
