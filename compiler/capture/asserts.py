@@ -30,8 +30,8 @@ def _item(m: Machine, t: TraceTensor) -> Any:
     """`assert x.item() < n`: a number that nothing but the assertion reads stays a tensor, of the dtype that holds Python's number. Every other
     number is read where the call stands."""
     f = m.frames[-1]
-    other, compare, *jump = (ins for _, ins in f.program[f.pc:f.pc + 5])
-    if compare.op != "COMPARE_OP" or "LOAD_ASSERTION_ERROR" not in (ins.op for ins in jump[1:3]) or t.device.type != "cpu" or t.numel() != 1:
+    other, *jump = (ins for _, ins in f.program[f.pc:f.pc + 5])
+    if not jump or jump.pop(0).op != "COMPARE_OP" or "LOAD_ASSERTION_ERROR" not in (ins.op for ins in jump[1:3]) or t.device.type != "cpu" or t.numel() != 1:
         return NotImplemented
     number = other.arg if other.op == "LOAD_CONST" else _local(m, f, other.slot) if other.op == "LOAD_FAST" else None
     if t.dtype.is_floating_point and (type(number) is float or type(number) is int and abs(number) <= _EXACT):

@@ -73,3 +73,9 @@ def test_sizes_in_assertions_on_numbers():
         torch.testing.assert_close(compiled(lengths, x), fn(lengths, x))
         with pytest.raises(AssertionError):
             compiled(lengths + 1, x)
+
+
+def test_a_number_that_is_returned_at_once():
+    fn = torch.Tensor.item
+    compiled = tcompile.compile(lambda x: x.item(), backend="eager")
+    assert compiled(X[0, 1]) == fn(X[0, 1]) == tcompile.compile(lambda x: fn(x), backend="eager")(X[0, 1])
