@@ -1,0 +1,170 @@
+"""Two processes that train a small model with DistributedDataParallel and FSDP, eager and compiled: what tests/autograd/test_distributed.py and
+tests/gpu/test_distributed.py compare.
+
+    python -m tests.autograd.distributed_runs gloo|nccl        prints one line of JSON per case: differences from eager, kernels, breaks
+"""
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import sys
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+STEPS = 4
+WORLD = 2
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.c = nn.Linear(8, 16), nn.Linear(16, 8), nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor, last: bool = True) -> torch.Tensor:
+        h = self.b(F.gelu(self.a(x)))
+        return self.c(h) if last else h
+
+
+def batch(k: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    """Of this process: gradients are right only where they were averaged."""
+    g = torch.Generator().manual_seed(10 * k + dist.get_rank())
+    return torch.randn(4, 8, generator=g).to(device), torch.randn(4, 8, generator=g).to(device)
+
+
+def train(model: Any, parameters: Any, device: torch.device, call: Callable | None = None, waits: Callable[[int], bool] = lambda k: False) -> list:
+    """Losses, gradients and what is left of the parameters. waits(k): step k only adds to gradients, without exchanging them."""
+    parameters = list(parameters)
+    optimizer = torch.optim.AdamW(parameters, 1e-2)
+    out: list[torch.Tensor] = []
+    for k in range(STEPS):
+        x, y = batch(k, device)
+        with model.no_sync() if waits(k) else contextlib.nullcontext():
+            loss = F.mse_loss(call(k, x) if call else model(x), y)
+            loss.backward()
+        out.append(loss.detach())
+        if not waits(k):
+            out += [p.grad.clone() for p in parameters if p.grad is not None]
+            optimizer.step()
+            optimizer.zero_grad()
+    return [t.full_tensor() if hasattr(t, "full_tensor") else t.clone() for t in (*out, *(p.detach() for p in parameters))]
+
+
+def ddp_around(wrap: Callable, net: Net, device: torch.device) -> list:
+    return train(wrap(DistributedDataParallel(net)), net.parameters(), device)
+
+
+def ddp_inside(wrap: Callable, net: Net, device: torch.device) -> list:
+    return train(DistributedDataParallel(wrap(net)), net.parameters(), device)
+
+
+def ddp_unused(wrap: Callable, net: Net, device: torch.device) -> list:
+    d = wrap(DistributedDataParallel(net, find_unused_parameters=True))
+    return train(d, net.parameters(), device, lambda k, x: d(x, last=k % 2 == 0))
+
+
+def ddp_no_sync(wrap: Callable, net: Net, device: torch.device) -> list:
+    return train(wrap(DistributedDataParallel(net)), net.parameters(), device, waits=lambda k: k % 2 == 0)
+
+
+def ddp_hook(wrap: Callable, net: Net, device: torch.device) -> list:
+    """A hook for gradient buckets runs as often as in eager."""
+    d = DistributedDataParallel(net, bucket_cap_mb=1)
+    calls: list[int] = []
+
+    def half(state, bucket):                     # DistributedDataParallel refuses annotations that are text
+        calls.append(1)
+        return dist.all_reduce(bucket.buffer(), async_op=True).get_future().then(lambda done: done.value()[0] / 2)
+    d.register_comm_hook(None, half)
+    return [*train(wrap(d), net.parameters(), device), torch.tensor(float(len(calls)))]
+
+
+def ddp_step(wrap: Callable, net: Net, device: torch.device) -> list:
+    """The whole step is one function."""
+    d, optimizer = DistributedDataParallel(net), torch.optim.AdamW(net.parameters(), 1e-2)
+
+    def step(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = F.mse_loss(d(x), y)
+        loss.backward()
+        optimizer.step()
+        return loss
+    f = wrap(step)
+    return [*(f(*batch(k, device)).detach() for k in range(STEPS)), *(p.detach().clone() for p in net.parameters())]
+
+
+def fsdp(wrap: Callable, net: Net, device: torch.device) -> list:
+    from torch.distributed.fsdp import FullyShardedDataParallel
+    d = FullyShardedDataParallel(net, device_id=device, use_orig_params=True)
+    return train(wrap(d), d.parameters(), device)
+
+
+def fully_shard(wrap: Callable, net: Net, device: torch.device) -> list:
+    from torch.distributed.fsdp import fully_shard
+    fully_shard(net.a)
+    fully_shard(net)
+    return train(wrap(net), net.parameters(), device)
+
+
+CASES = (ddp_around, ddp_inside, ddp_unused, ddp_no_sync, ddp_hook, ddp_step, fsdp, fully_shard)
+
+
+def compare(case: Callable, device: torch.device) -> dict[str, Any]:
+    """One case in this process, eager and compiled."""
+    import tcompile
+    from tcompile.compiler import events
+
+    def run(wrap: Callable) -> list:
+        torch.manual_seed(0)
+        return case(wrap, Net().to(device), device)
+    want = run(lambda f: f)
+    tcompile.reset()
+    kernels, breaks = [], []
+
+    def hear(e: events.Event) -> None:
+        if e.kind == "kernel":
+            kernels.append(e.facts["name"])
+        if e.kind == "break":
+            breaks.append(e.facts["brk"].reason)
+    events.subscribe(hear)
+    try:
+        got = run(tcompile.compile)
+    finally:
+        events.unsubscribe(hear)
+    worst = max((float((a - b).abs().max()) for a, b in zip(want, got) if a.numel()), default=0.0)       # (a shard may be empty)
+    return {"case": case.__name__, "same": len(want) == len(got) and worst < 1e-4, "worst": worst, "kernels": kernels, "breaks": breaks}
+
+
+def process(rank: int, port: int, backend: str) -> None:
+    warnings.simplefilter("ignore")
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    torch.set_num_threads(1)
+    device = torch.device("cuda", rank) if backend == "nccl" else torch.device("cpu")
+    if backend == "nccl":
+        torch.cuda.set_device(device)
+    dist.init_process_group(backend, rank=rank, world_size=WORLD)
+    for case in CASES:
+        row = compare(case, device)
+        if rank == 0:
+            print(json.dumps(row), flush=True)
+        dist.barrier()
+    dist.destroy_process_group()
+
+
+def main() -> None:
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        port = s.getsockname()[1]
+    torch.multiprocessing.spawn(process, (port, sys.argv[1]), nprocs=WORLD)
+
+
+if __name__ == "__main__":
+    main()
