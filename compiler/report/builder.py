@@ -34,6 +34,7 @@ __all__ = ["ReportBuilder", "record"]
 
 _HIDDEN = "__tcompile_value__"  # where a cell leaves the value of its last expression, for a moment: not an effect
 _NO_CHANGE = "no change is needed"  # how such a remedy begins
+_MOST_WORDS = 400  # characters of a sentence that holds what the program said
 _GROUP_FROM = 12  # that many guards of one kind and text on parameters become one row
 
 
@@ -271,7 +272,10 @@ class ReportBuilder:
         expected, got = failure_words(f)
         source, detail = failure_subject(f)
         file, line = g.file or "", g.line
-        source, suggestion = self._users_words(i, source), f.suggestion
+        suggestion = f.suggestion
+        if source == "__value" and type(g.expected) is int and not any(c.frame == i and c.line == g.line for c in self.r.recompiles):
+            suggestion = f"{_NO_CHANGE}: the second iteration makes it any number"  # which the next miss would disprove
+        source = self._users_words(i, source)
         if "__stack_" in suggestion:
             suggestion = "keep it a tensor (leave out `.item()` and the like): each value of a Python number has its own entry"
         suggestion, expected, got = (self._users_words(i, words) for words in (suggestion, expected, got))
@@ -570,6 +574,7 @@ class ReportBuilder:
         for k in r.kernels:
             if not k.trials and runs.get(k.name):
                 k.trials = runs[k.name].pop(0)
+        _bound_words(r)
         finish(r, self.served)
         return r
 
@@ -701,6 +706,24 @@ def trial(t: Any) -> s.Trial:
         return s.Trial(config, seconds, bool(t.get("chosen") or t.get("kept")), str(t.get("error") or ""))
     config, seconds = (t[0], t[1]) if isinstance(t, (tuple, list)) and len(t) > 1 else (t, None)
     return s.Trial(dict(config) if isinstance(config, dict) else {"variant": str(config)}, seconds)
+
+
+def _bound_words(r: CompileReport) -> None:
+    """What the program said (an error's message, a value's text) may be of any length: a report keeps the beginning."""
+    r.errors = [_beginning(e) for e in r.errors]
+    rows = [*r.graph_breaks, *r.fallbacks, *r.frames, *r.recompiles, *r.timeline]
+    for row in rows:
+        for name in ("reason", "remedy", "what", "expected", "got", "suggestion", "text"):
+            value = getattr(row, name, None)
+            if value and len(value) > _MOST_WORDS:
+                setattr(row, name, _beginning(value))
+    for b in r.graph_breaks:
+        if len(b.code) > _MOST_WORDS and b.fix is None:
+            b.code = _beginning(b.code)
+
+
+def _beginning(text: str) -> str:
+    return text if len(text) <= _MOST_WORDS else f"{text[:_MOST_WORDS]} … ({len(text)} characters)"
 
 
 def _is_setup(b: Any) -> bool:

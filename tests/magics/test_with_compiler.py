@@ -189,3 +189,12 @@ def test_a_module_made_at_each_call_is_a_finding(shell):
     run(shell, "%%tcompile -o r time=off\ndef f(x):\n    return torch.nn.Linear(8, 8)(x * 2).relu()\ny = f(x)")
     r = shell.user_ns["r"]
     assert not r.graph_breaks[0].harmless and r.summary.status == "partly" and r.findings[0].severity == "warning"
+
+
+def test_a_message_of_any_length_leaves_the_report_small(shell):
+    run(shell, "import torch\nx = torch.ones(4)")
+    r = shell.run_cell("%%tcompile -o r\ndef f(x):\n    raise ValueError('C' * 200_000 + '<script>')\nf(x * 2)", store_history=True)
+    assert isinstance(r.error_in_exec, ValueError)
+    report = shell.user_ns["r"]
+    assert len(report.to_json()) < 30_000 and len(report._repr_mimebundle_()["text/html"]) < 60_000
+    assert "characters)" in report.graph_breaks[0].reason
