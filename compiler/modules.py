@@ -26,7 +26,7 @@ _classes: weakref.WeakValueDictionary[type, type] = weakref.WeakValueDictionary(
 _state: dict[int, tuple["CompiledCalls", nn.Module]] = {}
 
 
-def call_module(module, /, *args, **kwargs):
+def call_module(module: nn.Module, /, *args: Any, **kwargs: Any) -> Any:
     """The function that is captured for a module with hooks, or with a forward of its own: its whole call."""
     return module(*args, **kwargs)
 

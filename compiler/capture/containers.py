@@ -301,7 +301,7 @@ def contains(m: Machine, obj: Any, item: Any) -> bool | None:
 
 
 # --- methods
-_READS = {
+_READS: dict[type, set[str]] = {
     list: {"copy", "index", "count", "__len__", "__getitem__", "__contains__", "__iter__", "__eq__", "__add__", "__mul__", "__reversed__", "__ne__"},
     tuple: {"index", "count", "__len__", "__getitem__", "__contains__", "__iter__", "__eq__", "__add__", "__mul__", "__ne__", "__hash__"},
     dict: {"get", "keys", "values", "items", "copy", "__len__", "__getitem__", "__contains__", "__iter__", "__eq__", "__or__", "__ne__", "__reversed__"},
@@ -310,7 +310,7 @@ _READS = {
 }
 _READS[collections.OrderedDict] = _READS[dict]
 _READS[frozenset] = _READS[set]
-_WRITES = {
+_WRITES: dict[type, set[str]] = {
     list: {"append", "extend", "insert", "pop", "remove", "clear", "sort", "reverse", "__setitem__", "__delitem__", "__iadd__", "__imul__"},
     dict: {"__setitem__", "__delitem__", "pop", "popitem", "update", "clear", "setdefault", "__ior__"},
     set: {"add", "discard", "remove", "pop", "clear", "update", "__ior__", "__iand__", "__isub__", "__ixor__", "difference_update",

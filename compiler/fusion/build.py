@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Iterable, Sequence
+from typing import Any, Callable, Iterable, Sequence
 
 import torch
 
@@ -104,7 +104,7 @@ def _collect(group: Group, needed: set[Buffer], drop_rounding: bool) -> list[_Ro
     return roots
 
 
-def _substitution(m: dict[str, Expr], ranges: dict[str, tuple]):
+def _substitution(m: dict[str, Expr], ranges: dict[str, tuple]) -> Callable[[Expr], Expr]:
     def f(e: Expr) -> Expr:
         return tidy(e.subs(m), ranges)
     return f

@@ -13,7 +13,7 @@ arise and no search is needed: the whole is linear. Each refusal is recorded wit
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any, Sequence
+from typing import Any, Iterator, Sequence
 
 from ..lowering.ir import Axis, Buffer, LoopNest, walk
 from ..lowering.lowered import LoweredStep
@@ -254,7 +254,7 @@ class _Grouping:
         raise last or Refusal("the iteration spaces differ: "
                               f"{_space(g.factors)} and {_space(factors_of(nest.domain, nest.reduce_axes))}")
 
-    def spaces(self, g: Group, nest: LoopNest):
+    def spaces(self, g: Group, nest: LoopNest) -> Iterator[tuple[str, list[Factor]]]:
         """(level, refined factors) under which the nest may run in the group."""
         own = factors_of(nest.domain, nest.reduce_axes)
         if nest.reduce_op is not None:
@@ -387,7 +387,7 @@ def in_order_of(nest: LoopNest, loads: list, g: Group) -> LoopNest | None:
             if c is not None and not (c.op == "int" and c.value == 0):
                 place[c] = n
         order = [place.get(at.coeff(f"g{k}")) for k in range(len(g.factors))]
-        if None in order or sorted(order) != list(range(len(nest.domain))):
+        if set(order) != set(range(len(nest.domain))) or len(order) != len(nest.domain):
             continue
         if order == list(range(len(order))) or order[-1] != len(order) - 1:
             continue

@@ -133,7 +133,7 @@ def make(op: str, dtype: torch.dtype, args: tuple = (), attr: Any = None) -> Val
     return v
 
 
-def _attr_key(attr: Any):
+def _attr_key(attr: Any) -> Any:
     if isinstance(attr, float):
         return ("float", attr.hex() if attr == attr else "nan")
     if isinstance(attr, tuple):

@@ -15,7 +15,7 @@ import types
 import typing
 import zlib
 from functools import lru_cache
-from typing import Any
+from typing import Any, Callable, Iterator
 
 from . import schema as s
 
@@ -117,10 +117,13 @@ def _assemble(body: dict[str, Any]) -> dict[str, Any]:
     return out
 
 
-def _cuts(body: dict[str, Any]):
+_Cut = tuple[Callable[[], int], Callable[[], None]]  # how much there is to leave out, and what does so
+
+
+def _cuts(body: dict[str, Any]) -> Iterator[tuple[str, Callable[[], int], str, Callable[[], None]]]:
     """What may be left out, the least missed first."""
 
-    def field_cut(rows: list[dict], field: str, empty: Any, keep: int = 0):
+    def field_cut(rows: list[dict], field: str, empty: Any, keep: int = 0) -> _Cut:
         picked = rows[keep:]
 
         def cut() -> None:
@@ -129,7 +132,7 @@ def _cuts(body: dict[str, Any]):
 
         return lambda: sum(bool(r[field]) for r in picked), cut
 
-    def tail_cut(name: str, keep: int):
+    def tail_cut(name: str, keep: int) -> _Cut:
         def cut() -> None:
             del body[name][keep:]
 
@@ -189,7 +192,7 @@ def _cuts(body: dict[str, Any]):
     )
 
 
-def _spread(pair: tuple, why: str) -> tuple:
+def _spread(pair: _Cut, why: str) -> tuple[Callable[[], int], str, Callable[[], None]]:
     count, cut = pair
     return count, why, cut
 

@@ -236,7 +236,8 @@ def _decode(code: CodeType) -> Bytecode:
     for index, ins in enumerate(instructions):
         ins.index = index
         if ins.target is not None:
-            ins.target = instructions[bisect_left(starts, ins.target)]      # lift() leaves byte offsets
+            offset: Any = ins.target                                        # as lift() leaves it
+            ins.target = instructions[bisect_left(starts, offset)]
         while row < len(handlers) and handlers[row][1] <= ins.offset:
             row += 1
         if row < len(handlers) and handlers[row][0] <= ins.offset:

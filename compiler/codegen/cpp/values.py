@@ -413,7 +413,7 @@ class StageValues:
         return f"tc::check({splat(self.s, i)}, {splat(self.s, n)}, {wanted}, {self.lanes_of(copy)}, {code}, failed)"
 
     # ---- stores
-    def store(self, buffer, e: Expr, value: Value, mode: str, in_vector_loop: bool) -> list[tuple[int, str]]:
+    def store(self, buffer: Buffer, e: Expr, value: Value, mode: str, in_vector_loop: bool) -> list[tuple[int, str]]:
         """Statements that store `value`: (level, text) pairs, one per copy."""
         ct = ctype(buffer.dtype)
         value = stored(value)
