@@ -14,8 +14,8 @@ from typing import Callable, Iterable
 
 import torch
 
-from ...lowering.ir import Value, indirect_values
-from ...symbolic.expr import ONE, ZERO, Expr, integer, symbol
+from ...lowering.ir import Buffer, Value, indirect_values
+from ...symbolic.expr import ONE, ZERO, Expr, as_expr, integer, mul_all, symbol
 from .dtypes import CType, ctype, literal
 from .prims import BOOL, Operand, conversion, expression, splat
 from .runs import every_second_text, run_directions, run_text
