@@ -1,15 +1,16 @@
-"""Comparisons of positions in 32 bits, so that masks of pads, joins and triangles leave the vectors as wide as the data's.
+"""Positions in 32 bits, so that masks of pads, joins and triangles, and numbers made of positions, leave the vectors as wide as the data's.
 
-a < b is the sign of a - b, which stays right where the difference at the first lane is held within 2**30: `index` nodes of type int32 are
+A position that is known to be small becomes a float by way of int32. a < b is the sign of a - b, which stays right where the difference at the first lane is held within 2**30: `index` nodes of type int32 are
 such differences, whatever the sizes.
 """
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import torch
 
-from ...lowering.ir import Kernel, Stage, Value, const, index, make
+from ...lowering.ir import Kernel, Stage, Value, cast, const, index, make
 from ...lowering.rewrite import Rewriter, is_affine
 from ...symbolic.expr import Expr, integer, maximum, minimum
 
@@ -25,15 +26,35 @@ def held(e: Expr) -> Expr:
 
 
 def shorten_positions(kernel: Kernel) -> Kernel:
-    """The same kernel with comparisons of affine positions as comparisons of their difference with 0."""
-    short = _Shortener()
-    stages = [Stage(st.axes, [replace(a, value=short(a.value)) for a in st.accs], [replace(s, value=short(s.value)) for s in st.stores]) for st in kernel.stages]
+    """The same kernel with comparisons of affine positions as comparisons of their difference with 0, and such casts."""
+    outer = {a.symbol.name: a.size for a in kernel.outer}
+    stages = []
+    for st in kernel.stages:
+        short = _Shortener({**outer, **{a.symbol.name: a.size for a in st.axes}})
+        stages.append(Stage(st.axes, [replace(a, value=short(a.value)) for a in st.accs], [replace(s, value=short(s.value)) for s in st.stores]))
     return replace(kernel, stages=stages)
 
 
 class _Shortener(Rewriter):
+    def __init__(self, sizes: dict[str, Any]):
+        super().__init__()
+        self.sizes = sizes
+
+    def _is_small(self, e: Expr) -> bool:
+        if not is_affine(e):
+            return False
+        reach = 0
+        for c, atoms in e.terms():
+            sizes = [self.sizes.get(a.name) for a in atoms]
+            if len(sizes) > 1 or not all(isinstance(n, int) for n in sizes):
+                return False
+            reach += abs(c) * max(1, *sizes, 1)
+        return reach < _MOST
+
     def _rebuild(self, v: Value) -> Value:
         v = super()._rebuild(v)
+        if v.op == "cast" and v.dtype.is_floating_point and v.args[0].op == "index" and v.args[0].dtype == torch.int64 and self._is_small(v.args[0].attr):
+            return make("cast", v.dtype, (cast(v.args[0], torch.int32),), v.attr)
         if v.op not in _COMPARISONS or v.args[0].dtype != torch.int64 or not all(a.op in ("index", "const") and not a.args for a in v.args):
             return v
         a, b = (integer(x.attr) if x.op == "const" else x.attr for x in v.args)

@@ -107,6 +107,8 @@ template <class V, class T, class M> INLINE V load_if(const T *p, M m, First lan
     return whole(lanes, m) ? load<V>(p, All{}) : gather_if<V>(m, lanes, [&](int k) { return p[k]; });
 }
 """
+# Reads under a mask by one instruction, which touches nothing that the mask leaves out: type -> instruction, by bytes of the vector.
+_MASKED_LOADS = {"f32": "loadups{}_mask", "i32": "loaddqusi{}_mask", "f64": "loadupd{}_mask", "i64": "loaddqudi{}_mask"}
 _MASKS = """\
 // Masks: from a comparison of any type, and choosing by one.
 template <class M> INLINE vmask mask(M m) { return convert<vmask>(m); }
@@ -243,7 +245,7 @@ class Support:
             return _LANES
         if key == "masked":
             self.need("lanes"), self.need("any")
-            return _MASKED
+            return _MASKED + self._masked_loads()
         if key == "convert":
             return ""                        # see text(): it depends on all types of the kernel
         if key == "masks":
@@ -272,6 +274,22 @@ class Support:
         if key == "atomic":
             return _ATOMIC
         raise KeyError(key)
+
+    def _masked_loads(self) -> str:
+        """`load_if` of elements of four and eight bytes where the machine has such reads."""
+        bits = {(64, 4): "cvtd2mask512", (64, 8): "cvtq2mask512"}.get((self.mask_bytes * self.lanes, self.mask_bytes))
+        if bits is None or not {"avx512dq", "avx512vl"} <= self.target.features:
+            return ""
+        word = "u16" if self.lanes == 16 else "u8"
+        out = [f"INLINE {word} bits(vmask m, All) {{ return __builtin_ia32_{bits}(m); }}",
+               f"INLINE {word} bits(vmask m, First lanes) {{ return __builtin_ia32_{bits}(m) & ((1 << lanes.n) - 1); }}"]
+        for tag, read in _MASKED_LOADS.items():
+            if self.bytes_of(tag) in (32, 64):
+                self.vector(tag)
+                t, f = _SCALARS[tag], "__builtin_ia32_" + read.format(8 * self.bytes_of(tag))
+                out += [f"template <> inline __attribute__((always_inline)) v{tag} load_if<v{tag}, {t}, vmask>(const {t} *p, vmask m, {lanes} lanes)"
+                        f" {{ return {f}(p, v{tag}{{}}, bits(m, lanes)); }}" for lanes in ("All", "First")]
+        return "\n".join(out)
 
     def call_often_used(self, text: str) -> None:
         """Functions that `text` calls many times become functions of their own: inlined into a chain of hundreds of operations they would

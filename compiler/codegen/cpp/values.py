@@ -66,6 +66,14 @@ def stored(value: Value) -> Value:
     return value
 
 
+def _always_inside(e: Expr, buffer: Buffer) -> bool:
+    """Whether the element may be read where it is not wanted, too: a failed check gives 0, and there is an element 0."""
+    position = indirect_values().get(str(e)) if e.op == "sym" else None
+    sizes = [as_expr(n) for n in buffer.shape]
+    return position is not None and position.op == "check_index" and position.args[1].op == "const" and all(n.is_const and n.value > 0 for n in sizes) \
+        and position.args[1].attr <= mul_all(sizes).value
+
+
 @dataclass(frozen=True)
 class Location:
     """Where an element of a buffer is: C++ pointer and its index expression, in lanes of the vector axis (`step` ONE:
@@ -285,7 +293,7 @@ class StageValues:
                 text = f"{mask.text} ? tc::load<{raw}>({address}, {lanes}) : {raw}{{}}"
         else:
             element = f"{where.pointer}[{self.scope.index_text(self.index_at(where.index, copy, True))}]"
-            at = self._positions(where.index, copy) if mask is None else None
+            at = self._positions(where.index, copy) if mask is None or _always_inside(where.index, buffer) else None
             if at is not None:
                 s.need("gather_at")
                 text = f"tc::gather_at<{raw}>({where.pointer}, {at}, {lanes})"
