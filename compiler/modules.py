@@ -6,6 +6,8 @@ pickles and copies as the original module does, which is its `_orig_mod`.
 """
 from __future__ import annotations
 
+import _abc
+import abc
 import copy
 import functools
 import operator
@@ -91,8 +93,21 @@ def _class_for(base: Any) -> type:
         namespace = {"__module__": base.__module__, "__doc__": base.__doc__, "__call__": __call__, "forward": forward, "__reduce_ex__": __reduce_ex__,
                      "__copy__": __copy__, "__deepcopy__": __deepcopy__, "__del__": __del__, "__repr__": __repr__,
                      "_orig_mod": property(original_module), "__tcompile_original__": staticmethod(original_module)}
-        c = _classes[base] = type(f"Compiled{base.__name__}", (base,), namespace)
+        c = _classes[base] = _derive(base, namespace)
     return c
+
+
+def _derive(base: type, namespace: dict[str, Any]) -> type:
+    """A subclass that its base does not hear of: neither `__init_subclass__` nor a metaclass of the program's (which register classes, or ask
+    for keywords) is called."""
+    name = f"Compiled{base.__name__}"
+    if base.__basicsize__ != nn.Module.__basicsize__:                # it has slots: its subclasses are made in one step
+        return type(name, (base,), namespace)
+    made = type.__new__(type(base), name, (nn.Module,), namespace)
+    made.__bases__ = (base,)
+    if isinstance(made, abc.ABCMeta):
+        _abc._abc_init(made)
+    return made
 
 
 def calls_of(compiled: Any) -> CompiledCalls:

@@ -1,6 +1,7 @@
 """Whatever is done to a compiled module, or called on it, is as on the module: `forward`, other methods, hooks that come and go, replaced parts."""
 from __future__ import annotations
 
+import abc
 import inspect
 
 import pytest
@@ -111,3 +112,55 @@ def test_compiled_modules_inside_of_others():
         want = inner(X) + inner.other(X) + inner.forward(X) + inner.scale
         torch.testing.assert_close(m(X), want)
         torch.testing.assert_close(c(X), want)
+
+
+class Registering(type(nn.Module)):
+    made = []
+
+    def __init__(cls, name, bases, namespace, *, key):
+        super().__init__(name, bases, namespace)
+        Registering.made.append((name, key))
+
+    def __new__(mcs, name, bases, namespace, *, key):
+        return super().__new__(mcs, name, bases, namespace)
+
+
+class Registered(nn.Module, metaclass=Registering, key=1):
+    def forward(self, x):
+        return x + 1
+
+
+class Family(nn.Module, abc.ABC):
+    known = []
+
+    def __init_subclass__(cls, *, kind, **kwargs):
+        super().__init_subclass__(**kwargs)
+        Family.known.append((cls.__name__, kind))
+
+    @abc.abstractmethod
+    def forward(self, x): ...
+
+
+class Member(Family, kind="member"):
+    __slots__ = ()
+
+    def forward(self, x):
+        return x * 2
+
+
+class Slotted(nn.Module):
+    __slots__ = ("extra",)
+
+    def forward(self, x):
+        return x - 1
+
+
+@pytest.mark.parametrize("cls", [Registered, Member, Slotted])
+def test_classes_do_not_hear_that_their_modules_are_compiled(cls):
+    before = list(Registering.made), list(Family.known)
+    module = cls()
+    compiled = tcompile.compile(module, backend="eager")
+    x = torch.ones(2)
+    assert torch.equal(compiled(x), module(x)) and isinstance(compiled, cls) and isinstance(module, cls)
+    assert not isinstance(module, type(compiled)) and type(compiled).__mro__[1] is cls and compiled.state_dict().keys() == module.state_dict().keys()
+    assert (Registering.made, Family.known) == before
