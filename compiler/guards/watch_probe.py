@@ -8,6 +8,7 @@ each call.
 
 from __future__ import annotations
 
+import collections
 from typing import Any, Callable
 
 from . import source as S
@@ -49,6 +50,18 @@ def _class_writes() -> list[Callable[[type], Any]]:
     ]
 
 
+def _table_writes() -> list[Callable[[collections.OrderedDict], Any]]:
+    """Ways in which an empty table of hooks gets its first one."""
+    return [
+        lambda d: d.__setitem__("a", 1),
+        lambda d: dict.__setitem__(d, "a", 1),
+        lambda d: d.update(a=1),
+        lambda d: d.setdefault("a", 1),
+        lambda d: d.__ior__({"a": 1}),
+        lambda d: d.__init__(a=1),  # type: ignore[misc]
+    ]
+
+
 def _heard(program: Any, o: Any, change: Callable[[], Any]) -> bool:
     def func(o: Any) -> None:
         pass
@@ -79,6 +92,10 @@ def every_write_is_heard(compile_guards: Callable[..., Any]) -> bool:
         o = cls()
         program = compile_guards([Guard(S.attr(_X, "k"), "EQUALS", 1), Guard(_X, "TYPE", cls)], 1)
         if not _heard(program, o, lambda: change(cls)):  # noqa: B023  (called here)
+            return False
+    for fill in _table_writes():
+        hooks: collections.OrderedDict = collections.OrderedDict()
+        if not _heard(compile_guards([Guard(S.const(hooks), "LEN", 0)], 1), None, lambda: fill(hooks)):  # noqa: B023  (called here)
             return False
     table = {"a": 1}
     program = compile_guards([Guard(S.dict_value(S.const(table), "a"), "EQUALS", 1), Guard(S.const(table), "LEN", 1)], 1)

@@ -552,6 +552,8 @@ static void arm(Run *r)
         }
     }
     r->rec = NULL;
+    if (held == -1)
+        rec_finish(rec);
     if (held != -1 || rec->failed) {
         if (PyErr_Occurred())
             PyErr_Clear();

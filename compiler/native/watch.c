@@ -25,6 +25,32 @@ static int grow(void *pp, Py_ssize_t *cap, Py_ssize_t n, size_t item)
     return 0;
 }
 
+#if PY_VERSION_HEX >= 0x030C0000
+static uint64_t dict_writes;                        /* of all silent dicts */
+static int watcher = -2;                            /* -2: not asked for yet, -1: the interpreter has none left */
+
+static int on_write(PyDict_WatchEvent event, PyObject *dict, PyObject *key, PyObject *value)
+{
+    (void)event, (void)dict, (void)key, (void)value;
+    dict_writes++;
+    return 0;
+}
+
+/* An empty table of hooks whose writes we will hear of. Others are written in the course of a program. */
+static int is_silent(PyObject *dict)
+{
+    if (!PyODict_CheckExact(dict) || PyODict_SIZE(dict))
+        return 0;
+    if (watcher == -2)
+        watcher = PyDict_AddWatcher(on_write);
+    if (watcher < 0 || PyDict_Watch(watcher, dict) < 0) {
+        PyErr_Clear();
+        return 0;
+    }
+    return 1;
+}
+#endif
+
 void rec_clear(Recorder *rec)
 {
     Recorder old = *rec;
@@ -39,6 +65,9 @@ void rec_clear(Recorder *rec)
     PyMem_Free(old.lookups);
     PyMem_Free(old.dicts);
     PyMem_Free(old.seen);
+#if PY_VERSION_HEX >= 0x030C0000
+    PyMem_Free(old.quick);
+#endif
     Py_XDECREF(old.held);
 }
 
@@ -161,7 +190,7 @@ static DictRecord *dict_record(Recorder *rec, PyObject *dict)
         }
         s->index = (int32_t)rec->n_dicts;
         add_word(rec, tag, s->index);
-        rec->dicts[rec->n_dicts++] = (DictRecord){dict, -1, 0};
+        rec->dicts[rec->n_dicts++] = (DictRecord){dict, -1, 0, 0};
     }
     return s->index < 0 ? NULL : &rec->dicts[s->index];
 }
@@ -226,6 +255,10 @@ void rec_lookup(Recorder *rec, PyObject *dict, PyObject *key, Py_hash_t hash, Py
    come to lie at its address has another type, which dict_unchanged() compares. So its type pointer need not be. */
 void rec_container(Recorder *rec, PyObject *o)
 {
+#if PY_VERSION_HEX >= 0x030C0000
+    if (is_silent(o))
+        return;                                     /* we hear of its end; words_unchanged() looks at the type after that */
+#endif
     if (PyDict_CheckExact(o) || PyODict_CheckExact(o)) {
         for (Py_ssize_t i = rec->n_lookups; i-- > 0 && i >= rec->n_lookups - 4;) {
             if (rec->lookups[i].value == o)
@@ -243,11 +276,18 @@ void rec_whole_dict(Recorder *rec, PyObject *dict)
         return;
     }
 #endif
+#if PY_VERSION_HEX >= 0x030C0000
+    int silent = is_silent(dict);                   /* first: it changes the version */
+#else
+    int silent = 0;
+#endif
     DictRecord *d = dict_record(rec, dict);
-    if (d)
+    if (d) {
         d->whole = 1;
-    else
+        d->silent = silent;
+    } else {
         rec->failed = 1;
+    }
 }
 
 /* Words and no reference: a tuple of modules must not keep them alive. */
@@ -284,20 +324,64 @@ static int dict_unchanged(Recorder *rec, DictRecord *d)
     return 1;
 }
 
+void rec_finish(Recorder *rec)
+{
+#if PY_VERSION_HEX >= 0x030C0000
+    if (rec->quick == NULL)
+        rec->quick = PyMem_Malloc((size_t)(rec->n_words + 1) * sizeof *rec->quick);
+    if (rec->quick == NULL) {
+        rec->failed = 1;
+        return;
+    }
+    rec->n_quick = 0;
+    for (Py_ssize_t i = 0; i < rec->n_words; i++) {
+        int32_t dict = rec->word_dict[i];
+        if (dict >= 0 && rec->dicts[dict].silent)
+            continue;
+        rec->quick[rec->n_quick++] = rec->words[i];
+    }
+    rec->writes = dict_writes;
+#else
+    (void)rec;
+#endif
+}
+
+static int words_unchanged(Recorder *rec)
+{
+    const Word *w = rec->words, *end = w + rec->n_words;
+    for (; w < end; w++) {
+        Py_ssize_t i = w - rec->words;
+        DictRecord *d = rec->word_dict[i] < 0 ? NULL : &rec->dicts[rec->word_dict[i]];
+        if (d && d->silent && !PyODict_CheckExact(d->dict))
+            return 0;
+        if (UNLIKELY(*w->addr != w->value)) {
+            if (d == NULL || !dict_unchanged(rec, d))
+                return 0;
+            rec->words[i].value = *w->addr;
+        }
+    }
+    return 1;
+}
+
 int rec_valid(Recorder *rec)
 {
     for (Py_ssize_t i = 0; i < rec->n_types; i++) {
         if (UNLIKELY(rec->types[i].type->tp_version_tag != rec->types[i].version))
             return 0;
     }
-    const Word *w = rec->words, *end = w + rec->n_words;
-    for (; w < end; w++) {
-        if (UNLIKELY(*w->addr != w->value)) {
-            Py_ssize_t i = w - rec->words;
-            if (rec->word_dict[i] < 0 || !dict_unchanged(rec, &rec->dicts[rec->word_dict[i]]))
-                return 0;
-            rec->words[i].value = *w->addr;
-        }
+#if PY_VERSION_HEX >= 0x030C0000
+    if (LIKELY(rec->writes == dict_writes)) {
+        const Word *w = rec->quick, *end = w + rec->n_quick;
+        while (w < end && *w->addr == w->value)
+            w++;
+        if (LIKELY(w == end))
+            return 1;
     }
+    if (!words_unchanged(rec))
+        return 0;
+    rec_finish(rec);
     return 1;
+#else
+    return words_unchanged(rec);
+#endif
 }

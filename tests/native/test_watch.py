@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import gc
 import time
 import types
@@ -637,3 +638,69 @@ def test_budget_of_an_80_layer_model(capsys, root):
             f"{len(parameters)} parameters: {(e - s) / len(parameters):.1f} ns each; {only.watch_info}"
         )
     assert s < 15_000 and (e - s) / len(parameters) < 40  # budgets are 5 us and 15 ns; slack for a busy machine
+
+
+class Holder:
+    def __init__(self):
+        self.hooks, self.number = collections.OrderedDict(), 1
+
+
+def armed_on_hooks(o):
+    program = compile_guards([Guard(S.attr(X, "number"), "EQUALS", 1), Guard(S.attr(X, "hooks"), "LEN", 0), Guard(X, "TYPE", Holder)], 1)
+
+    def holds():
+        return program.check(func, (o,)) == -1
+    assert holds() and holds() and program.watch_info["armed"]
+    return holds, program
+
+
+@pytest.mark.parametrize("fill", [
+    lambda d: d.update(a=1), lambda d: d.setdefault("a", 1), lambda d: dict.__setitem__(d, "a", 1), lambda d: d.__ior__({"a": 1})])
+def test_an_empty_table_of_hooks_that_is_filled(fill):
+    o, other = Holder(), Holder()
+    holds, program = armed_on_hooks(o)
+    other_holds, _ = armed_on_hooks(other)
+    fill(o.hooks)
+    assert not holds() and not holds() and other_holds()
+    o.hooks.clear()
+    assert holds() and holds() and other_holds()
+    o.hooks["b"] = 2
+    del o.hooks["b"]
+    assert holds()
+
+
+def test_an_empty_table_of_hooks_that_is_exchanged():
+    o = Holder()
+    holds, program = armed_on_hooks(o)
+    for _ in range(20):                          # often at the address of the one before
+        o.hooks = collections.OrderedDict()
+        assert holds() and holds()
+        o.hooks = None
+        o.hooks = collections.OrderedDict(a=1)
+        assert not holds()
+        o.hooks = None
+        o.hooks = {}
+        assert holds()
+        o.hooks = [1]
+        assert not holds()
+        o.hooks = collections.OrderedDict()
+        assert holds()
+    o.number = 2
+    assert not holds()
+
+
+def test_other_words_change_while_tables_stay():
+    """What a lookup gave stays the same though its dict changed: all is looked through, and the new state is kept."""
+    table = {"a": 1, "b": 1}
+    o = Holder()
+    program = compile_guards([Guard(S.dict_value(S.const(table), "a"), "EQUALS", 1), Guard(S.attr(X, "hooks"), "LEN", 0)], 1)
+    for n in range(5):
+        assert program.check(func, (o,)) == -1
+        table["b"] = n
+        assert program.check(func, (o,)) == -1
+    armings = program.watch_info["armings"]
+    table["a"] = 2
+    assert program.check(func, (o,)) == 0
+    table["a"] = 1
+    o.hooks["x"] = 1
+    assert program.check(func, (o,)) == 1 and armings == 1
