@@ -129,8 +129,11 @@ class _ProgramBuilder:
         seen = self._seen()
         for at, step in enumerate(s.steps):
             if isinstance(step, Alloc) and step.reuse is not None:
-                if id(step.buffer) in seen and self._root(step.reuse).dtype != step.buffer.dtype:
-                    self.fresh.add(id(step.buffer))      # a tensor that Python sees is of one dtype, and so is its memory
+                root = self._root(step.reuse)
+                # a tensor that Python sees is of one dtype, and so is its memory; one that was made for that reason is no larger than itself
+                if id(step.buffer) in seen and root.dtype != step.buffer.dtype or \
+                        id(root) in self.fresh and nbytes(root) is not nbytes(step.buffer):
+                    self.fresh.add(id(step.buffer))
                 else:
                     self.addressed.add(id(step.reuse))
                     self.root[id(step.buffer)] = self._root(step.reuse)

@@ -9,10 +9,13 @@ import pytest
 import torch
 
 from tcompile.compiler.fusion.schedule import Alloc, Extern, Free, Launch, OutputSpec, Schedule, View
+from tcompile.compiler.codegen.generate import generate
+from tcompile.compiler.config import Options
 from tcompile.compiler.native import native
 from tcompile.compiler.runtime import build as build_module
 from tcompile.compiler.runtime import kernels
 from tcompile.compiler.runtime.build import python_plan
+from tcompile.compiler.runtime.program import _ProgramBuilder
 from tcompile.compiler.symbolic.expr import as_expr
 
 from .helper import add_constant, chain_schedule, compiled, flat, s0
@@ -128,6 +131,18 @@ def test_what_torch_is_handed_has_the_planned_dtype_whatever_its_memory_was_befo
     t = torch.randn(8)
     assert graph(t)[0].equal(-(t + 1 + 1))
     assert graph.how == "program" or native is None
+
+
+def test_memory_that_was_made_anew_is_not_taken_for_the_larger_block_that_was_planned():
+    """A small buffer in a large block of another dtype, given to torch and so made on its own; then a large one in what was the block."""
+    x, y = flat("x", 4096), flat("y", 8)
+    large, small, neg, later, o = flat("large", 4096, torch.int32), flat("small", 8), flat("neg", 8), flat("later", 4096), flat("o", 4096)
+    one = [Extern(torch.ops.aten.neg.default, (small,), {}, [neg], reason="no lowering rule")]
+    steps = [Alloc(large), Alloc(small, large), Launch(add_constant(8, 1.0), [y], [small]), *one, Alloc(later, small),
+             Launch(add_constant(4096, 1.0), [x], [later]), Alloc(o), Launch(add_constant(4096, 1.0), [later], [o])]
+    generated = generate(Schedule(steps, [x, y], [OutputSpec("buffer", o), OutputSpec("buffer", neg)]), Options())
+    builder = _ProgramBuilder(generated, {}, Options())
+    assert builder.fresh == {id(small), id(later)} and builder._root(later) is later
 
 
 def test_mutated_inputs():
