@@ -15,8 +15,8 @@ from torch.fx import Node
 
 from ...symbolic.expr import as_expr
 from ..aten import AtenGraph
-from ..meta import lookup
 from ..meta.core import TensorMeta, contiguous_strides
+from .nodes import call_like
 
 __all__ = ["attention"]
 
@@ -34,8 +34,8 @@ def _hopper(index: int) -> bool:
 def _kernel(g: Any, like: Node, q: Node, k: Node, v: Node, scale: float) -> Node:
     """The call that torch's own choice would make for tensors of this kind."""
     if _hopper(q.meta["val"].device.index or 0) and torch.backends.cuda.cudnn_sdp_enabled():
-        return _call(g, like, aten._scaled_dot_product_cudnn_attention.default, q, k, v, None, False, 0.0, False, False, scale=scale)
-    return _call(g, like, aten._scaled_dot_product_flash_attention.default, q, k, v, 0.0, False, False, scale=scale)
+        return call_like(g, like, aten._scaled_dot_product_cudnn_attention.default, q, k, v, None, False, 0.0, False, False, scale=scale)
+    return call_like(g, like, aten._scaled_dot_product_flash_attention.default, q, k, v, 0.0, False, False, scale=scale)
 
 
 def attention(a: AtenGraph) -> None:
@@ -133,11 +133,11 @@ def _replace(a: AtenGraph, q: Node, k: Node, v: Node, scale: float, last: Node) 
     heads = {tuple(n.meta["val"].shape[:2]) for n in operands if n is not None}
     with g.inserting_before(last):
         if None in operands or len(heads) != 1:
-            operands = [_call(g, last, aten.unsqueeze.default, n, 0) for n in (q, k, v)]
+            operands = [call_like(g, last, aten.unsqueeze.default, n, 0) for n in (q, k, v)]
         q4, kt, v4 = operands
-        k4 = _call(g, last, aten.permute.default, kt, [0, 1, 3, 2])
+        k4 = call_like(g, last, aten.permute.default, kt, [0, 1, 3, 2])
         if k4.meta["val"].stride[-1] != 1:
-            k4 = _call(g, last, aten.clone.default, k4, memory_format=torch.contiguous_format)
+            k4 = call_like(g, last, aten.clone.default, k4, memory_format=torch.contiguous_format)
         out = _kernel(g, last, q4, k4, v4, scale)
         first = g.call_function(operator.getitem, (out, 0))
         first.meta = {**last.meta, "val": out.meta["val"][0]}
@@ -145,17 +145,8 @@ def _replace(a: AtenGraph, q: Node, k: Node, v: Node, scale: float, last: Node) 
         b, h, n, d = q4.meta["val"].shape
         dense = first
         if tuple(first.meta["val"].stride) != tuple(contiguous_strides((b, h, n, d))):
-            dense = _call(g, last, aten.clone.default, first, memory_format=torch.contiguous_format)
+            dense = call_like(g, last, aten.clone.default, first, memory_format=torch.contiguous_format)
         flat = g.call_function(aten.view.default, (dense, list(m.shape)))
         flat.meta = dict(last.meta)
     last.replace_all_uses_with(flat)
     g.eliminate_dead_code()
-
-
-def _call(g: Any, like: Node, op: Any, *args: Any, **kwargs: Any) -> Node:
-    """A new node with its metadata by rule; lines and module of `like`."""
-    n = g.call_function(op, args, kwargs)
-    plain = [x.meta["val"] if isinstance(x, Node) else x for x in args]
-    f = lookup(op)
-    n.meta = {**like.meta, "val": f(*plain, **kwargs)}
-    return n

@@ -6,14 +6,13 @@ autocast converts in each call are joined by the conversion itself.
 """
 from __future__ import annotations
 
-from typing import Any
 
 import torch
 from torch.fx import Node
 
 from ..aten import AtenGraph
-from ..meta import lookup
 from ..meta.core import TensorMeta
+from .nodes import call_like
 
 __all__ = ["merge_products"]
 
@@ -99,17 +98,17 @@ def _merge(a: AtenGraph, ns: list[Node]) -> None:
             for r in rows:
                 _bring(g, r[k], first, moved)
         parts = [[moved.get(r[k], r[k]) for r in rows] for k in range(1, len(rows[0]))]
-        weight = _call(a, first, aten.permute.default, _call(a, first, aten.cat.default, parts[0], 0), [1, 0])
+        weight = call_like(a.graph, first, aten.permute.default, call_like(a.graph, first, aten.cat.default, parts[0], 0), [1, 0])
         x = rows[0][0]
         if len(parts) == 2:
-            out = _call(a, first, aten.addmm.default, _call(a, first, aten.cat.default, parts[1], 0), x, weight)
+            out = call_like(a.graph, first, aten.addmm.default, call_like(a.graph, first, aten.cat.default, parts[1], 0), x, weight)
         else:
-            out = _call(a, first, aten.mm.default, x, weight)
+            out = call_like(a.graph, first, aten.mm.default, x, weight)
         at = 0
         pieces = []
         for n in ns:
             c = n.meta["val"].shape[1]
-            pieces.append(_call(a, n, aten.slice.Tensor, out, 1, at, at + c, 1))
+            pieces.append(call_like(a.graph, n, aten.slice.Tensor, out, 1, at, at + c, 1))
             at += c
     for n, piece in zip(ns, pieces):
         n.replace_all_uses_with(piece)
@@ -124,13 +123,3 @@ def _bring(g: torch.fx.Graph, w: Node, first: Node, moved: dict[Node, Node]) -> 
     if w.target is aten._to_copy.default and w not in moved:
         _bring(g, w.args[0], first, moved)
         first.prepend(w)
-
-
-def _call(a: AtenGraph, like: Node, op: Any, *args: Any) -> Node:
-    n = a.graph.call_function(op, args)
-    rule: Any = lookup(op)
-
-    def plain(x: Any) -> Any:
-        return x.meta["val"] if isinstance(x, Node) else [plain(y) for y in x] if isinstance(x, list) else x
-    n.meta = {**like.meta, "val": rule(*map(plain, args))}
-    return n

@@ -11,8 +11,8 @@ import torch
 from torch.fx import Node
 
 from ..aten import AtenGraph
-from ..meta import lookup
 from ..meta.core import TensorMeta
+from .nodes import call_like
 
 __all__ = ["pad_products"]
 
@@ -33,11 +33,11 @@ def pad_products(a: AtenGraph) -> None:
         with a.graph.inserting_before(n):
             x2 = _pad(a, _pad(a, x, 0, pm, padded), 1, pk, padded)
             y2 = _pad(a, _pad(a, y, 0, pk, padded), 1, pc, padded)
-            out = _call(a, n, aten.mm.default, x2, y2)
+            out = call_like(a.graph, n, aten.mm.default, x2, y2)
             if pm:
-                out = _call(a, n, aten.slice.Tensor, out, 0, 0, m, 1)
+                out = call_like(a.graph, n, aten.slice.Tensor, out, 0, 0, m, 1)
             if pc:
-                out = _call(a, n, aten.slice.Tensor, out, 1, 0, c, 1)
+                out = call_like(a.graph, n, aten.slice.Tensor, out, 1, 0, c, 1)
         n.replace_all_uses_with(out)
         a.graph.erase_node(n)
 
@@ -60,17 +60,10 @@ def _pad(a: AtenGraph, n: Node, dim: int, by: int, padded: dict[tuple[Node, int,
     if not by:
         return n
     if n.target is aten.permute.default and list(n.args[1]) == [1, 0]:
-        return _call(a, n, aten.permute.default, _pad(a, n.args[0], 1 - dim, by, padded), [1, 0])
+        return call_like(a.graph, n, aten.permute.default, _pad(a, n.args[0], 1 - dim, by, padded), [1, 0])
     key = (n, dim, by)
     found = padded.get(key)
     if found is None:
         with a.graph.inserting_after(n):
-            found = padded[key] = _call(a, n, aten.constant_pad_nd.default, n, [0, by] if dim == 1 else [0, 0, 0, by], 0.0)
+            found = padded[key] = call_like(a.graph, n, aten.constant_pad_nd.default, n, [0, by] if dim == 1 else [0, 0, 0, by], 0.0)
     return found
-
-
-def _call(a: AtenGraph, like: Node, op: Any, *args: Any) -> Node:
-    n = a.graph.call_function(op, args)
-    rule: Any = lookup(op)
-    n.meta = {**like.meta, "val": rule(*[x.meta["val"] if isinstance(x, Node) else x for x in args])}
-    return n

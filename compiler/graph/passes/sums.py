@@ -12,7 +12,7 @@ import torch
 from torch.fx import Node
 
 from ..aten import AtenGraph
-from ..meta import lookup
+from .nodes import call_like
 
 __all__ = ["sums_of_parts"]
 
@@ -91,9 +91,7 @@ def _join_parts(a: AtenGraph, n: Node) -> None:
     with a.graph.inserting_before(n):
         def zeros(size: int) -> Node:
             shape = [size if d == dim else s for d, s in enumerate(n.meta["val"].shape)]
-            z = a.graph.call_function(aten.full.default, (shape, 0), {"dtype": n.meta["val"].dtype, "device": n.meta["val"].device})
-            z.meta = {**n.meta, "val": lookup(aten.full.default)(shape, 0, dtype=n.meta["val"].dtype, device=n.meta["val"].device)}
-            return z
+            return call_like(a.graph, n, aten.full.default, shape, 0, dtype=n.meta["val"].dtype, device=n.meta["val"].device)
         for x in order:
             _, lo, hi = found[x]
             if lo < at or hi <= lo:
@@ -105,17 +103,17 @@ def _join_parts(a: AtenGraph, n: Node) -> None:
             if lo > at:
                 pieces.append(zeros(lo - at))
             y = x.args[1]
-            pieces.append(_call(a, x, aten.unsqueeze.default, y, dim) if x.target is aten.select_scatter.default else y)
+            pieces.append(call_like(a.graph, x, aten.unsqueeze.default, y, dim) if x.target is aten.select_scatter.default else y)
             at = hi
         end = n.meta["val"].shape[dim]
         if at < end:
             pieces.append(zeros(end - at))
-        total = _call(a, n, aten.cat.default, pieces, dim)
+        total = call_like(a.graph, n, aten.cat.default, pieces, dim)
         if total.meta["val"].stride != n.meta["val"].stride:
             return
         for x in terms:
             if x not in found:
-                total = _call(a, n, aten.add.Tensor, total, x)
+                total = call_like(a.graph, n, aten.add.Tensor, total, x)
     n.replace_all_uses_with(total)
 
 
@@ -133,19 +131,8 @@ def _add_rows(a: AtenGraph, n: Node) -> None:
         return
     with a.graph.inserting_before(n):
         if padding >= 0:
-            keep = _call(a, n, aten.unsqueeze.default, _call(a, n, aten.ne.Scalar, ids, padding), len(ids.meta["val"].shape))
-            zero = a.graph.call_function(aten.full.default, ([], 0), {"dtype": val.dtype, "device": val.device})
-            zero.meta = {**n.meta, "val": lookup(aten.full.default)([], 0, dtype=val.dtype, device=val.device)}
-            g = _call(a, n, aten.where.self, keep, g, zero)
-        total = _call(a, n, aten.index_put.default, other, [ids], g, True)
+            keep = call_like(a.graph, n, aten.unsqueeze.default, call_like(a.graph, n, aten.ne.Scalar, ids, padding), len(ids.meta["val"].shape))
+            zero = call_like(a.graph, n, aten.full.default, [], 0, dtype=val.dtype, device=val.device)
+            g = call_like(a.graph, n, aten.where.self, keep, g, zero)
+        total = call_like(a.graph, n, aten.index_put.default, other, [ids], g, True)
     n.replace_all_uses_with(total)
-
-
-def _call(a: AtenGraph, like: Node, op: Any, *args: Any) -> Node:
-    n = a.graph.call_function(op, args)
-
-    def plain(x: Any) -> Any:
-        return x.meta["val"] if isinstance(x, Node) else [plain(y) for y in x] if isinstance(x, list) else x
-    rule: Any = lookup(op)
-    n.meta = {**like.meta, "val": rule(*map(plain, args))}
-    return n

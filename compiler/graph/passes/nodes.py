@@ -1,0 +1,18 @@
+"""New nodes for passes to write."""
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from ..decompose.builder import Builder
+
+__all__ = ["call_like"]
+
+
+def call_like(graph: torch.fx.Graph, like: Node, op: Any, *args: Any, **kwargs: Any) -> Node:
+    """A call of `op` with its metadata by rule; lines and module of `like`."""
+    n = graph.call_function(op, args, kwargs)
+    n.meta = {**like.meta, "val": Builder.meta(op, args, kwargs)}
+    return n
