@@ -321,7 +321,7 @@ class EntryWriter:
         if is_numpy_constant(v):
             self._keep.append(v)
             return self.constant(v)
-        if t in (torch.finfo, torch.iinfo, torch.device, operator.itemgetter, operator.attrgetter) or t in IMMUTABLE or t in (pathlib.PosixPath, pathlib.WindowsPath, datetime.datetime, datetime.timezone):
+        if t in (torch.finfo, torch.iinfo, torch.device, operator.itemgetter, operator.attrgetter) or t in IMMUTABLE or t in (pathlib.PosixPath, pathlib.WindowsPath, pathlib.PurePosixPath, pathlib.PureWindowsPath, datetime.datetime, datetime.timezone):
             self._keep.append(v)
             return self.constant(v)
         return self._instance(v, t)

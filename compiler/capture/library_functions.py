@@ -31,6 +31,9 @@ __all__: list[str] = []
 def operator_of(m: Machine, owner: Any, name: str) -> Any:
     """torch.ops.aten.add.Tensor: looked up and kept by torch, and fixed from then on."""
     value = m.native(getattr, owner, name)
+    source = m.world.source_of(owner)
+    if source is not None:                               # it was not there when the lookup began
+        m.world.guards.pop((S.attr(source, "__dict__"), "LACKS", name), None)
     m.world.anchor(value)
     return value
 

@@ -78,7 +78,7 @@ def _no_hooks(m: Machine, module: torch.nn.Module) -> bool:
             return False
     if source is not None:
         for name in _HOOKS:
-            world.guard(S.attr(source, name), "LEN", 0, "module hooks")
+            world.guard(attributes._member_source(source, type(module), name), "LEN", 0, "module hooks")
     anchor = world.anchor(_nn)
     for name in _GLOBAL_HOOKS:
         world.guard(S.attr(anchor, name), "LEN", 0, "global module hooks")

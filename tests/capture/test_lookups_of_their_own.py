@@ -1,0 +1,62 @@
+"""Lookups that classes do in their own way: torch.ops makes what it is asked for, modules with a __getattribute__, paths that keep parts in slots."""
+import pathlib
+
+import pytest
+import torch
+
+import tcompile
+
+X = torch.arange(4.0).reshape(2, 2)
+
+
+@torch.library.custom_op("tcompile_test_lookups::scaled", mutates_args=())
+def scaled(x: torch.Tensor, k: int) -> torch.Tensor:
+    return x * k
+
+
+@scaled.register_fake
+def _(x, k):
+    return torch.empty_like(x)
+
+
+@pytest.mark.parametrize("backend", ["eager", "tcompile"])
+def test_an_operator_that_nobody_has_looked_up_yet(backend):
+    library = torch.library.Library(f"tcompile_test_{backend}", "DEF")
+    library.define("times(Tensor x, int k) -> Tensor")
+    library.impl("times", lambda x, k: x * k, "CompositeExplicitAutograd")
+    space = f"tcompile_test_{backend}"
+
+    def f(x):
+        operators = torch.ops.__getattr__(space) if backend == "eager" else getattr(torch.ops, space)
+        return operators.times(x, 3) + operators.times.default(x, 2) + torch.ops.tcompile_test_lookups.scaled(x, 2)
+    compiled = tcompile.compile(f, backend=backend, fullgraph=backend == "tcompile")
+    for _ in range(2):
+        assert torch.equal(compiled(X), X * 7)
+
+
+class OwnLookup(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.number = 42
+
+    def __getattribute__(self, name):
+        return 2.0 if name == "special" else super().__getattribute__(name)
+
+    def forward(self, x):
+        return self.number * x + self.special
+
+
+def test_a_module_that_looks_up_attributes_itself():
+    module, seen = OwnLookup(), []
+    compiled = tcompile.compile(lambda m, x: m(x), backend="eager")
+    assert torch.equal(compiled(module, X), 42 * X + 2)
+    module.register_forward_hook(lambda *a: seen.append(1))
+    module.number = 3
+    assert torch.equal(compiled(module, X), 3 * X + 2) and seen == [1]
+
+
+def test_paths():
+    def f(x, name):
+        return x + 1, pathlib.PurePosixPath("a") / name, pathlib.Path(name).with_suffix(".z"), pathlib.PureWindowsPath("c:/", name)
+    compiled = tcompile.compile(f, backend="eager")
+    assert compiled(X, "b.y")[1:] == f(X, "b.y")[1:] and compiled(X, "c.y")[1:] == f(X, "c.y")[1:]
