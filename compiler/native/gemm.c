@@ -13,7 +13,7 @@ typedef struct { uint64_t data[8]; } Algorithm;
 typedef struct { Algorithm algorithm; size_t workspace; int status; float waves; int reserved[4]; } Found;
 
 /* numbers of cublasLt.h, the same in every version */
-enum { OPERATION_T = 1, SCALE_FLOAT32 = 0 };
+enum { OPERATION_T = 1, FLOAT32 = 0, COMPUTE_FLOAT32 = 68, COMPUTE_TF32 = 77 };
 enum { DESC_TRANSA = 3, DESC_TRANSB = 4, DESC_EPILOGUE = 7, DESC_BIAS = 8, EPILOGUE_BIAS = 4 };
 enum { PREFER_WORKSPACE = 1, PREFER_REDUCTIONS = 3, PREFER_ALIGNMENT = 5, REDUCE_IN_PLACE = 1, REDUCE_IN_COMPUTE_TYPE = 2 };
 enum { MOST_WORKSPACE = 32 << 20, MOST_DEVICES = 64 };
@@ -35,13 +35,18 @@ static struct {
                   const Algorithm *, void *, size_t, void *);
 } lt;
 
-struct Gemm {
-    GemmSpec spec;
+typedef struct {
     int failed;
-    void *context, *desc, *a, *b, *d;      /* those of the library's: b, a and out of ours */
-    uint32_t alignment[4];                 /* of A, B, C and D, that the algorithm was chosen for; 0: none was chosen yet */
+    void *context;                         /* that the algorithm was chosen in; NULL: none was chosen yet */
+    void *desc, *a, *b, *d;                /* those of the library's: b, a and out of ours */
+    uint32_t alignment[4];                 /* of A, B, C and D, that the algorithm was chosen for */
     Algorithm algorithm;
     size_t workspace;
+} Choice;
+
+struct Gemm {
+    GemmSpec spec;
+    Choice choices[2];                     /* [1]: float32 in TF32, which a flag of torch's allows or not, call by call */
 };
 
 static int look(void)
@@ -73,15 +78,32 @@ Gemm *tc_gemm_new(const GemmSpec *spec)
 
 void tc_gemm_free(Gemm *g)
 {
-    if (!g)
-        return;
-    if (g->desc)
-        lt.desc_destroy(g->desc);
-    void *layouts[] = {g->a, g->b, g->d};
-    for (int i = 0; i < 3; i++)
-        if (layouts[i])
-            lt.layout_destroy(layouts[i]);
+    for (int k = 0; g && k < 2; k++) {
+        Choice *c = &g->choices[k];
+        if (c->desc)
+            lt.desc_destroy(c->desc);
+        void *layouts[] = {c->a, c->b, c->d};
+        for (int i = 0; i < 3; i++)
+            if (layouts[i])
+                lt.layout_destroy(layouts[i]);
+    }
     free(g);
+}
+
+/* Whether float32 may be multiplied in TF32 now: 0, 1, or -1 where torch does not tell. */
+static int tf32_allowed(void)
+{
+    static PyObject *ask;
+    if (!ask) {
+        PyObject *torch = PyImport_ImportModule("torch._C");
+        ask = torch ? PyObject_GetAttrString(torch, "_get_cublas_allow_tf32") : NULL;
+        Py_XDECREF(torch);
+    }
+    PyObject *answer = ask ? PyObject_CallNoArgs(ask) : NULL;
+    if (!answer)
+        PyErr_Clear();
+    Py_XDECREF(answer);
+    return answer ? answer == Py_True : -1;
 }
 
 static uint32_t alignment_of(const void *p)
@@ -91,12 +113,11 @@ static uint32_t alignment_of(const void *p)
 }
 
 /* The library's descriptions, and the algorithm that it takes for pointers aligned like these. */
-static int prepare(Gemm *g, void *handle, void *const *pointer, const void *bias)
+static int prepare(Choice *g, const GemmSpec *s, int compute, void *handle, void *const *pointer, const void *bias)
 {
-    const GemmSpec *s = &g->spec;
     int32_t t = OPERATION_T, epilogue = EPILOGUE_BIAS;
     if (!g->desc) {
-        if (lt.desc_create(&g->desc, s->compute, SCALE_FLOAT32) || (s->transposed_b && lt.desc_set(g->desc, DESC_TRANSA, &t, sizeof t)) ||
+        if (lt.desc_create(&g->desc, compute, FLOAT32) || (s->transposed_b && lt.desc_set(g->desc, DESC_TRANSA, &t, sizeof t)) ||
             (s->transposed_a && lt.desc_set(g->desc, DESC_TRANSB, &t, sizeof t)) ||
             (s->bias && lt.desc_set(g->desc, DESC_EPILOGUE, &epilogue, sizeof epilogue)) ||
             lt.layout_create(&g->a, s->dtype, s->transposed_b ? s->k : s->n, s->transposed_b ? s->n : s->k, s->ldb) ||
@@ -127,8 +148,12 @@ static int prepare(Gemm *g, void *handle, void *const *pointer, const void *bias
     return 0;
 }
 
-int tc_gemm_run(Gemm *g, int device, void *out, const void *a, const void *b, const void *bias)
+int tc_gemm_run(Gemm *gemm, int device, void *out, const void *a, const void *b, const void *bias)
 {
+    int tf32 = gemm->spec.dtype == FLOAT32 ? tf32_allowed() : 0;
+    if (tf32 < 0)
+        return -1;
+    Choice *g = &gemm->choices[tf32];
     if (g->failed || (!lt.looked && !look()) || !lt.ready || device >= MOST_DEVICES)
         return -1;
     void *context = tc_cuda_context(), *stream;
@@ -143,11 +168,11 @@ int tc_gemm_run(Gemm *g, int device, void *out, const void *a, const void *b, co
     int chosen = g->context != NULL;
     for (int i = 0; i < 4 && chosen; i++)
         chosen = ((uintptr_t)pointer[i] & (g->alignment[i] - 1)) == 0;
-    if (!chosen && prepare(g, lt.handles[device], pointer, bias)) {
+    if (!chosen && prepare(g, &gemm->spec, tf32 ? COMPUTE_TF32 : COMPUTE_FLOAT32, lt.handles[device], pointer, bias)) {
         g->failed = 1;
         return -1;
     }
-    if (chosen && g->spec.bias && lt.desc_set(g->desc, DESC_BIAS, &bias, sizeof bias))
+    if (chosen && gemm->spec.bias && lt.desc_set(g->desc, DESC_BIAS, &bias, sizeof bias))
         return -1;
     g->context = context;
     AtenTensor block = NULL;

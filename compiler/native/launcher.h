@@ -71,9 +71,9 @@ typedef struct {
 HIDDEN int tc_kernel_facts(PyObject *kernel, KernelFacts *out);          /* -1: it is no kernel */
 HIDDEN int tc_cuda_kernel_facts(PyObject *kernel, KernelFacts *out);
 
-/* A product of static sizes by cuBLASLt (gemm.c). dtype, compute: the library's numbers; ld*: strides of the rows, or of the columns where
+/* A product of static sizes by cuBLASLt (gemm.c). dtype: the library's number; ld*: strides of the rows, or of the columns where
    transposed, in elements. */
-typedef struct { int dtype, compute, bias, transposed_a, transposed_b; int64_t m, n, k, lda, ldb, ldd; } GemmSpec;
+typedef struct { int dtype, bias, transposed_a, transposed_b; int64_t m, n, k, lda, ldb, ldd; } GemmSpec;
 typedef struct Gemm Gemm;
 HIDDEN Gemm *tc_gemm_new(const GemmSpec *spec);
 HIDDEN void tc_gemm_free(Gemm *g);

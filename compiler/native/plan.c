@@ -677,7 +677,7 @@ static int read_step(ProgramObject *p, Step *st, PyObject *tuple)
             return -1;
         if (PyTuple_GET_SIZE(c)) {
             long long n[6];
-            if (!PyArg_ParseTuple(c, "iiiiiLLLLLL", &g.dtype, &g.compute, &g.bias, &g.transposed_a, &g.transposed_b, &n[0], &n[1], &n[2], &n[3], &n[4], &n[5]))
+            if (!PyArg_ParseTuple(c, "iiiiLLLLLL", &g.dtype, &g.bias, &g.transposed_a, &g.transposed_b, &n[0], &n[1], &n[2], &n[3], &n[4], &n[5]))
                 return -1;
             g.m = n[0], g.n = n[1], g.k = n[2], g.lda = n[3], g.ldb = n[4], g.ldd = n[5];
             if (p->device >= 0 && !(st->gemm = tc_gemm_new(&g))) {

@@ -39,9 +39,8 @@ _PRODUCTS = {"aten.mm.default": 0, "aten.bmm.default": 1, "aten.addmm.default": 
 
 _ATTENTION = {f"aten._scaled_dot_product_{name}_attention.default": i for i, name in enumerate(("flash", "cudnn", "efficient"))}
 
-# cudaDataType and cublasComputeType_t
+# cudaDataType
 _LIBRARY_DTYPES = {torch.float32: 0, torch.float16: 2, torch.bfloat16: 14}
-_COMPUTE_FLOAT32, _COMPUTE_TF32 = 68, 77
 
 SCRATCH_MOST = 1 << 20           # bytes of a temporary in the scratch block of a GPU: the block is held until the plan's end
 _ALIGN = {True: 256, False: 64}  # of places in the block; on a GPU, on the CPU
@@ -366,9 +365,8 @@ class _ProgramBuilder:
         leads = [_leading(t) for t in (a, b, out)]
         if None in leads or leads[2][1]:
             return ()
-        compute = _COMPUTE_TF32 if a.dtype == torch.float32 and torch._C._get_cublas_allow_tf32() else _COMPUTE_FLOAT32
         (lda, ta), (ldb, tb), (ldd, _) = leads
-        return kind, compute, int(bias is not None), ta, tb, m, n, k, lda, ldb, ldd
+        return kind, int(bias is not None), ta, tb, m, n, k, lda, ldb, ldd
 
     def _arg(self, x: Any) -> tuple[int, Any]:
         if isinstance(x, Buffer):                        # (what only Python sees may be without an address, as sparse tensors are)
