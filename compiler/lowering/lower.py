@@ -190,7 +190,12 @@ class Lowering:
             t = self.aten.graph.owning_module if owner is None else owner
             for part in str(node.target).split("."):
                 t = getattr(t, part)
-        if t.numel() == 1 and not t.dtype.is_complex and t.device.type == "cpu" and not t.is_neg():
+        if t._is_zerotensor():                           # (which has no memory)
+            if t.dtype in DTYPES:
+                return Ref(tuple(t.shape), t.dtype, const(0, t.dtype))
+            t = torch.zeros(t.shape, dtype=t.dtype, device=t.device)
+        t = t.resolve_conj().resolve_neg()
+        if t.numel() == 1 and not t.dtype.is_complex and t.device.type == "cpu":
             return Ref(tuple(t.shape), t.dtype, const(t.item(), t.dtype))
         b = self._buffer(node.name, tuple(t.shape), t.dtype, tuple(t.stride()), t.device, "constant")
         self.constants[b.name] = t
@@ -328,6 +333,12 @@ class Lowering:
     def copy(self, ref: Ref, stride: Sequence[Any] | None) -> Buffer:
         """A copy in memory of its own, by a nest; by torch for dtypes that nests do not have."""
         v = strided(ref)
+        if ref.dtype not in DTYPES and any(type(s) is int and s == 0 for s in ref.shape):
+            out = self._buffer(self._node_name() + "_copy", ref.shape, ref.dtype, stride)
+            kwargs = {"dtype": ref.dtype, "device": torch.device(out.device)}
+            self.steps.append(Extern(torch.ops.aten.empty_strided.default, (list(out.shape), list(out.stride)), kwargs, [out], reason=f"no elements of {ref.dtype}",
+                                     origin=self._node_name()))
+            return out
         if ref.dtype in DTYPES or v is None:
             return self.store(ref.value, ref.shape, ref.dtype, stride, suffix="_copy").value.attr[0]
         base, strides, offset = v

@@ -142,12 +142,11 @@ def version() -> str:
 
 
 def load() -> list[dict[str, Any]]:
-    return json.loads(JSON.read_text())["rows"] if JSON.exists() else []
-
-
-def about() -> dict[str, Any]:
-    """With which torch the table was measured, and on how many samples."""
-    return json.loads(JSON.read_text())["about"] if JSON.exists() else {}
+    """The rows of the table; `torch` of each is the version that it was measured with."""
+    if not JSON.exists():
+        return []
+    table = json.loads(JSON.read_text())
+    return [{"torch": table["about"]["torch"], **r} for r in table["rows"]]
 
 
 def is_worse(new: dict[str, Any], old: dict[str, Any]) -> bool:
@@ -161,7 +160,9 @@ def is_bad(row: dict[str, Any]) -> bool:
     return row["result"] in ("wrong", "crashed") or row["gradient"] == "wrong"
 
 
-def save(rows: list[dict[str, Any]], torch_version: str) -> None:
+def save(rows: list[dict[str, Any]]) -> None:
+    torch_version = Counter(r["torch"] for r in rows).most_common(1)[0][0]
+    rows = [{k: v for k, v in r.items() if (k, v) != ("torch", torch_version)} for r in rows]
     order = {d: i for i, d in enumerate([dtype_name(FIRST), *map(dtype_name, OTHERS)])}
     rows = sorted(rows, key=lambda r: (order.get(r["dtype"], 0), r["name"]))
     head = {"torch": torch_version, "limits": {"first": LIMITS[FIRST], "others": OTHER_LIMIT}}
@@ -173,7 +174,7 @@ def save(rows: list[dict[str, Any]], torch_version: str) -> None:
 def markdown(rows: list[dict[str, Any]], head: dict[str, Any]) -> str:
     out = ["# Operators", "",
            f"Every entry of torch {head['torch']}'s op_db through `tcompile.compile(fullgraph=True)` on the CPU, against eager: values, dtypes, "
-           "shapes, strides,", "aliasing, effects on inputs, errors. Written by `make optable`; `table.json` holds the same rows.", "",
+           "shapes, strides,", "aliasing, effects on inputs, errors. Written by `make optable`; `table.json` holds the same rows. Rows that another torch measured say so.", "",
            f"- *float32*: {head['limits']['first']} samples of each operator, taken from all over; operators without float32 in their first dtype. "
            f"Other dtypes: {head['limits']['others']} samples.",
            f"- *gradient*: {GRADIENTS} samples in float32, against eager's and, where they differ, float64's.",
@@ -199,7 +200,8 @@ def markdown(rows: list[dict[str, Any]], head: dict[str, Any]) -> str:
         for r in some:
             n = r["agreed"] + r["refused"] + r["failed"]
             how = ", ".join(f"{k.removeprefix('aten.')}" for k in r["calls"])
-            words = "; ".join(x for x in (how, r["why"], *r["eager"]) if x)
+            version = f"torch {r['torch']}" if "torch" in r else ""
+            words = "; ".join(x for x in (version, how, r["why"], *r["eager"]) if x)
             name = r["name"] if label == r["dtype"] else f"{r['name']} ({r['dtype']})"
             gradient = [r["gradient"]] * graded
             out.append("| " + " | ".join([name, r["kind"], r["result"], f"{r['agreed']}/{n}", *gradient, _cell(words)]) + " |")
@@ -241,8 +243,7 @@ def main() -> None:
         Path(a.out).write_text(json.dumps(run))
     else:
         done = {(r["name"], r["dtype"]) for r in rows}
-        kept = [r for r in load() if (r["name"], r["dtype"]) not in done] if about().get("torch") == run["torch"] else []
-        save([*rows, *kept], run["torch"])
+        save([*({**r, "torch": run["torch"]} for r in rows), *(r for r in load() if (r["name"], r["dtype"]) not in done)])
     print(dict(Counter(r["result"] for r in rows)), dict(Counter(r["kind"] for r in rows)))
 
 

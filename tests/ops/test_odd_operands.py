@@ -1,0 +1,40 @@
+"""Operands that kernels of our own can't read as they lie: zeros without memory, complex numbers without elements."""
+import pytest
+import torch
+
+import tcompile
+
+
+@pytest.mark.parametrize("shape", [(), (5,), (20, 20), (0, 3)])
+def test_gradients_that_are_zeros_without_memory(shape):
+    def gradient(f):
+        x = torch.randn(shape, requires_grad=True)
+        y = f(x)
+        (y * torch.linspace(-1, 2, y.numel()).reshape(shape)).sum().backward()
+        return x.grad
+    f = torch.sgn
+    assert torch.equal(gradient(tcompile.compile(f)), gradient(f))
+
+
+def test_complex_numbers_without_elements():
+    def f(x):
+        y = x.clone().diagonal(0, -2, -1)[:0]
+        return torch.complex(y, y).reshape(-1)[:3].real, torch.complex(x, x).transpose(0, 1)[:0].reshape(-1).abs()
+    x = torch.randn(1, 4, 33)
+    for got, want in zip(tcompile.compile(f, fullgraph=True)(x), f(x)):
+        assert torch.equal(got, want)
+
+
+@pytest.mark.parametrize("size", [(0, 0), (0, 2), (3, 0)])
+def test_pools_of_nothing(size):
+    x = torch.randn(2, 4, 6, 6)
+    f = torch.nn.functional.adaptive_avg_pool2d
+    assert tcompile.compile(f, fullgraph=True)(x, size).shape == f(x, size).shape
+
+
+@pytest.mark.parametrize("width", [1, 2, 3])
+def test_pads_as_wide_as_what_they_repeat(width):
+    x = torch.arange(2.0 * width).reshape(1, 2, width)
+    for pad in ((width, width), (width, 0), (0, width), (2 * width, 1)):
+        f = lambda t: torch.nn.functional.pad(t, pad, mode="replicate")  # noqa: E731, B023
+        assert torch.equal(tcompile.compile(f, fullgraph=True)(x), f(x))
