@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import itertools
 import linecache
+import sys
 import threading
 import time
 import traceback
@@ -128,7 +129,7 @@ class Engine:
         """Compile the frame for this call. Gives the new Entry, or RUN_ORIGINAL where the frame is to run as it is."""
         __tracebackhide__ = True
         state = self.state(code)
-        if state.skip_reason or _watched_by_modes():
+        if state.skip_reason or _watched_by_modes() or _stays_eager(state.name):
             return RUN_ORIGINAL
         with _lock:
             entry = cache.lookup(func, args)          # another thread may have been quicker
@@ -184,6 +185,10 @@ class Engine:
         failures = [explain_failure(e.program.guards[i], func, args, guards=e.program.guards) for e, i in misses]
         limit = self.opts.get("recompile_limit")
         if is_full(cache, self.generation, limit):
+            if self.opts.fullgraph:
+                last = f": {failures[0].expected_text}, now {failures[0].got_text}" if failures else ""
+                raise FullGraphError(f"fullgraph=True, but {name} has been compiled {limit} times (recompile_limit), and this call needs one more{last}.\n"
+                                     "What to do: keep constant what changes from call to call, pass it as a tensor, or raise recompile_limit.")
             state.skip_reason = f"recompile limit ({limit}) reached"
             self._limited.append((state, weakref.ref(func.__code__)))
             events.emit("limit", frame=name, limit=limit, failures=failures)
@@ -396,6 +401,15 @@ def _watched_by_modes() -> bool:
     """Whether a TorchFunctionMode or TorchDispatchMode of the user's is to see every operator, as eager calls them."""
     _, function_modes, dispatch_modes = read_field("torch_function")
     return bool(function_modes or dispatch_modes)
+
+
+def _stays_eager(name: str) -> bool:
+    """What torch.compiler.set_stance says of a call that would be compiled. Raises RuntimeError for "fail_on_recompile"."""
+    stock = sys.modules.get("torch._dynamo.eval_frame")
+    stance = stock._stance.stance if stock is not None else "default"
+    if stance == "fail_on_recompile":
+        raise RuntimeError(f"{name} is to be compiled for this call, while torch.compiler.set_stance('fail_on_recompile') holds")
+    return stance in ("force_eager", "eager_on_recompile")
 
 
 def _guard_later_decisions(result: CaptureResult) -> None:

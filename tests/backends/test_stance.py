@@ -1,0 +1,56 @@
+"""torch.compiler.set_stance, and fullgraph=True at the recompile limit: what users of torch.compile know."""
+import pytest
+import torch
+import tcompile
+from tcompile.compiler.errors import FullGraphError
+
+X = torch.randn(4, 3)
+
+
+def by_text(x, text):
+    return x + len(text)
+
+
+def counted():
+    asked = []
+
+    def backend(gm, inputs):
+        asked.append(gm)
+        return gm.forward
+    return tcompile.compile(by_text, backend=backend), asked
+
+
+@pytest.mark.parametrize("stance", ["force_eager", "eager_on_recompile"])
+def test_nothing_is_compiled(stance):
+    f, asked = counted()
+    f(X, "a")
+    with torch.compiler.set_stance(stance):
+        torch.testing.assert_close(f(X, "a"), X + 1)
+        torch.testing.assert_close(f(X, "ab"), X + 2)
+    assert len(asked) == 1
+    torch.testing.assert_close(f(X, "ab"), X + 2)
+    assert len(asked) == 2
+
+
+def test_a_recompilation_is_an_error():
+    f, asked = counted()
+    f(X, "a")
+    with torch.compiler.set_stance("fail_on_recompile"):
+        torch.testing.assert_close(f(X, "a"), X + 1)
+        with pytest.raises(RuntimeError, match="by_text.*fail_on_recompile"):
+            f(X, "ab")
+    torch.testing.assert_close(f(X, "ab"), X + 2)
+
+
+def test_fullgraph_at_the_recompile_limit():
+    f = tcompile.compile(by_text, backend="eager", fullgraph=True)
+    limit = tcompile.config.recompile_limit
+    for n in range(limit):
+        f(X, "a" * n)
+    for _ in range(2):
+        with pytest.raises(FullGraphError, match=f"compiled {limit} times.*text"):
+            f(X, "b")
+    torch.testing.assert_close(f(X, "aa"), X + 2)
+    plain = tcompile.compile(by_text, backend="eager")
+    for n in range(limit + 2):
+        torch.testing.assert_close(plain(X, "a" * n), X + n)
