@@ -9,7 +9,7 @@ from ..fusion.schedule import Launch, Schedule
 from ..lowering.ir import Kernel, walk
 from ..symbolic.expr import as_expr
 from .cpp.dtypes import ctype, storage_size
-from .cpp.extent import open_extent
+from .cpp.extent import open_extent, pass_numbers
 from .cpp.layout import numel
 from .cpp.printer import KernelSource, print_kernel
 from .cpp.support import Target
@@ -61,6 +61,12 @@ def generate_kernels(schedule: Schedule, language: str, target: Any, source_of: 
             events.emit("kernel", name=name, kernel=step.kernel, source=source.text, language=language, bytes=n_bytes, flops=flops,
                         origins=list(step.kernel.origins), choices=dict(source.choices), names=source.names)
         kernel_of[id(step)] = at
+    for step in schedule.steps:
+        if isinstance(step, Launch):
+            k = kernels[kernel_of[id(step)]]
+            if language == "c++" and k.source.numbers:
+                pass_numbers(step, k.source.numbers)
+                k.kernel = step.kernel
     names = {i: kernels[p].name for i, p in kernel_of.items()}
     return Generated(schedule, kernels, kernel_of, host_plan(schedule, names, cuda), target, cuda=cuda)
 

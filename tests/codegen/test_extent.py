@@ -72,6 +72,17 @@ def test_other_inner_sizes_are_other_kernels() -> None:
     torch.testing.assert_close(tcompile.compile(f, dynamic=False)(x), f(x))
 
 
+def test_products_of_other_sizes_start_no_compiler() -> None:
+    def layer(n: int, m: int) -> torch.nn.Module:
+        return torch.nn.Sequential(torch.nn.Linear(n, m), torch.nn.ReLU()).eval().requires_grad_(False)
+    assert compilers(lambda: tcompile.compile(layer(96, 160), dynamic=False)(torch.randn(64, 96)))
+    for n, m, rows in ((224, 352, 64), (100, 450, 130)):
+        net, x = layer(n, m), torch.randn(rows, n)
+        f = tcompile.compile(net, dynamic=False)
+        assert not compilers(lambda: f(x))
+        torch.testing.assert_close(f(x), net(x), rtol=2e-5, atol=2e-5)
+
+
 @pytest.mark.parametrize("steps", [8, 16])
 def test_unrolled_steps_share_their_kernels(steps: int) -> None:
     """A loop over steps whose results are stacked: the number of kernels does not grow with the steps."""

@@ -13,8 +13,9 @@ from dataclasses import replace
 from ...fusion.schedule import Launch
 from ...lowering.ir import Axis, Stage, Store
 from ...symbolic.expr import ZERO, Expr, as_expr, integer, symbol
+from .product import NUMBER
 
-__all__ = ["open_extent", "EXTENT"]
+__all__ = ["open_extent", "pass_numbers", "EXTENT"]
 
 EXTENT = "extent"
 
@@ -37,6 +38,16 @@ def open_extent(launch: Launch) -> None:
     launch.kernel = replace(k, outer=(Axis(first.symbol, extent), *k.outer[1:]), stages=stages, sizes=[extent, *(s for s, _ in offsets), *k.sizes],
                             hints=hints if hint is None else {**hints, EXTENT: hint})
     launch.sizes = [size.subs(formal), *(integer(n) for _, n in offsets), *launch.sizes]
+
+
+def pass_numbers(launch: Launch, numbers: tuple[int, ...]) -> None:
+    """Have the launch pass what the kernel's text left open (`KernelSource.numbers`), before its sizes."""
+    k = launch.kernel
+    own = [s for s in k.sizes if not s.name.startswith(NUMBER)]
+    names = [f"{NUMBER}{i}" for i in range(len(numbers))]
+    passed = len(k.sizes) - len(own)                     # (by an earlier generation of this schedule)
+    launch.kernel = replace(k, sizes=[*map(symbol, names), *own], hints={**k.hints, **dict(zip(names, numbers))})
+    launch.sizes = [*map(integer, numbers), *launch.sizes[passed:]]
 
 
 def _open_offsets(stages: list[Stage]) -> tuple[list[Stage], list[tuple[Expr, int]]]:

@@ -48,6 +48,7 @@ class KernelSource:
     checks: list[str]
     choices: dict[str, Any] = field(default_factory=dict)
     names: dict[str, str] = field(default_factory=dict)       # variable of the text -> aten node
+    numbers: tuple[int, ...] = ()                             # constants that the code takes as arguments, before the kernel's sizes
 
     @property
     def code(self) -> str:
@@ -71,7 +72,8 @@ def print_kernel(kernel: Kernel, target: Target, choices: Choices = Choices(), n
 def _print_product(kernel: Kernel, product: Product, target: Target, name: str) -> KernelSource:
     printer = ProductPrinter(kernel, product, target, name, header(kernel, name))
     text, phases, choices = printer.source()
-    return KernelSource(name, text, phases, f"{name}_plan", list(kernel.checks), choices, names_of(kernel, printer.scope.origins))
+    return KernelSource(name, text, phases, f"{name}_plan", list(kernel.checks), choices, names_of(kernel, printer.scope.origins),
+                        printer.numbers)
 
 
 def header(k: Kernel, name: str) -> str:

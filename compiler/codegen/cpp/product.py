@@ -10,16 +10,20 @@ Where A is far larger than the caches (the gradient of a vocabulary's weights), 
 rows itself and goes through all columns before the next block.
 
 Sums over k are kept in registers for RUN steps and then added to the tile in memory, which also keeps the error of long sums down.
+
+Products are the kernels that take longest to compile, and a model has many that differ in sizes alone. So sizes and strides of more than a few
+elements are no part of the text: they are arguments (`numbers`), which the plan passes before the kernel's own sizes.
 """
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
 from ...lowering.ir import Axis, Buffer, Kernel, Store, Value, indirect_values
-from ...symbolic.expr import ONE, ZERO, as_expr, ceildiv, integer, minimum
+from ...symbolic.expr import ONE, ZERO, Expr, as_expr, ceildiv, integer, minimum, symbol
 from .dtypes import ctype
 from .few_rows import FEW_ROWS, few_rows_text, few_rows_tile
 from .layout import numel
@@ -27,7 +31,7 @@ from .support import SIGNATURE, Support, Target, used_sizes
 from .values import LEVEL_ITEM, LEVEL_LOOP, LEVEL_TOP, LEVEL_VECTOR, Location, Scope, StageValues, stored
 from .vecmath import need_instruction
 
-__all__ = ["Product", "find_product", "ProductPrinter", "transpose_text"]
+__all__ = ["NUMBER", "Product", "find_product", "ProductPrinter", "transpose_text"]
 
 RUN = 128                     # steps of k between additions to the tile in memory
 BLOCK_BYTES = 384 * 1024      # of packed rows that an item goes through: they stay in the second-level cache
@@ -35,6 +39,9 @@ LEAST_BLOCK = 96              # rows
 LEAST_WORK = 4096             # multiplications below which plain loops do as well
 FAR_BYTES = 4 << 20           # of packed rows, beyond which going through all of them again for each strip of columns is slower than
 FAR_ROWS = 256                # packing the strips again for each block of that many rows
+LEAST_NUMBER = 17             # smaller ones stay in the text: unit strides, tiles
+NUMBER = "number_"            # what the arguments that stand for numbers are called, and a count
+_LITERAL = re.compile(r"(?<![\w.])(\d+)(LL)?(?![\w.])")
 
 
 @dataclass
@@ -116,8 +123,34 @@ def tile_shape(lanes: int, rows: int, columns: int, varies: bool = False) -> tup
     return best, vectors
 
 
+@dataclass
+class _OpenScope(Scope):
+    """A scope whose texts of indices name numbers instead of holding them, but for divisors: those are computed with for each row."""
+    numbers: list[int] = field(default_factory=list)
+    strides: dict[int, str] = field(default_factory=dict)                 # the numbers of indices -> their names
+
+    def index_text(self, e: Expr) -> str:
+        text = super().index_text(e)
+        if re.search(r"[/%]|tc_", text):
+            return text
+        return _LITERAL.sub(lambda m: self._stride(int(m[1])) if int(m[1]) >= LEAST_NUMBER else m[0], text)
+
+    def once(self, e: Any) -> str:
+        """What is computed once in a call: each number is an argument by itself, divisors as well."""
+        return _LITERAL.sub(lambda m: self.fresh_number(int(m[1])) if int(m[1]) > 0 else m[0], super().index_text(as_expr(e)))
+
+    def _stride(self, number: int) -> str:
+        if number not in self.strides:
+            self.strides[number] = self.fresh_number(number)
+        return self.strides[number]
+
+    def fresh_number(self, number: int) -> str:
+        self.numbers.append(number)
+        return f"{NUMBER}{len(self.numbers) - 1}"
+
+
 class ProductPrinter:
-    """Prints one product kernel; `source()` gives (text, symbols of the phases, choices)."""
+    """Prints one product kernel; `source()` gives (text, symbols of the phases, choices). `numbers`: what the text takes before the kernel's sizes."""
 
     def __init__(self, kernel: Kernel, product: Product, target: Target, name: str, header: str):
         self.k, self.p, self.name, self.header = kernel, product, name, header
@@ -130,7 +163,7 @@ class ProductPrinter:
         self.half = self.mr // 2 if varies and rows <= self.mr else 0      # rows of the smaller tile for what is left of them
         self.nr = self.vectors * self.lanes
         self.s = Support(target, self.lanes)
-        self.scope = Scope(self.s)
+        self.scope = _OpenScope(self.s)
         self.m, self.n, self.depth = numel(product.rows), as_expr(product.columns.size), numel((*product.outer_k, product.k))
         self.panels = ceildiv(self.m, self.mr)
         per = max(LEAST_BLOCK, BLOCK_BYTES // (4 * max(1, _hint(self.depth, kernel.hints))))
@@ -141,28 +174,39 @@ class ProductPrinter:
         self.column_panels = ceildiv(self.n, self.nr)
         self.batches = numel(product.batch)
         self.one = bool(product.batch) and all(product.a.attr[1].coeff(x.symbol.name) is ZERO for x in product.batch)     # packed once for all
+        once = self.scope.once
+        self.shapes = [f"    const i64 rows = {once(self.m)}, columns = {once(self.n)}, depth = {once(self.depth)};", f"    const i64 panels = {once(self.panels)};"]
         k = product.k.symbol.name
         # few rows are multiplied as they lie, where the kernel sees few of them: see few_rows.py
         self.few = rows <= self.mr and not self.block_first and not product.outer_k and product.a.attr[1].coeff(k) is ONE and product.b.attr[1].coeff(k) is ONE
 
     def source(self) -> tuple[str, list[str], dict[str, Any]]:
-        body = [*([] if self.block_first else [self._pack()]), self._multiply(), self._plan()]
+        parts = [*([] if self.block_first else [self._pack()]), self._multiply(), self._plan()]
+        body = ["\n".join([*part[:1], *self._sizes(part), *part[1:]]) for part in parts]         # all numbers are known now
         self._helpers()
-        text = "\n".join([self.header, self.s.text(), "using tc::MR; using tc::NR; using tc::PANELS;", "", *body])
+        text = "\n".join([self.header, self.s.text(), "using tc::MR; using tc::NR;", "", *body])
         choices = {"shape": "product", "vector": self.p.columns.symbol.name, "lanes": self.lanes, "block": self.per_block * self.mr,
                    "unroll": [self.mr, self.vectors], "serial": False}
         return text, [*([] if self.block_first else [f"{self.name}_pack"]), self.name], choices
+
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        return tuple(self.scope.numbers)
 
     # ---- texts
     def _c(self, e: Any) -> str:
         return self.scope.index_text(as_expr(e))
 
+    def _sizes(self, text: list[str]) -> list[str]:
+        """Declarations of the sizes and numbers that these lines use."""
+        own = [e for e in self.k.sizes if not str(e).startswith(NUMBER)]
+        return used_sizes([*(symbol(f"{NUMBER}{i}") for i in range(len(self.scope.numbers))), *own], text)
+
     def _helpers(self) -> None:
         self.s.vector("f32")
         self.s.need("access")
         need_instruction(self.s, "fma", "f32")
-        self.s.need("product.sizes", f"enum {{ MR = {self.mr}, NV = {self.vectors}, NR = NV * L, "
-                    f"PANELS = {self.per_block} }};     // a tile: MR rows, NR columns; a block: panels of MR rows")
+        self.s.need("product.sizes", f"enum {{ MR = {self.mr}, NV = {self.vectors}, NR = NV * L }};     // a tile: MR rows, NR columns")
         self.s.need("product.transpose", transpose_text(self.lanes))
         self.s.need("product.pack", _PACK)
         self.s.need("product.tile", _TILE.replace("RUN", str(RUN)))
@@ -170,19 +214,16 @@ class ProductPrinter:
             self.s.need("fold")
             self.s.need("product.few", few_rows_text())
 
-    def _head(self, symbol_name: str, body: list[str]) -> list[str]:
+    def _head(self, symbol_name: str) -> list[str]:
         out = [f'extern "C" int {symbol_name}{SIGNATURE} {{']
         for n, b in enumerate((*self.k.inputs, *self.k.outputs)):
             t = storage(b)
             const = "const " if n < len(self.k.inputs) and b not in self.k.outputs else ""
             out.append(f"    {const}{t} *{b.name} = ({const}{t} *)buffer[{n}];")
-        shapes = [f"    const i64 rows = {self._c(self.m)}, columns = {self._c(self.n)}, depth = {self._c(self.depth)};",
-                  f"    const i64 panels = {self._c(self.panels)};"]
-        out += used_sizes(self.k.sizes, [*shapes, *body])
         for n, (p, dtype) in enumerate(self.k.params):
             ct = ctype(dtype)
             out.append(f"    const {ct.scalar} {p} = ({ct.scalar})param[{n}].{'f' if ct.is_float else 'i'};")
-        out += [*shapes,
+        out += [*self.shapes,
                 "    const i64 panel_size = (depth * MR + 2 * L - 1) / L * L;       // packing may write up to L elements more than it should",
                 *([] if self.block_first else ["    float *const packed = (float *)(((u64)scratch + 63) & ~63ull);"])]
         return out
@@ -227,14 +268,14 @@ class ProductPrinter:
         return [f"{ind}const i64 run = {self._c(self.p.k.size)}, parts = depth / run;", f"{ind}for (i64 part = 0; part < parts; ++part) {{",
                 *self._decode("part", self.p.outer_k, ind + "    "), *(f"{ind}    {x}" for x in (*lines[:-1], pack)), f"{ind}}}"]
 
-    def _pack(self) -> str:
+    def _pack(self) -> list[str]:
         lines = ["    for (i64 item = begin; item < end; ++item) {",
                  *(["        const i64 panel = item;"] if self.one else
                    ["        const i64 panel = item % panels, batch = item / panels;", *self._decode("batch", self.p.batch, "        ")]),
                  *self._pack_panel("packed + item * panel_size", "        "), "    }", "    return 0;", "}", ""]
-        return "\n".join([*self._head(f"{self.name}_pack", lines), *lines])
+        return [*self._head(f"{self.name}_pack"), *lines]
 
-    def _multiply(self) -> str:
+    def _multiply(self) -> list[str]:
         p = self.p
         address, step = self._at(p.b, (p.columns,))
         stride = p.b.attr[1].coeff(p.columns.symbol.name)
@@ -254,14 +295,15 @@ class ProductPrinter:
             body += [text for _, text in values.store(st.buffer, st.index, st.value, st.mode, True)]
         needs_row = any(a.symbol.name in text for a in p.rows for text in (*body, *values.lines.get(LEVEL_LOOP, [])))
         block = "block" if self.one else "batch * blocks + block"
-        panel = "panel % PANELS" if self.block_first else "panel" if self.one else "batch * panels + panel"
+        panel = "panel % block_panels" if self.block_first else "panel" if self.one else "batch * panels + panel"
         operands = f"packed + ({panel}) * panel_size, right, depth, tile"
         lines = [*(f"    {t}" for t in values.lines.get(LEVEL_TOP, [])),
-                 f"    const i64 blocks = {self._c(self.blocks)}, column_panels = {self._c(self.column_panels)};",
+                 f"    const i64 block_panels = {self.scope.fresh_number(self.per_block)};           // a block: so many panels of MR rows",
+                 f"    const i64 blocks = {self.scope.once(self.blocks)}, column_panels = {self.scope.once(self.column_panels)};",
                  "    float *const allocated = (float *)__builtin_malloc((depth + 1) * NR * 4 + 64);",
                  "    float *const right = (float *)(((u64)allocated + 63) & ~63ull);",
                  "    float tile[MR * NR] __attribute__((aligned(64)));",
-                 *(["    float *const own = (float *)__builtin_malloc(PANELS * panel_size * 4 + 64);",
+                 *(["    float *const own = (float *)__builtin_malloc(block_panels * panel_size * 4 + 64);",
                     "    float *const packed = (float *)(((u64)own + 63) & ~63ull);",
                     "    i64 held_rows = -1;                  // which rows `packed` holds"] if self.block_first else []),
                  "    i64 held = -1;                       // whose columns `right` holds",
@@ -277,12 +319,12 @@ class ProductPrinter:
                                f"tc::{'pack_across' if unit else 'pack'}<NR>(column_at, {step}, used, {{run}}, right{{at}} * NR{{end}});"], " " * 12),
                  "        }",
                  *(f"        {t}" for t in values.lines.get(LEVEL_ITEM, [])),
-                 "        const i64 last = (block + 1) * PANELS < panels ? (block + 1) * PANELS : panels;",
+                 "        const i64 last = (block + 1) * block_panels < panels ? (block + 1) * block_panels : panels;",
                  *([f"        if (held_rows != {block}) {{", f"            held_rows = {block};",
-                    "            for (i64 panel = block * PANELS; panel < last; ++panel) {",
-                    *self._pack_panel("packed + panel % PANELS * panel_size", "                "), "            }", "        }"]
+                    "            for (i64 panel = block * block_panels; panel < last; ++panel) {",
+                    *self._pack_panel("packed + panel % block_panels * panel_size", "                "), "            }", "        }"]
                    if self.block_first else []),
-                 "        for (i64 panel = block * PANELS; panel < last; ++panel) {",
+                 "        for (i64 panel = block * block_panels; panel < last; ++panel) {",
                  "            const int used = rows - panel * MR < MR ? (int)(rows - panel * MR) : MR;",
                  *self._few_tile(address, stride),
                  *([f"            {'else ' if self.few else ''}if (used <= {self.half}) tc::multiply<{self.half}>({operands});"] if self.half else []),
@@ -300,7 +342,7 @@ class ProductPrinter:
                   "                    else if (at < columns) finish(at, sum, tc::First{columns - at});",
                   "                }", "            }", "        }", "    }", "    __builtin_free(allocated);",
                   *(["    __builtin_free(own);"] if self.block_first else []), "    return 0;", "}", ""]
-        return "\n".join([*self._head(self.name, lines), *lines])
+        return [*self._head(self.name), *lines]
 
     def _few_tile(self, address: str, stride: Any) -> list[str]:
         if not self.few:
@@ -317,7 +359,7 @@ class ProductPrinter:
         return ["        const i64 block = item / column_panels % blocks, batch = item / column_panels / blocks;",
                 "        const i64 strip = batch * column_panels + item % column_panels, first = item % column_panels * NR;"]
 
-    def _plan(self) -> str:
+    def _plan(self) -> list[str]:
         packed = self.panels if self.one else self.batches * self.panels
         scratch = packed * (self.depth * self.mr + 2 * self.lanes) * 4 + 64
         pack_ps = self.depth * (self.mr * 250)
@@ -328,10 +370,10 @@ class ProductPrinter:
             scratch = ZERO
         else:
             phases.insert(0, (packed, pack_ps))
-        rows_ = [f"    out[{k}] = {self._c(e)};" for k, e in enumerate([scratch, *(e for phase in phases for e in phase)])]
+        rows_ = [f"    out[{k}] = {self.scope.once(e)};" for k, e in enumerate([scratch, *(e for phase in phases for e in phase)])]
         if self.few:
-            rows_.append(f"    if ({self._c(self.m)} <= {FEW_ROWS}) out[1] = 0;         // nothing to pack")
-        return "\n".join([f'extern "C" void {self.name}_plan(const i64 *size, i64 *out) {{', *used_sizes(self.k.sizes, rows_), *rows_, "}", ""])
+            rows_.append(f"    if ({self.scope.once(self.m)} <= {FEW_ROWS}) out[1] = 0;         // nothing to pack")
+        return [f'extern "C" void {self.name}_plan(const i64 *size, i64 *out) {{', *rows_, "}", ""]
 
 
 def storage(b: Buffer) -> str:
