@@ -19,6 +19,7 @@ from .hook import enable, run_code
 from .marks import disable, is_compiling, mark_dynamic, mark_static, maybe_mark_dynamic
 from .modules import original_module, wrap_module
 from .report.builder import record
+from .report.labels import source_of
 from .runtime.dispatch import Dispatcher
 
 __all__ = ["compile", "explain", "disable", "enable", "run_code", "record", "reset", "is_compiling", "mark_dynamic", "mark_static", "maybe_mark_dynamic", "register_backend",
@@ -116,7 +117,7 @@ def explain(fn: Any, *, check: bool = False, **kwargs: Any) -> Callable[..., Any
 
     def run(*args: Any, **kw: Any) -> Any:
         name = getattr(fn, "__qualname__", type(fn).__name__)
-        with record(title=name) as builder:
+        with record(title=name, source=source_of(fn)) as builder:
             value = compiled(*args, **kw)
         report = builder.report()
         report.result = value

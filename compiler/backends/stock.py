@@ -88,16 +88,13 @@ def _report(fn: Callable, found: Any, seconds: float) -> Any:
     from ..report.environment import environment
     from ..report.finish import finish
     from ..report.graphs import nodes_of
-    from ..report.labels import label
+    from ..report.labels import label, source_of
     from ..report.payload import encode
     name = getattr(fn, "__qualname__", type(fn).__name__)
     code = getattr(inspect.unwrap(getattr(fn, "forward", fn)), "__code__", None)
     file, line = (label(code.co_filename), code.co_firstlineno) if code is not None else ("", 0)
     r = CompileReport(title=f"{name} under torch.compile", id=uuid.uuid4().hex[:8], options={"engine": "torch.compile"},
-                      created=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), environment=environment())
-    if code is not None:
-        lines, first = inspect.getsourcelines(code)
-        r.source = s.CellSource("".join(lines), file, first)
+                      created=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), environment=environment(), source=source_of(fn))
     r.frames = [s.Frame(name, file, line, "partly" if found.graph_break_count else "compiled", "", list(range(len(found.graphs))), 1, seconds)]
     for i, gm in enumerate(found.graphs):
         for n in gm.graph.nodes:

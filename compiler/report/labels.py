@@ -3,13 +3,16 @@ the writer's home directory."""
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
 import sys
 from functools import lru_cache
-from typing import Callable
+from typing import Any, Callable
 
-__all__ = ["frame_words", "label", "set_cell_labels", "cell_number"]
+from .schema import CellSource
+
+__all__ = ["frame_words", "label", "set_cell_labels", "cell_number", "source_of"]
 
 # Installed by the notebook package: file name of a cell -> its execution count, or None.
 _cells: Callable[[str], int | None] | None = None
@@ -38,6 +41,18 @@ def frame_words(name: str) -> str:
         return "the cell's top level"
     head, loop, line = name.partition(".<loop at line ")
     return f"the loop at line {line.rstrip('>')}" + ("" if head == "<module>" else f" in {head}") if loop else name
+
+
+def source_of(fn: Any) -> CellSource:
+    """The code of a function, or of a module's `forward`; empty where its text is not known."""
+    code = getattr(inspect.unwrap(getattr(fn, "forward", fn)), "__code__", None)
+    if code is None:
+        return CellSource()
+    try:
+        lines, first = inspect.getsourcelines(code)
+    except (OSError, TypeError):
+        return CellSource()
+    return CellSource("".join(lines), label(code.co_filename), first)
 
 
 def cell_number(label_: str) -> int | None:

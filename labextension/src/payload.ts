@@ -65,7 +65,9 @@ const LISTS = [
 export interface Outline {
   marks: Mark[];
   id: string;
+  /** The code that the report is about, and the number of its first line. */
   lines: string[];
+  first: number;
   cell: number | null;
   file: string;
   summary: Summary | null;
@@ -74,7 +76,7 @@ export interface Outline {
 
 /** A report's outline, without inflating the rest. Nothing for what is not a report that we read. */
 export async function outlineOf(raw: any): Promise<Outline> {
-  const nothing: Outline = { marks: [], id: '', lines: [], cell: null, file: '', summary: null, gain: null };
+  const nothing: Outline = { marks: [], id: '', lines: [], first: 1, cell: null, file: '', summary: null, gain: null };
   if (raw.schema !== SCHEMA || raw.version !== SUPPORTED_VERSION) {
     return nothing;
   }
@@ -83,7 +85,7 @@ export async function outlineOf(raw: any): Promise<Outline> {
     const lines = typeof source.text === 'string' ? source.text.split('\n') : [];
     const overall: Speedup[] = (await unpack(raw.speedups))?.overall ?? [];
     return {
-      marks: (await unpack(raw.marks)) ?? [], id: raw.id ?? '', lines, cell: source.cell ?? null, file: source.file ?? '',
+      marks: (await unpack(raw.marks)) ?? [], id: raw.id ?? '', lines, first: source.first_line ?? 1, cell: source.cell ?? null, file: source.file ?? '',
       summary: (await unpack(raw.summary)) ?? null, gain: overall.find(s => s.engine === 'tcompile' && s.over === 'eager') ?? null
     };
   } catch {

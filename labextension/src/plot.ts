@@ -25,6 +25,8 @@ export interface PlotOptions {
   yFormat: (value: number) => string;
   logX?: boolean;
   logY?: boolean;
+  /** Ticks at powers of two: bytes. */
+  binaryY?: boolean;
   /** Names under the x axis for whole numbers. */
   xNames?: string[];
 }
@@ -37,7 +39,7 @@ function loadPlotly(): Promise<Plotly> {
   return loading;
 }
 
-function ticks(values: number[], log: boolean): number[] {
+function ticks(values: number[], log: boolean, binary = false): number[] {
   const finite = values.filter(v => isFinite(v) && (!log || v > 0));
   const lo = Math.min(...finite);
   const hi = Math.max(...finite);
@@ -48,8 +50,9 @@ function ticks(values: number[], log: boolean): number[] {
     }
     return out;
   }
-  const step = 10 ** Math.floor(Math.log10((hi - lo || hi || 1) / 4));
-  const nice = [1, 2, 5, 10].map(m => m * step).find(s => (hi - lo) / s <= 5) ?? step * 10;
+  const span = hi - lo || hi || 1;
+  const step = binary ? 2 ** Math.floor(Math.log2(span / 4)) : 10 ** Math.floor(Math.log10(span / 4));
+  const nice = (binary ? [1, 2] : [1, 2, 5, 10]).map(m => m * step).find(s => (hi - lo) / s <= 5) ?? step * (binary ? 4 : 10);
   const out: number[] = [];
   for (let v = Math.floor(lo / nice) * nice; v <= hi + nice * 0.5; v += nice) {
     out.push(v);
@@ -68,8 +71,8 @@ export function plot(series: Series[], options: PlotOptions): { element: HTMLEle
     return series.map(s => style.getPropertyValue(s.colour).trim() || theme.accent);
   };
 
-  const axis = (theme: Theme, values: number[], title: string, log: boolean, format: (v: number) => string, names?: string[]) => {
-    const at = names ? names.map((_, i) => i) : ticks(values, log);
+  const axis = (theme: Theme, values: number[], title: string, log: boolean, format: (v: number) => string, names?: string[], binary = false) => {
+    const at = names ? names.map((_, i) => i) : ticks(values, log, binary);
     return {
       title: { text: title, font: { size: 11, color: theme.muted }, standoff: 8 }, type: log ? 'log' : 'linear', tickvals: at,
       ticktext: names ?? at.map(format), color: theme.muted, gridcolor: theme.border, linecolor: theme.border, zeroline: false,
@@ -91,7 +94,7 @@ export function plot(series: Series[], options: PlotOptions): { element: HTMLEle
       font: { family: theme.font, color: theme.text, size: 11 }, hovermode: 'closest', hoverlabel: { bgcolor: theme.raised, bordercolor: theme.border, font: { color: theme.text } },
       showlegend: !options.xNames, legend: { orientation: 'h', y: 1.12, x: 0, font: { size: 11 } },
       xaxis: axis(theme, series.flatMap(s => s.x), options.xTitle, !!options.logX, options.xFormat, options.xNames),
-      yaxis: axis(theme, series.flatMap(s => s.y), options.yTitle, !!options.logY, options.yFormat)
+      yaxis: axis(theme, series.flatMap(s => s.y), options.yTitle, !!options.logY, options.yFormat, undefined, options.binaryY)
     };
     const config = { displayModeBar: false, responsive: true, displaylogo: false };
     return drawn ? plotly.react(host, data, layout, config) : plotly.newPlot(host, data, layout, config);
@@ -129,17 +132,17 @@ export function plot(series: Series[], options: PlotOptions): { element: HTMLEle
 
 /** The same plot in SVG, at a fixed size that scales. */
 export function svgPlot(series: Series[], options: PlotOptions): SVGElement {
-  const longest = Math.max(...ticks(series.flatMap(s => s.y), !!options.logY).map(v => options.yFormat(v).length));
-  const [W, H, L, B, T, R] = [560, 240, Math.max(40, 14 + 6.5 * longest), 40, 24, 12];
-  const scale = (values: number[], log: boolean, from: number, to: number) => {
+  const longest = Math.max(...ticks(series.flatMap(s => s.y), !!options.logY, options.binaryY).map(v => options.yFormat(v).length));
+  const [W, H, L, B, T, R] = [560, 240, Math.max(40, 14 + 6.5 * longest), 40, 24, 22];
+  const scale = (values: number[], log: boolean, from: number, to: number, binary = false) => {
     const f = (v: number) => (log ? Math.log10(Math.max(v, 1e-12)) : v);
-    const marks = ticks(values, log);
+    const marks = ticks(values, log, binary);
     const lo = Math.min(...marks.map(f), ...values.map(f));
     const hi = Math.max(...marks.map(f), ...values.map(f));
     return { at: (v: number) => from + ((f(v) - lo) / (hi - lo || 1)) * (to - from), marks };
   };
   const x = scale(options.xNames ? [-0.6, options.xNames.length - 0.4] : series.flatMap(s => s.x), !!options.logX, L, W - R);
-  const y = scale(series.flatMap(s => s.y), !!options.logY, H - B, T);
+  const y = scale(series.flatMap(s => s.y), !!options.logY, H - B, T, options.binaryY);
   const xMarks = options.xNames ? options.xNames.map((_, i) => i) : x.marks;
   return svg('svg.tc-svg-plot', { viewBox: `0 0 ${W} ${H}`, role: 'img', 'aria-label': options.label },
     y.marks.map(v => [svg('line.tc-grid', { x1: L, x2: W - R, y1: y.at(v), y2: y.at(v) }),

@@ -71,15 +71,16 @@ export class Outputs {
           outline = outlineOf(raw);
           this.known.set(raw, outline);
         }
-        const { marks, id, lines, cell: own, file, summary, gain } = await outline;
+        const { marks, id, lines, first, cell: own, file, summary, gain } = await outline;
         if (summary) {
           this.badges.set(cell, { report: id, summary, gain });
         }
         for (const mark of this.shown.marks ? marks : []) {
-          const mine = mark.cell === null ? !mark.file || mark.file === file : mark.cell === own;
+          // A function of a module has lines of its own file: those are no cell's.
+          const mine = mark.cell === null ? (!mark.file || mark.file === file) && cell.sharedModel.getSource().startsWith(lines[0] ?? '') : mark.cell === own;
           const home = mine ? cell : cells.find(c => c.executionCount === mark.cell);
           if (home) {
-            placed.get(home)?.push({ ...mark, report: id, code: home === cell ? lines[mark.line - 1] : undefined });
+            placed.get(home)?.push({ ...mark, report: id, code: home === cell ? lines[mark.line - first] : undefined });
           }
         }
       }

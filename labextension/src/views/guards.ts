@@ -1,6 +1,6 @@
 /** When was what compiled, which guard failed and why, and what every entry relies on. */
 
-import { append, Child, clear, empty, h, prose, section, table } from '../dom';
+import { append, Child, clear, Column, empty, h, prose, section, table } from '../dom';
 import { count, frameWords, place, plural, seconds } from '../format';
 import { GuardRow, Recompile, Report, TimelineEvent } from '../schema';
 import { forecastForm } from './forecast';
@@ -126,7 +126,7 @@ function guardTable(guards: GuardRow[], here: string, onRow: (row: GuardRow) => 
     const rows = ordered.filter(({ guard: g }) => !wanted || `${g.text} ${g.source} ${g.kind} ${g.expected} ${g.cls}`.toLowerCase().includes(wanted));
     note.textContent = wanted ? plural(rows.length, 'guard') : '';
     clear(body);
-    body.append(table([
+    const all = [
       { title: t('guard'), cell: r => [r.guard.failed ? h('span.tc-failed', { title: t('failed first {0}', plural(r.guard.failed, 'time')) }, `✕ ${r.guard.failed}`) : null,
         ...prose(r.guard.text || r.guard.source), r.guard.count > 1 ? h('span.tc-muted', null, ` (${count(r.guard.count)})`) : null] },
       { title: t('expected'), cell: r => h('code', null, r.guard.expected) },
@@ -134,7 +134,10 @@ function guardTable(guards: GuardRow[], here: string, onRow: (row: GuardRow) => 
       { title: t('cost'), number: true, cell: r => (r.guard.ns === null || r.guard.ns === undefined ? '' : seconds(r.guard.ns * 1e-9)), hint: t('measured, per call; watched guards share one proof') },
       { title: t('how'), short: true, cell: r => h('span', { title: CLASS_WORDS[r.guard.cls] }, CLASS_NAMES[r.guard.cls] ?? r.guard.cls) },
       { title: t('entry'), short: true, cell: r => `${frames[r.guard.entry] ?? ''} #${r.guard.entry}` }
-    ], rows, {
+    ] as Column<{ guard: GuardRow; index: number }>[];
+    // Stock's guards come as text alone.
+    const has = [true, guards.some(g => g.expected), guards.some(g => g.why || g.line), guards.some(g => typeof g.ns === 'number')];
+    body.append(table(all.filter((_, i) => has[i] ?? true), rows, {
       label: t('Guards'), limit: 120, onRow: r => onRow(r.guard),
       rowAttributes: r => ({ 'data-guard': r.index, class: r.guard.failed ? 'tc-clickable tc-row-failed' : 'tc-clickable' })
     }));

@@ -59,7 +59,7 @@ function curves(plans: Memory[], report: Report, disposers: (() => void)[]): Chi
     { name: engineName('eager'), colour: '--tc-engine-eager', ...curve(largest.eager_live!) },
     { name: engineName('tcompile'), colour: '--tc-engine-tcompile', ...curve(largest.plan_live!) }
   ], {
-    label: t('Bytes alive over one call'), xTitle: t('% of the graph'), yTitle: '', xFormat: v => `${Math.round(v)} %`, yFormat: v => bytes(Math.round(v))
+    label: t('Bytes alive over one call'), xTitle: t('% of the graph'), yTitle: '', xFormat: v => `${Math.round(v)} %`, yFormat: v => bytes(Math.round(v)), binaryY: true
   });
   disposers.push(figure.dispose);
   return h('figure.tc-figure-box', null, h('figcaption', null, t('Bytes alive while {0} runs, beside its inputs; eager at best, each value freed right after its last use',
