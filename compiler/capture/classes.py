@@ -48,6 +48,8 @@ def instantiate(m: Machine, cls: type, args: list, kwargs: dict) -> Any:
         return m.world.create(m.native(cls, *[m.native(list, m.iterate(a)) if cls is torch.nn.ModuleList else a for a in args]))
     if cls.__module__ in ("numpy", "numpy._core.getlimits", "numpy.core.getlimits") and cls.__name__ in ("finfo", "iinfo", "dtype"):
         return m.world.create(m.native(cls, *[m.deep_plain(a) for a in args]))
+    if cls.__module__ == "torch.return_types" and len(args) == 1 and not kwargs:
+        return m.native(cls, list(m.iterate(args[0])))
     if issubclass(cls, torch.nn.Module):
         return _make_module(m, cls, args, kwargs)
     if cls is torch.Tensor:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import collections
 import enum
+import operator
 import types
 from typing import TYPE_CHECKING, Any
 
@@ -32,7 +33,10 @@ BUILTIN_TYPES = frozenset((list, dict, tuple, set, frozenset, collections.Ordere
                            bytes, bytearray, range, slice, types.FunctionType, types.MethodType, types.ModuleType, types.BuiltinFunctionType,
                            torch.Size, TraceTensor, InlineGenerator, PythonIterator, torch.SymInt, torch.SymFloat, torch.SymBool, type, object,
                            property, staticmethod, classmethod, types.MappingProxyType, types.CodeType, types.CellType))
-_CONTAINER_BASES = (list, tuple, collections.OrderedDict, dict, set, frozenset)
+_CONTAINER_BASES = (list, tuple, collections.OrderedDict, dict, set, frozenset, collections.deque)
+
+
+_SEQUENCES = (list, tuple, collections.deque)
 
 
 class Shadow:
@@ -106,11 +110,14 @@ def _read(m: Machine, obj: Any) -> Any:
     world = m.world
     source = world.sources[id(obj)]
     base = base_of(obj)
-    if base is list or base is tuple:
+    if base in _SEQUENCES:
         world.guard(source, "LEN", base.__len__(obj), "length of a sequence")
         items = [world.load(v, S.item(source, i), "element") for i, v in enumerate(base.__iter__(obj))]
         if base is list:
             value: Any = items
+        elif base is collections.deque:
+            world.guard(S.attr(source, "maxlen"), "ID" if obj.maxlen is None else "EQUALS", obj.maxlen, "room of a deque")
+            value = collections.deque(items, obj.maxlen)
         elif type(obj) is tuple:
             value = tuple(items)
         elif hasattr(obj, "_fields"):
@@ -250,7 +257,7 @@ def get_item(m: Machine, obj: Any, key: Any) -> Any:
         return state_of(m, obj, key)
     if shadow is None or (shadow.value is None and not shadow.blind):
         source = world.sources[id(obj)]
-        if base is list or base is tuple:
+        if base in _SEQUENCES:
             if type(key) is int:
                 try:
                     return world.load(base.__getitem__(obj, key), S.item(source, key), "element")
@@ -265,7 +272,7 @@ def get_item(m: Machine, obj: Any, key: Any) -> Any:
     value = _read(m, obj)
     if isinstance(value, dict) and key not in value:
         return _missing(m, obj, key)
-    return m.native(value.__getitem__, key)
+    return m.native(operator.getitem, value, key)
 
 
 def _missing(m: Machine, obj: dict, key: Any) -> Any:
@@ -305,6 +312,7 @@ _READS: dict[type, set[str]] = {
     list: {"copy", "index", "count", "__len__", "__getitem__", "__contains__", "__iter__", "__eq__", "__add__", "__mul__", "__reversed__", "__ne__"},
     tuple: {"index", "count", "__len__", "__getitem__", "__contains__", "__iter__", "__eq__", "__add__", "__mul__", "__ne__", "__hash__"},
     dict: {"get", "keys", "values", "items", "copy", "__len__", "__getitem__", "__contains__", "__iter__", "__eq__", "__or__", "__ne__", "__reversed__"},
+    collections.deque: {"copy", "index", "count", "__len__", "__getitem__", "__contains__", "__iter__", "__eq__", "__add__", "__mul__", "__reversed__", "__ne__"},
     set: {"copy", "union", "intersection", "difference", "issubset", "issuperset", "isdisjoint", "symmetric_difference", "__len__",
           "__contains__", "__iter__", "__eq__", "__or__", "__and__", "__sub__"},
 }
@@ -312,6 +320,8 @@ _READS[collections.OrderedDict] = _READS[dict]
 _READS[frozenset] = _READS[set]
 _WRITES: dict[type, set[str]] = {
     list: {"append", "extend", "insert", "pop", "remove", "clear", "sort", "reverse", "__setitem__", "__delitem__", "__iadd__", "__imul__"},
+    collections.deque: {"append", "appendleft", "extend", "extendleft", "insert", "pop", "popleft", "remove", "clear", "reverse", "rotate", "__setitem__",
+                        "__delitem__", "__iadd__"},
     dict: {"__setitem__", "__delitem__", "pop", "popitem", "update", "clear", "setdefault", "__ior__"},
     set: {"add", "discard", "remove", "pop", "clear", "update", "__ior__", "__iand__", "__isub__", "__ixor__", "difference_update",
           "intersection_update", "symmetric_difference_update"},
@@ -325,7 +335,7 @@ _STRUCTURAL = frozenset(("__dict__", "_parameters", "_buffers", "_modules", "_fo
 
 def _apply(m: Machine, value: Any, name: str, args: list, kwargs: dict) -> Any:
     """A native method of an inside container, with iterables made native."""
-    if name in ("extend", "__iadd__", "update", "__ior__") and args:
+    if name in ("extend", "extendleft", "__iadd__", "update", "__ior__") and args:
         args = [_native_argument(m, a) for a in args]
     if name == "sort" and kwargs.get("key") is not None:
         kwargs = {**kwargs, "key": m.callback(kwargs["key"])}
@@ -357,11 +367,12 @@ def _mutate(m: Machine, obj: Any, name: str, args: list, kwargs: dict) -> Any:
     if source.kind == "attr" and source.key in _STRUCTURAL:
         raise Break("mutation", f"`{source.name()}` is changed, through which attributes are read")
     shadow = _shadow(m, obj)
-    if name in ("extend", "__iadd__", "update") and args:
+    if name in ("extend", "extendleft", "__iadd__", "update") and args:
         args = [_native_argument(m, args[0]), *args[1:]]
-    if name == "remove" and base is list:
+    if name == "remove" and base in _SEQUENCES:
         from .builtin_calls import search
-        return mutate(m, obj, "__delitem__", [search(m, _read(m, obj), "index", args, "list.remove(x): x not in list")], {})
+        missing = "list.remove(x): x not in list" if base is list else f"{m.native(repr, deep_plain(m, args[0]))} is not in deque"
+        return mutate(m, obj, "__delitem__", [search(m, _read(m, obj), "index", args, missing)], {})
     if name == "setdefault":
         key = args[0]
         if contains(m, obj, key):
@@ -369,7 +380,7 @@ def _mutate(m: Machine, obj: Any, name: str, args: list, kwargs: dict) -> Any:
         name, args = "__setitem__", [key, args[1] if len(args) > 1 else None]
         mutate(m, obj, name, args, {})
         return args[1]
-    blind = shadow.value is None and ((base is list and name in ("append", "extend", "__iadd__")) or
+    blind = shadow.value is None and ((base in _SEQUENCES and name in ("append", "appendleft", "extend", "__iadd__")) or
                                       (base is dict and name == "__setitem__" and type(args[0]) in ATOMS))
     if blind:
         if shadow.keys is not None:
@@ -385,7 +396,7 @@ def _mutate(m: Machine, obj: Any, name: str, args: list, kwargs: dict) -> Any:
             return result
         if name == "pop" and base is not set:
             result = _apply(m, value, name, args, kwargs)
-            if base is list or isinstance(value, dict):
+            if base in _SEQUENCES or isinstance(value, dict):
                 m.effects.method(obj, base, name, args, kwargs)
             return result
         result = _apply(m, value, name, args, kwargs)
@@ -437,7 +448,7 @@ def call_method(m: Machine, obj: Any, name: str, args: list, kwargs: dict) -> An
             return contains(m, obj, args[0])
         if name == "keys":
             return key_view(m, obj).keys()
-    elif name in ("__contains__", "index", "count") and base in (list, tuple):
+    elif name in ("__contains__", "index", "count") and base in _SEQUENCES:
         from .builtin_calls import search
         return search(m, _read(m, obj), name, args)
     args = [deep_plain(m, a) for a in args]

@@ -322,7 +322,7 @@ def truth(m: Machine, value: Any) -> bool:
         return bool(answer)
     if mro_lookup(t, "__bool__") is MISSING and (method := python_method(t, "__len__")) is not None:
         return bool(own_length(m, method, value))
-    if m.world.is_outside(value) and isinstance(value, (list, tuple, dict, set, frozenset)):
+    if m.world.is_outside(value) and containers.base_of(value) is not None:
         return bool(containers.length(m, value))
     if isinstance(value, InlineGenerator):
         return True

@@ -245,8 +245,8 @@ def _load_class_attr(cls: type, name: str) -> Any:
 
 
 def load_item(obj: Any, key: Any) -> Any:
-    """An item of a list, tuple or dict: the content itself, past what a subclass overrides."""
-    for base in (list, tuple):
+    """An item of a list, tuple, deque or dict: the content itself, past what a subclass overrides."""
+    for base in (list, tuple, deque):
         if isinstance(obj, base):
             if type(key) is not int:
                 raise Unreachable(key)
@@ -264,7 +264,7 @@ def load_item(obj: Any, key: Any) -> Any:
 
 def length(obj: Any) -> int:
     """len() of a builtin container or string, as the builtin base class counts."""
-    for base in (list, tuple, dict, str, bytes, set, frozenset, range):
+    for base in (list, tuple, dict, str, bytes, set, frozenset, range, deque):
         if isinstance(obj, base):
             return base.__len__(obj)
     raise Unreachable("len")

@@ -278,6 +278,8 @@ PyObject *tc_method_function(PyObject *o, PyObject *name, int *owned, Recorder *
     return function;
 }
 
+static PyTypeObject *deque;
+
 /* The content of a builtin container, past what a subclass overrides: no code of the user's runs. */
 PyObject *tc_item(PyObject *o, PyObject *key, Py_ssize_t index, int is_index, Py_hash_t hash, Recorder *rec)
 {
@@ -297,6 +299,15 @@ PyObject *tc_item(PyObject *o, PyObject *key, Py_ssize_t index, int is_index, Py
             rec_tuple_item(rec, o, i);
         return is_index && i >= 0 && i < n ? PyTuple_GET_ITEM(o, i) : NULL;
     }
+    if (deque && PyObject_TypeCheck(o, deque)) {
+        if (rec)
+            rec->unwatchable = 1;
+        Py_ssize_t n = deque->tp_as_sequence->sq_length(o);
+        Py_ssize_t i = index < 0 ? index + n : index;
+        PyObject *item = is_index && i >= 0 && i < n ? deque->tp_as_sequence->sq_item(o, i) : NULL;
+        Py_XDECREF(item);                               /* the deque holds it */
+        return item;
+    }
     return PyDict_Check(o) ? tc_dict_get(o, key, hash, rec) : NULL;
 }
 
@@ -313,6 +324,8 @@ Py_ssize_t tc_length(PyObject *o, int *frozen)
         *frozen = PyFrozenSet_Check(o);
         return PySet_GET_SIZE(o);
     }
+    if (deque && PyObject_TypeCheck(o, deque))
+        return deque->tp_as_sequence->sq_length(o);
     *frozen = 1;
     if (PyTuple_Check(o))
         return PyTuple_GET_SIZE(o);
@@ -453,6 +466,11 @@ int tc_const_equal(PyObject *a, PyObject *b)
 int tc_init_values(PyObject *module)
 {
     (void)module;
+    PyObject *collections = PyImport_ImportModule("collections");
+    deque = collections ? (PyTypeObject *)PyObject_GetAttrString(collections, "deque") : NULL;
+    Py_XDECREF(collections);
+    if (!deque)
+        return -1;
     str_func = PyUnicode_InternFromString("__func__");
     str_class = PyUnicode_InternFromString("__class__");
     str_dict = PyUnicode_InternFromString("__dict__");
