@@ -16,7 +16,7 @@ import torch
 
 from .. import events, stages
 from ..capture.failing import undone
-from ..capture.result import CapturedGraph
+from ..graph.captured import CapturedGraph
 from ..config import Options
 from ..errors import InternalError, TCompileError
 from ..graph.aten import AtenGraph
@@ -98,6 +98,7 @@ class GradGraph:
         with torch.no_grad():
             self.forward = compile_aten(p.forward, opts)
         self.backwards: dict[tuple, _Backward] = {}
+        self._variants: dict[tuple, AtenGraph] = {}                  # made before they are compiled (parts.py)
         self.n_tangents, self.n_inputs = len(plan.tensors), len(captured.inputs)
         views = [k for k, o in enumerate(p.forward.plan) if o.kind == "view"]
         self.hidden_views = [k for k in plan.at if k in views]
@@ -221,9 +222,17 @@ class GradGraph:
                     b = self.backwards[present, wanted] = self._compile_backward(present, wanted)
         return b
 
+    def variant(self, present: tuple[bool, ...], wanted: tuple[bool, ...], keep: bool = False) -> AtenGraph:
+        """The backward graph for these tangents and gradients, before it is compiled. keep: it will be asked for again."""
+        p = self.joint.partition
+        graph = p.backward if all(present) and all(wanted) else variant(p.backward, self.n_tangents, present, wanted, self.opts)
+        if keep:
+            self._variants[present, wanted] = graph
+        return graph
+
     def _compile_backward(self, present: tuple[bool, ...], wanted: tuple[bool, ...]) -> _Backward:
         p, env = self.joint.partition, self.captured.env
-        graph = p.backward if all(present) and all(wanted) else variant(p.backward, self.n_tangents, present, wanted, self.opts)
+        graph = self._variants.pop((present, wanted), None) or self.variant(present, wanted)
         reads = None
         if self.parted is not None:
             graph, reads = without_unused_inputs(graph)

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from ..capture.result import CapturedGraph
+from ..graph.captured import CapturedGraph
 from ..graph.higher_order import in_this_thread
 
 __all__ = ["ChunkedLoss", "chunk_losses"]

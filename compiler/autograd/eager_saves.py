@@ -21,7 +21,7 @@ _saved_names: dict[type, tuple[str, ...]] = {}
 def eager_saved_bytes(f: Functionalizer, outputs: Iterable[torch.Tensor], hints: dict[str, int]) -> int:
     """Bytes of memory, at the hints, that the nodes behind `outputs` keep."""
     kept: dict[int, int] = {}                                  # memory -> its bytes
-    for node in set().union(*map(history, outputs)):
+    for node in history(*outputs):
         for t in _saved_tensors(node):
             a = f.aliases.get(id(t))
             if a is not None and a.memory.root is not None and a.memory.input is None and not a.memory.constant:

@@ -12,7 +12,7 @@ from typing import Any, Iterator
 import torch
 
 from .. import events
-from ..capture.result import CapturedGraph, GraphInput
+from ..graph.captured import CapturedGraph, GraphInput
 from ..graph.aten import AtenGraph
 from ..graph.functionalize import Functionalizer, NewValue
 from ..graph.higher_order import has_backward

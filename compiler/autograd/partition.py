@@ -14,7 +14,7 @@ from typing import Any, Callable, Iterable
 import torch
 import torch.fx
 
-from ..capture.result import GraphInput
+from ..graph.captured import GraphInput
 from ..graph.aten import AtenGraph, GraphOutput
 from ..graph.meta.core import TensorMeta
 from ..graph.meta.views import contiguous_strides

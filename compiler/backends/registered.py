@@ -10,7 +10,7 @@ import torch
 
 from .. import events
 from ..capture.failing import undone
-from ..capture.result import CapturedGraph
+from ..graph.captured import CapturedGraph
 from ..symbolic.expr import as_expr
 
 __all__ = ["names", "lookup", "tcompile_backend", "SymbolicGraph"]

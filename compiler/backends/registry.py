@@ -10,7 +10,7 @@ import torch
 
 from .. import events
 from ..capture.failing import undone
-from ..capture.result import CapturedGraph
+from ..graph.captured import CapturedGraph
 from ..config import Options
 from ..errors import BackendError, OptionError
 from ..runtime.dispatch import disabled

@@ -12,6 +12,7 @@ from typing import Any, Callable, Mapping
 import torch
 
 from .. import events
+from ..graph.captured import CapturedGraph
 from ..guards.guard import Guard
 from ..guards.source import Source
 from ..guards.state import DEFAULT_FIELDS, read_state
@@ -33,7 +34,7 @@ from .lookups import class_guards, recording
 from .loops import enclosing_loop
 from .outside_arrays import refuse_written_arrays
 from .machine import RETURN, Machine, StopAt, Unread, root_frame
-from .result import CapturedGraph, CaptureResult, GraphBreak, SkipFrame
+from .result import CaptureResult, GraphBreak, SkipFrame
 from .signals import Break, CaptureBug, Raised, Skip, Unrebuildable
 from .tensor_errors import refuses_view
 from .world import MISSING, NULL

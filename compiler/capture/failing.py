@@ -16,7 +16,7 @@ import torch.fx
 
 from ..raising import KEEP_BYTES, may_raise
 from ..torch_modes import TorchModes
-from .result import CapturedGraph
+from ..graph.captured import CapturedGraph
 
 __all__ = ["inputs_to_keep", "keep", "give_back", "changes_modes", "undone", "run_natively", "call_original"]
 

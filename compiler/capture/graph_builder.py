@@ -14,7 +14,7 @@ from ..graph_modules import graph_module
 from ..guards.source import Source
 from ..symbolic.expr import symbol
 from .overflow import number_too_large
-from .result import CapturedGraph, GraphInput
+from ..graph.captured import CapturedGraph, GraphInput
 from .signals import Break
 
 __all__ = ["GraphBuilder"]

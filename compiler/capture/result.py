@@ -5,36 +5,10 @@ from dataclasses import dataclass, field
 from types import CodeType
 from typing import Any
 
-import torch.fx
-
+from ..graph.captured import CapturedGraph
 from ..guards.guard import Guard
-from ..guards.source import Source
 
-__all__ = ["GraphInput", "CapturedGraph", "GraphBreak", "Fix", "CaptureResult", "SkipFrame"]
-
-
-@dataclass
-class GraphInput:
-    """One placeholder of a captured graph, in order."""
-    name: str                       # placeholder name in the fx graph
-    source: Source | None           # where the entry loads it; None for values that the entry computes
-    kind: str                       # "tensor" | "int" (a size symbol's value) | "float"
-    static: bool = False            # a parameter or buffer reached by a watched path: the entry may keep it
-    spec: Any = None                # TensorSpec for tensors
-
-
-@dataclass
-class CapturedGraph:
-    """A torch-level graph. `graph_module(*inputs)` returns a tuple; every node has meta:
-    val     the TraceTensor(s) or SymInt(s) that stand for its value
-    stack   list of (file, line, col, end_line, end_col, function) with the user's innermost frame last
-    module  dotted path of the nn.Module whose forward ran the node, "" at the root
-    """
-    graph_module: torch.fx.GraphModule
-    inputs: list[GraphInput]
-    env: Any                        # symbolic.ShapeEnv: the symbols, their hints and the predicates guarded on
-    name: str = "graph"
-    example_inputs: list = field(default_factory=list)   # the real values of this first call, same order as inputs
+__all__ = ["GraphBreak", "Fix", "CaptureResult", "SkipFrame"]
 
 
 @dataclass

@@ -1,5 +1,6 @@
 """The graph stage: a captured torch-level graph in, a functional graph of a closed operator set out.
 
+captured.py     CapturedGraph, what goes in
 tensor.py       TraceTensor: tensors without data on which torch code runs; meta/ gives the metadata of results
 calls.py        calling torch functions on them (factories included); fallback.py: operators without a rule
 record.py       runs the captured graph on TraceTensors; functionalize.py turns what it hears into a functional graph

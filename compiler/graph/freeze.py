@@ -16,7 +16,7 @@ import torch
 import torch.fx
 from torch.fx.node import map_arg
 
-from ..capture.result import GraphInput
+from .captured import GraphInput
 from ..symbolic.expr import Expr
 from .aten import AtenGraph
 from .decompose.builder import Builder

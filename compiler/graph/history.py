@@ -18,9 +18,9 @@ def node_of(t: torch.Tensor) -> Any:
         return None
 
 
-def history(t: torch.Tensor) -> set[Any]:
-    """The autograd nodes that a tensor was computed by."""
-    seen: set[Any] = {node_of(t)} - {None}
+def history(*tensors: torch.Tensor) -> set[Any]:
+    """The autograd nodes that these were computed by."""
+    seen: set[Any] = {node_of(t) for t in tensors} - {None}
     todo = list(seen)
     while todo:
         for node, _ in todo.pop().next_functions:

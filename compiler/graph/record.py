@@ -9,7 +9,7 @@ import torch.fx
 from torch.fx.node import map_arg
 
 from ..attention_switches import set_switches, switches
-from ..capture.result import CapturedGraph, GraphInput
+from .captured import CapturedGraph, GraphInput
 from ..symbolic.env import ShapeEnv
 from .aten import AtenGraph
 from .calls import trace_call

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..capture.result import CapturedGraph
+from .captured import CapturedGraph
 from .aten import AtenGraph
 from .decompose import decompose
 from .passes import run_passes

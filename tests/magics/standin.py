@@ -11,7 +11,8 @@ import torch
 import torch.fx
 
 from tcompile.compiler import events
-from tcompile.compiler.capture.result import CapturedGraph, CaptureResult, GraphBreak, GraphInput
+from tcompile.compiler.capture.result import CaptureResult, GraphBreak
+from tcompile.compiler.graph.captured import CapturedGraph, GraphInput
 from tcompile.compiler.guards import source as src
 from tcompile.compiler.guards.guard import Guard, GuardFailure, TensorSpec
 from tcompile.compiler.report.calls import EntryCall, GraphCall
