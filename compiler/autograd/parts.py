@@ -15,7 +15,7 @@ import torch
 import torch.fx
 
 from ..graph.history import history, saves_tensors
-from .variants import variant, without_unused_inputs
+from .variants import without_unused_inputs
 
 if TYPE_CHECKING:
     from .bridge import GradGraph
@@ -83,7 +83,7 @@ class PartedCall:
             outputs = group.outputs
             reached = sorted({graph.joint.grad_inputs[j] for k in outputs for j in graph.joint.reach[k]})
             # the backward graph that will run where all of them have tangents; with fewer it reads no more
-            mine = variant(p.backward, graph.n_tangents, [k in outputs for k in range(graph.n_tangents)], [j in reached for j in graph.joint.grad_inputs], graph.opts)
+            mine = graph.variant(tuple(k in outputs for k in range(graph.n_tangents)), tuple(j in reached for j in graph.joint.grad_inputs), keep=True)
             saved = [i for i in without_unused_inputs(mine)[1] if i < n_saved]
             kept = {p.saved_inputs[i] for i in saved if i < len(p.saved_inputs)}
             part = Part(outputs, reached, saved, [(i, s) for i, s in enumerate(small) if i not in kept], group.frees)
@@ -108,7 +108,6 @@ class PartedCall:
             for k, t in zip(part.outputs, outs):
                 diff[k] = t
         return diff
-
 
     def backward(self, part: Part, ctx: Any, *tangents: torch.Tensor | None) -> tuple:
         """The gradients of a part's inputs."""

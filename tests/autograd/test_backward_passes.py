@@ -39,14 +39,15 @@ def results_that_meet_in_a_leaf(compiled):
     return first, w.grad
 
 
+def that_meet(x):
+    h = x.exp()
+    return (h * 2).sum(), h.sin().sum()
+
+
 @program
 def results_that_meet_in_saved_values(compiled):
     x = leaf(4)
-
-    def f(x):
-        h = x.exp()
-        return (h * 2).sum(), h.sin().sum()
-    a, b = compiled(f)(x)
+    a, b = compiled(that_meet)(x)
     a.backward()
     return x.grad, second(b.backward)
 
@@ -54,11 +55,7 @@ def results_that_meet_in_saved_values(compiled):
 @program
 def retained_for_the_second(compiled):
     x = leaf(4)
-
-    def f(x):
-        h = x.exp()
-        return (h * 2).sum(), h.sin().sum()
-    a, b = compiled(f)(x)
+    a, b = compiled(that_meet)(x)
     a.backward(retain_graph=True)
     b.backward()
     return x.grad, second(a.backward)

@@ -55,6 +55,23 @@ def vit() -> tuple[nn.Module, Step]:
     return m, lambda c: c(pixel_values=x).logits.pow(2).mean()
 
 
+def t5() -> tuple[nn.Module, Step]:
+    from transformers import T5Config, T5ForConditionalGeneration
+    m = T5ForConditionalGeneration(T5Config(num_layers=2, num_decoder_layers=2, d_model=256, d_kv=64, d_ff=1024, num_heads=4, vocab_size=8192,
+                                            decoder_start_token_id=0))
+    ids = torch.randint(0, 8192, (4, 128))
+    return m, lambda c: c(input_ids=ids, labels=ids).loss
+
+
+def whisper() -> tuple[nn.Module, Step]:
+    from transformers import WhisperConfig, WhisperForConditionalGeneration
+    m = WhisperForConditionalGeneration(WhisperConfig(
+        vocab_size=8192, d_model=256, encoder_layers=2, decoder_layers=2, encoder_attention_heads=4, decoder_attention_heads=4, encoder_ffn_dim=1024,
+        decoder_ffn_dim=1024, num_mel_bins=80, max_source_positions=200, decoder_start_token_id=0, pad_token_id=0, bos_token_id=1, eos_token_id=2))
+    x, ids = torch.randn(2, 80, 400), torch.randint(3, 8192, (2, 64))
+    return m, lambda c: c(input_features=x, labels=ids).loss
+
+
 def resnet() -> tuple[nn.Module, Step]:
     from transformers import ResNetConfig, ResNetForImageClassification
     m = ResNetForImageClassification(ResNetConfig(num_labels=100, depths=[1, 1, 1, 1]))
@@ -75,7 +92,7 @@ def mlp() -> tuple[nn.Module, Step]:
     return m, lambda c: F.cross_entropy(c(x), y)
 
 
-MODELS = {f.__name__: f for f in (gpt2, bert, llama, vit, resnet, encoder, mlp)}
+MODELS = {f.__name__: f for f in (gpt2, bert, llama, vit, t5, whisper, resnet, encoder, mlp)}
 
 
 def compiled(engine: str, m: nn.Module, stock: str) -> Callable:
