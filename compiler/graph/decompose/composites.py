@@ -51,6 +51,15 @@ def ldexp(b: Builder, x: Node, other: Node) -> Any:
     return b.call(aten.mul.Tensor, x, b.call(aten.pow.Scalar, 2.0, other))
 
 
+@decomposition(aten.addbmm.default)
+def addbmm(b: Builder, x: Node, left: Node, right: Node, *, beta: Any = 1, alpha: Any = 1) -> Any:
+    if {dtype_of(n) for n in (x, left, right)} not in ({torch.float32}, {torch.float64}):
+        return NotImplemented
+    total = b.call(aten.sum.dim_IntList, b.call(aten.bmm.default, left, right), [0], False)
+    total = total if alpha == 1 else b.mul(total, alpha)
+    return total if beta == 0 else b.add(total, x if beta == 1 else b.mul(x, beta))
+
+
 @decomposition(aten.angle.default)
 def angle(b: Builder, x: Node) -> Any:
     d = dtype_of(x)
