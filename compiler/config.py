@@ -40,7 +40,7 @@ OPTIONS: dict[str, Option] = {o.name: o for o in (
     _o("recompile_limit", int, 8, "entries per function; past it the function runs eager, and the report says so", "TCOMPILE_RECOMPILE_LIMIT", least=1),
     _o("suppress_errors", bool, True, "an internal error gives the eager result and a note; False raises it (tests)", "TCOMPILE_SUPPRESS_ERRORS"),
     _o("verify", bool, False, "check every stage's output against the stage's own rules", "TCOMPILE_VERIFY"),
-    _o("verbose", bool, False, "an internal error is told with the compiler's own traceback", "TCOMPILE_VERBOSE"),
+    _o("verbose", bool, False, "log an internal error with the compiler's own traceback", "TCOMPILE_VERBOSE"),
     _o("debug", bool, False, "write every stage's output below debug_dir", "TCOMPILE_DEBUG"),
     _o("debug_dir", str, "tcompile_debug", "where debug writes", "TCOMPILE_DEBUG_DIR"),
     _o("print_guards", bool, False, "log the guards of each new entry, as TCOMPILE_LOGS=guards does", None),

@@ -14,7 +14,6 @@ import linecache
 import sys
 import threading
 import time
-import traceback
 import types
 import weakref
 from typing import Any, Callable, Sequence
@@ -36,7 +35,7 @@ from .guards.explain import explain_failure
 from .guards.guard import Guard
 from .guards.program import compile_guards
 from .guards.source import local
-from .logs import log_guards
+from .logs import log_error, log_guards
 from .marks import dynamic_dims, is_disabled, static_dims
 from .recompile import FrameState, is_full, learn, make_room
 from .guards.state import read_field
@@ -344,8 +343,9 @@ class Engine:
 
     def _give_up(self, state: FrameState, e: BaseException) -> None:
         state.skip_reason = f"internal error: {type(e).__name__}: {e}"
-        told = "".join(traceback.format_exception(e)).rstrip() if self.opts.get("verbose") else f"{type(e).__name__}: {e}"
-        events.emit("error", where=state.name, error=told)
+        events.emit("error", where=state.name, error=e)
+        if self.opts.get("verbose"):
+            log_error(state.name, e)
         events.emit("fallback", what=state.name, reason=f"{state.skip_reason}; runs eager", count=1)
 
 

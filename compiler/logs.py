@@ -95,6 +95,12 @@ def log_guards(result: Any) -> None:
         logging.getLogger("tcompile.guards").info("%s", _guards(result, False))
 
 
+def log_error(name: str, error: BaseException) -> None:
+    """Option `verbose`: an internal error with the compiler's own frames."""
+    _ensure_handler()
+    _root.error("compiling %s", name, exc_info=error)
+
+
 def _ensure_handler() -> None:
     """Print to stderr, unless the program has set up logging itself."""
     global _handler
