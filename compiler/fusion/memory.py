@@ -103,7 +103,7 @@ class _Planner:
                   and x.dtype == b.dtype and _same_layout(x, b))
             if ok:
                 launch = self.steps[k]
-                ok = all(r < k or (r == k and same_index(launch.kernel, launch.inputs.index(x), launch.outputs.index(b)))
+                ok = all(r < k or (r == k and same_index(launch.kernel, launch.inputs.index(x), launch.outputs.index(b), _on_gpu(b)))
                          for r in reads.get(x, ()))
             if ok:
                 in_place[b] = i
@@ -158,7 +158,7 @@ class _Planner:
                 if b in in_place:
                     continue
                 room[b] = nbytes(b)
-                if b in aliased or b in self.pinned and torch.device(b.device or "cpu").type == "cpu":
+                if b in aliased or b in self.pinned and not _on_gpu(b):
                     continue                             # (large results of the CPU lie in memory that is kept: runtime/output_pool.py)
                 old = self.in_place_input(s, b, i, taken, room) if isinstance(s, Launch) else None
                 if b in self.pinned:
@@ -188,7 +188,7 @@ class _Planner:
         o = s.outputs.index(b)
         for k, x in enumerate(s.inputs):
             if (x in room and self.last_use[x] == i and x not in self.pinned and x not in taken and room[x] is room[b]
-                    and x not in s.outputs and x.dtype.itemsize == b.dtype.itemsize and same_index(s.kernel, k, o)):
+                    and x not in s.outputs and x.dtype.itemsize == b.dtype.itemsize and same_index(s.kernel, k, o, _on_gpu(b))):
                 return x
         return None
 
@@ -267,9 +267,10 @@ def _same_layout(a: Buffer, b: Buffer) -> bool:
             and all(as_expr(x) is as_expr(y) for s, x, y in zip(a.shape, a.stride, b.stride) if s != 1))
 
 
-def same_index(kernel: Kernel, i: int, o: int) -> bool:
+def same_index(kernel: Kernel, i: int, o: int, on_gpu: bool = False) -> bool:
     """Whether output o may lie in the memory of input i: every read of the input is at the index of the one store to the output,
-    and in no later pass than the store's."""
+    and in no later pass than the store's. Kernels of a GPU have no memory of their own for locals: a pass that reads one computes it
+    again, with all the reads that it is made of."""
     x, y = kernel.inputs[i], kernel.outputs[o]
     at: Expr | None = None
     stored_in = -1
@@ -281,9 +282,18 @@ def same_index(kernel: Kernel, i: int, o: int) -> bool:
                 at, stored_in = store.index, k
     if at is None:
         return False
+    made_of_x: set[int] = set()                          # ids of locals that are computed from reads of x
     for k, st in enumerate(kernel.stages):
         for v in walk(st.roots()):
-            if v.op == "load" and v.attr[0] is x and (v.attr[1] is not at or v.args or k > stored_in):
+            if v.op != "load":
+                continue
+            if v.attr[0] is x and (v.attr[1] is not at or v.args) or (v.attr[0] is x or id(v.attr[0]) in made_of_x) and k > stored_in:
                 return False
+        for store in st.stores if on_gpu else ():
+            if store.buffer.scope == "local" and any(v.op == "load" and (v.attr[0] is x or id(v.attr[0]) in made_of_x) for v in walk([store.value])):
+                made_of_x.add(id(store.buffer))
     return True
 
+
+def _on_gpu(b: Buffer) -> bool:
+    return torch.device(b.device or "cpu").type != "cpu"

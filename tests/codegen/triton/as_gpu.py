@@ -35,7 +35,7 @@ def _turned(m: Any) -> Any:
     return type(m)(map(_turned, m)) if isinstance(m, (tuple, list)) else m
 
 
-def as_gpu(fn: Callable, *inputs: Any, target: GpuTarget = SMALL, options: dict | None = None) -> Generated:
+def as_gpu(fn: Callable, *inputs: Any, target: GpuTarget = SMALL, options: dict | None = None, grad: bool = False) -> Generated:
     """What is generated for the first graph of fn(*inputs)."""
     made: list[Generated] = []
 
@@ -58,7 +58,7 @@ def as_gpu(fn: Callable, *inputs: Any, target: GpuTarget = SMALL, options: dict 
         verify_schedule(s)
         made.append(generate_triton(s, opts, None, target))
         raise _Made
-    with tcompile.stages.replace("lowering", lowering), torch.no_grad():
+    with tcompile.stages.replace("lowering", lowering), torch.set_grad_enabled(grad):
         try:
             tcompile.compile(fn, dynamic=False, options=options)(*inputs)
         except InternalError:

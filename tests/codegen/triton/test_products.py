@@ -8,7 +8,8 @@ pytest.importorskip("triton")
 from tcompile.compiler.fusion.schedule import Alloc, Extern  # noqa: E402
 from tcompile.compiler.graph.passes import merge  # noqa: E402
 
-from .as_gpu import check_as_gpu  # noqa: E402
+from .as_gpu import as_gpu, check_as_gpu  # noqa: E402
+from .interpreter import run  # noqa: E402
 
 f16, f32 = torch.float16, torch.float32
 
@@ -99,3 +100,24 @@ def test_a_result_lies_where_its_product_was():
     """The kernel after a product writes over it: one buffer less, read from the cache."""
     g = check_as_gpu(lambda x, w: torch.sigmoid(x @ w) * 2, torch.randn(32, 64), torch.randn(64, 48))
     assert [step.reuse is not None for step in g.schedule.steps if isinstance(step, Alloc)] == [False, True]
+
+
+def test_a_result_in_an_operand_s_memory_is_stored_after_the_last_pass_that_computes_from_the_operand():
+    """The gradient of a layer norm's weight and the norm's own gradient come from one kernel of two passes: the second computes the
+    activation again, from what the first must not have overwritten."""
+    torch.manual_seed(3)
+    x, y = torch.randn(16, 32), torch.randint(0, 8, (16,))
+    w0, b0, w1, b1 = torch.randn(64, 32) / 6, torch.randn(64), torch.randn(64), torch.randn(64)
+    w2, b2 = torch.randn(8, 64) / 8, torch.randn(8)
+    names = dict(x=x, w0=w0, b0=b0, w1=w1, b1=b1, w2=w2, b2=b2, y=y)
+    leaves = [p.requires_grad_() for p in (w0, b0, w1, b1, w2, b2)]
+
+    def step(x, w0, b0, w1, b1, w2, b2, y):
+        loss = F.cross_entropy(F.linear(F.layer_norm(F.gelu(F.linear(x, w0, b0)), (64,), w1, b1), w2, b2), y)
+        return (loss, *torch.autograd.grad(loss, (w0, b0, w1, b1, w2, b2)))
+    g = as_gpu(step, *names.values(), grad=True)
+    want = step(*names.values())
+    assert all(p.grad is None for p in leaves)
+    with torch.no_grad():
+        for got, expected in zip(run(g, [names[b.name].detach() for b in g.schedule.inputs]), want, strict=True):
+            torch.testing.assert_close(got, expected, atol=1e-5, rtol=1e-4)
