@@ -76,7 +76,7 @@ class ShapeEnv:
         return (certain or self.decide(E.and_(E.le(-INT_LIMIT, e), E.le(e, INT_LIMIT)), "an integer of 64 bits")) and all(
             self.fits(part) for _, atoms in e.terms() for a in atoms if a.op != "sym" for part in a.args[a.op == "ite":])
 
-    # ---- floats that may differ from call to call (floats.py)
+    # ---- floats that may differ from call to call (capture/float_node.py)
     def pin_float(self, source: Any) -> None:
         """The value of this float is relied on."""
         self.pinned_floats.setdefault(source, self.locate())

@@ -133,7 +133,7 @@ class SymNode(_TorchSymNode):
         return self._int_or_float(operator.mul, o, "mul")
 
     def reflected(self, op: str, f: Callable, o: "SymNode") -> "SymNode | None":
-        """`o op self`, where this node computes that itself (floats.py)."""
+        """`o op self`, where this node computes that itself (capture/float_node.py)."""
         return None
 
     def mod(self, o: "SymNode") -> "SymNode":

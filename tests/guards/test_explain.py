@@ -8,29 +8,11 @@ import weakref
 import pytest
 import torch
 import torch.nn as nn
-from tcompile.compiler.guards import Guard, TensorSpec, compile_guards, explain_failure, read_state
+from tcompile.compiler.guards import Guard, compile_guards, explain_failure, read_state
 from tcompile.compiler.guards import source as S
 from tcompile.compiler.symbolic.expr import lt, symbol
 
-X, Y = S.local(0, "x"), S.local(1, "y")
-
-
-def func(x=None):
-    return x
-
-
-def spec_of(t, **changes):
-    fields = dict(
-        type=type(t),
-        dtype=t.dtype,
-        device=t.device,
-        requires_grad=t.requires_grad,
-        shape=tuple(t.shape),
-        stride=tuple(t.stride()),
-        is_conj=t.is_conj(),
-        is_neg=t.is_neg(),
-    )
-    return TensorSpec(**{**fields, **changes})
+from .specs import X, Y, func, spec_of
 
 
 def explain(guards, *args):

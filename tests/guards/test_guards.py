@@ -11,10 +11,12 @@ import weakref
 import pytest
 import torch
 import torch.nn as nn
-from tcompile.compiler.guards import Guard, TensorSpec, compile_guards, read_state
+from tcompile.compiler.guards import Guard, compile_guards, read_state
 from tcompile.compiler.guards import source as S
 from tcompile.compiler.native import native
 from tcompile.compiler.symbolic.expr import and_, eq, ite, le, lt, maximum, minimum, ne, or_, symbol
+
+from .specs import X, Y, func, spec_of
 
 CPU = torch.device("cpu")
 
@@ -30,28 +32,6 @@ def make(request):
         return program
 
     return compile_
-
-
-def func(x=None):
-    return x
-
-
-X = S.local(0, "x")
-Y = S.local(1, "y")
-
-
-def spec_of(t, **changes):
-    fields = dict(
-        type=type(t),
-        dtype=t.dtype,
-        device=t.device,
-        requires_grad=t.requires_grad,
-        shape=tuple(t.shape),
-        stride=tuple(t.stride()),
-        is_conj=t.is_conj(),
-        is_neg=t.is_neg(),
-    )
-    return TensorSpec(**{**fields, **changes})
 
 
 def holds(program, *args, f=func):
