@@ -194,9 +194,8 @@ class Engine:
             events.emit("fallback", what=name, reason=f"{state.skip_reason}: runs eager from now on", count=1)
             return None
         if self.opts.dynamic is not False:
-            for e, i in misses:
-                if i == misses[0][1]:
-                    learn(state, e.program.guards, func, args)
+            for e, _ in misses:
+                learn(state, e.program.guards, func, args)
         try:
             return self._make_entry(cache, state, func, args, failures)
         except SkipFrame as skip:

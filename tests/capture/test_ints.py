@@ -168,6 +168,20 @@ def test_what_64_bits_do_not_hold(backend):
         agrees(compiled(X, n), wrapped(X, n))
 
 
+def product(x, y):
+    return x * y
+
+
+def test_what_earlier_entries_expected_is_learned_from():
+    """The entry that is nearest to a call was made for another type; sizes differ from those of an older one."""
+    compiled = tcompile.compile(product, backend="eager")
+    for n, number in ((2, None), (3, 3), (4, None), (5, 4), (6, None), (7, 5)):
+        x = torch.randn(n)
+        y = torch.randn(n) if number is None else number
+        agrees(compiled(x, y), x * y)
+    assert len(compiled.cache.entries) <= 4
+
+
 LARGE = 1e300
 
 
