@@ -12,6 +12,7 @@ import shlex
 import shutil
 import signal
 import subprocess
+import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +30,7 @@ FLAGS = ("-O3", "-std=c++17", "-fPIC", "-fno-math-errno", "-fno-trapping-math", 
          "-fno-strict-aliasing", "-fno-exceptions", "-fno-rtti", "-fno-plt", "-fno-asynchronous-unwind-tables", "-w")
 LONG_FLAGS = ("-O1", "-fno-tree-ter")   # for kernels of thousands of statements: -O3 costs seconds and gains nothing, and
                                    # substitution of expressions (ter) would undo their interleaving
+STARTS = 30.0                      # seconds in which the system starts a process, however loaded it is
 LONG_TEXT = 60_000                 # characters
 
 
@@ -122,16 +124,38 @@ def compile_units(tool: Toolchain, units: Sequence[Unit], workers: int = 0) -> N
     try:
         while waiting or running:
             while waiting and len(running) < limit:
-                running.append(_start(tool, waiting.pop()))
+                _start_aside(tool, waiting.pop(), running)
             _wait_any(running)
             for job in [j for j in running if j[1].poll() is not None]:
-                running.remove(job)
                 _finish(*job)
+                running.remove(job)
                 events.emit("progress", text="kernels", done=len(units) - len(waiting) - len(running), total=len(units))
     finally:
         for unit, process, log, _ in running:
             _kill(process)
             log.unlink(missing_ok=True)
+
+
+def _start_aside(tool: Toolchain, unit: Unit, running: list) -> None:
+    """Start a compiler from another thread, in which no interrupt is raised: it stands in `running` before this thread hears of one."""
+    failed: list[ToolchainError] = []
+    started = threading.Event()
+
+    def start() -> None:
+        try:
+            running.append(_start(tool, unit))
+        except ToolchainError as e:
+            failed.append(e)
+        finally:
+            started.set()
+    try:
+        threading.Thread(target=start, name="tcompile compiler", daemon=True).start()
+        started.wait(STARTS)
+    except BaseException:
+        started.wait(STARTS)           # (an interrupt goes on when what was begun can be ended)
+        raise
+    if failed:
+        raise failed[0]
 
 
 def _start(tool: Toolchain, unit: Unit) -> tuple[Unit, subprocess.Popen, Path, float]:
@@ -163,6 +187,8 @@ def _finish(unit: Unit, process: subprocess.Popen, log: Path, began: float) -> N
 
 
 def _kill(process: subprocess.Popen) -> None:
+    if process.poll() is not None:
+        return
     try:
         os.killpg(process.pid, signal.SIGKILL)
     except (ProcessLookupError, PermissionError):
