@@ -73,7 +73,7 @@ class SymbolicGraph:
         from torch._subclasses.fake_tensor import FakeTensorMode
         from torch.fx.experimental.symbolic_shapes import ShapeEnv
         env = ShapeEnv(duck_shape=False)
-        contexts = self._contexts(env, inputs)
+        contexts = self._contexts()
         first = FakeTensorMode(shape_env=env)
         fakes = {i: first.from_tensor(inputs[i], symbolic_context=c, source=c.tensor_source) for i, c in contexts.items()}
         ints = self._ints(env, inputs, fakes)
@@ -86,8 +86,8 @@ class SymbolicGraph:
         self.compiled.append((lambda inputs: code is None or env.evaluate_guards_expression(code, inputs), call))
         return call
 
-    def _contexts(self, env: Any, inputs: Any) -> dict[int, Any]:
-        """Which dimensions of the tensors among `inputs` are dynamic, in torch's words."""
+    def _contexts(self) -> dict[int, Any]:
+        """Which dimensions of the tensors among the inputs are dynamic, in torch's words."""
         from torch._dynamo.source import LocalSource
         from torch.fx.experimental.symbolic_shapes import DimDynamic, StatefulSymbolicContext
         return {i: StatefulSymbolicContext(

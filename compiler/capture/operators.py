@@ -176,7 +176,7 @@ def binary(m: Machine, text: str, a: Any, b: Any) -> Any:
         if result is not NotImplemented:
             return result
     if left is not None or right is not None:
-        joined = _as_sequences(m, text.removesuffix("="), fn, a, b)
+        joined = _as_sequences(m, text.removesuffix("="), a, b)
         if joined is not None:
             return joined
         raise Raised(TypeError(f"unsupported operand type(s) for {text}: '{ta.__name__}' and '{tb.__name__}'"))
@@ -192,7 +192,7 @@ _ASK_FIRST = frozenset((list, collections.deque, bytearray))       # sequences w
 _CONCATENATED = (str, list, tuple, bytes, bytearray, collections.deque)
 
 
-def _as_sequences(m: Machine, text: str, fn: Callable, a: Any, b: Any) -> Any:
+def _as_sequences(m: Machine, text: str, a: Any, b: Any) -> Any:
     """`a + b` and `a * b` where the methods of numbers did not know the other side: sequences are concatenated and repeated. None: neither."""
     if text == "+" and isinstance(a, _CONCATENATED):
         name, base = type(b).__name__, next(base for base in _CONCATENATED if isinstance(a, base)).__name__
