@@ -264,13 +264,13 @@ class GradGraph:
             tangents = tuple([_zeros(k, rest, self) if t is None and present[k] else t for k, t in enumerate(tangents)])
         b = self.backward(present, wanted)
         call = b.call
+        sizes = dict(zip(self.joint.partition.symbols, rest))
         if any(_is_wrapped(t) for t in tangents if t is not None):
             events.emit("fallback", what=b.graph.name, reason="batched tangents, or of a subclass of Tensor: the graph runs by torch's own kernels", count=1)
             call, fixed = _by_eager_kernels(b.graph), [t for t in tangents if t is not None]
         else:
-            fixed = [_as_traced(t, m.stride) for t, m in zip(tangents, self.tangent_metas) if t is not None]
+            fixed = [_as_traced(t, m.stride, sizes) for t, m in zip(tangents, self.tangent_metas) if t is not None]
         if b.decided:
-            sizes = dict(zip(self.joint.partition.symbols, rest))
             if not all(e.eval(sizes) for e in b.decided):
                 call = _by_eager_kernels(b.graph)
         given: Sequence[Any] = (*saved, *rest, *fixed)
@@ -412,17 +412,15 @@ def _is_wrapped(t: torch.Tensor) -> bool:
     return type(t) not in (torch.Tensor, torch.nn.Parameter) or t.layout is torch.strided and not torch._C._has_storage(t)
 
 
-def _as_traced(t: torch.Tensor, stride: tuple) -> torch.Tensor:
-    """The tangent in the layout that the backward graph was traced for."""
+def _as_traced(t: torch.Tensor, stride: tuple, sizes: dict[str, int]) -> torch.Tensor:
+    """The tangent in the layout that the backward graph was traced for; `sizes` are the values of the symbols in it."""
     if t.is_conj() or t.is_neg():
         t = t.resolve_conj().resolve_neg()
     if t.layout is not torch.strided:
         t = t.to_dense()
-    if all(isinstance(s, int) for s in stride):
-        if t.stride() == stride:
-            return t
-        return torch.empty_strided(t.shape, stride, dtype=t.dtype, device=t.device).copy_(t)
-    return t.contiguous()
+    if sizes:
+        stride = tuple([s if isinstance(s, int) else s.eval(sizes) for s in stride])
+    return t if t.stride() == stride else torch.empty_strided(t.shape, stride, dtype=t.dtype, device=t.device).copy_(t)
 
 
 def _double(graph: GradGraph, saved: Sequence[Any], remembered: Sequence[tuple[int, bool]], held: Sequence[Any], tangents: Sequence[Any]) -> list:

@@ -115,7 +115,7 @@ def _joint_graph(captured: CapturedGraph, opts: Any, leaves: bool) -> JointGraph
         eager_bytes = eager_saved_bytes(f, plan.tensors, hints) if events.heard() else None
         with _backward_modes():
             try:
-                grads = torch.autograd.grad(plan.tensors, leaves_of, tangents, allow_unused=True)
+                grads = torch.autograd.grad(plan.tensors, leaves_of, tangents, allow_unused=True) if leaves_of else ()
             except RuntimeError as e:
                 if "NYI SymInt equality" in str(e):         # autograd's formula of pow looks at the exponent
                     raise CannotTrace("an exponent is a size or an int that changes") from None

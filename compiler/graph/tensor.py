@@ -18,6 +18,7 @@ from .cudnn_operators import INSTEAD
 from .fallback import meta_by_running
 from .meta.core import RULES, DataDependentError, TensorMeta, fold, same, state
 from .meta.types import category
+from .older_torch import symbolic_keys
 from .opinfo import OpInfo, op_info
 
 __all__ = ["TraceTensor", "TensorMeta", "DataDependentError", "trace_tensor_like", "tensor_meta", "from_meta",
@@ -55,8 +56,8 @@ class TraceTensor(torch.Tensor):
             shape = [s if s.__class__ is int else wrap(s, env) for s in meta.shape]
             stride = [s if s.__class__ is int else wrap(s, env) for s in meta.stride]
             offset = wrap(meta.storage_offset, env)
-        t = torch.Tensor._make_wrapper_subclass(cls, shape, strides=stride, storage_offset=offset, dtype=meta.dtype,
-                                                device=meta.device, requires_grad=requires_grad)
+        t = torch.Tensor._make_wrapper_subclass(cls, shape, strides=stride, storage_offset=offset, dtype=meta.dtype, device=meta.device,
+                                                requires_grad=requires_grad, _extra_dispatch_keys=_symbolic_keys if env is not None else None)
         t.tt_meta, t.tt_env, t.tt_storage = meta, env, storage or Storage()
         return t
 
@@ -84,6 +85,7 @@ class TraceTensor(torch.Tensor):
 
 
 _registered = False
+_symbolic_keys: Any = None           # dispatch keys of tensors of symbolic sizes, beyond the usual ones
 
 
 def _rule_entry(cls: type, op: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
@@ -97,8 +99,8 @@ def _register() -> None:
     for that it imports torch.distributed and sympy (0.6 s) once per process. Operators without a rule of ours are left
     out: they take the slow path anyway.
     """
-    global _registered
-    _registered = True
+    global _registered, _symbolic_keys
+    _registered, _symbolic_keys = True, symbolic_keys()
     from torch._library.simple_registry import GenericTorchDispatchRuleHolder, SimpleOperatorEntry, singleton
 
     class Entry(SimpleOperatorEntry):

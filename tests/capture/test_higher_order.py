@@ -316,7 +316,7 @@ def test_checkpointed_function_runs_again_in_backward_and_saves_nothing():
     compiled(x)
     with torch.autograd.graph.saved_tensors_hooks(lambda t: saved.append(t) or t, lambda t: t):
         compiled(x).sum()
-    assert len(saved) <= 1
+    assert sum(t.numel() for t in saved) <= 8                # (torch 2.11 keeps an empty one beside it)
 
 
 # --- torch.cond

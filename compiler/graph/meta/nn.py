@@ -124,6 +124,12 @@ def max_pool(x: TensorMeta, kernel: Any, stride: Any = (), padding: Any = 0, dil
     return m, m.replace(dtype=torch.int64)
 
 
+@rule("_transformer_encoder_layer_fwd")
+def transformer_encoder_layer(x: TensorMeta, *_: Any) -> TensorMeta:
+    """A whole layer in one call, as torch.nn.TransformerEncoderLayer makes it without gradients."""
+    return new(x.shape, x.dtype, x.device)
+
+
 @rule("max_pool2d_with_indices_backward")
 def max_pool_backward(g: TensorMeta, x: TensorMeta, *_: Any) -> TensorMeta:
     return new(x.shape, x.dtype, x.device, strides_for(x.shape, suggest_format(x)))
