@@ -356,16 +356,18 @@ class _Printer:
         out.append(f"{name} = ({folded})[:, None]")
         self.accs[a.name] = Operand(name, t, frozenset("x"))
 
-    def _loop(self, number: int, stage: Stage, names: Names, masks: dict[str, str], start: str, end: str) -> list[str]:
-        """A stage as a loop over the reduced axes."""
-        n = numel(stage.axes)
-        inner = dict(masks)
-        head = ["rindex = roffset + rbase"]
+    def _head(self, axes: tuple[Axis, ...], masks: dict[str, str]) -> tuple[list[str], dict[str, str]]:
+        """How a pass of a loop over reduced axes begins: where its lanes are; and the masks inside of it."""
+        n, inner, head = numel(axes), dict(masks), ["rindex = roffset + rbase"]
         if not (n.is_const and n.value % self.lay.rblock == 0):
             head.append("rmask = rindex < rnumel")
             inner["r"] = "rmask"
             head += [f"{name} = rindex < {end}" for name, end in self._loose().values()]
-        head += self._axes(stage.axes, "r")
+        return [*head, *self._axes(axes, "r")], inner
+
+    def _loop(self, number: int, stage: Stage, names: Names, masks: dict[str, str], start: str, end: str) -> list[str]:
+        """A stage as a loop over the reduced axes."""
+        head, inner = self._head(stage.axes, masks)
         v = self._values(stage, names, inner, number)
         v.emit(self._roots(stage))
         declare: list[str] = []
@@ -409,14 +411,7 @@ class _Printer:
         A row of nothing but -inf gives NaN, as exp(-inf - -inf) does."""
         top, = first.accs
         total, = second.accs
-        n = numel(first.axes)
-        inner = dict(masks)
-        head = ["rindex = roffset + rbase"]
-        if not (n.is_const and n.value % self.lay.rblock == 0):
-            head.append("rmask = rindex < rnumel")
-            inner["r"] = "rmask"
-            head += [f"{name} = rindex < {end}" for name, end in self._loose().values()]
-        head += self._axes(first.axes, "r")
+        head, inner = self._head(first.axes, masks)
         v = self._values(first, names, inner, number + 1)
         v.emit(self._roots(first))
         x = v.operand(top.value)
@@ -445,26 +440,18 @@ class _Printer:
         """A row's sum and the sum of its squared distances from the mean in one pass (Welford): each lane of the tile keeps a mean and
         the squares around it, and lanes are brought to the common mean at the end."""
         total, squares = first.accs[0], second.accs[0]
-        n = numel(first.axes)
-        inner = dict(masks)
-        head = ["rindex = roffset + rbase"]
-        masked = not (n.is_const and n.value % self.lay.rblock == 0)
-        if masked:
-            head.append("rmask = rindex < rnumel")
-            inner["r"] = "rmask"
-        head += [f"{name} = rindex < {stop}" for name, stop in self._loose().values()]
-        head += self._axes(first.axes, "r")
+        head, inner = self._head(first.axes, masks)
         v = self._values(first, names, inner, number + 1)
         v.emit(self._roots(first))
         full = frozenset("xr")
         x = self._tile(v.operand(total.value), None, {}, full)
         step, off = "_step * _inverse", "_step * (_x - _mean)"
-        if masked:
+        if "r" in inner:
             step, off = (f"tl.where(rmask, {t}, 0.0)" for t in (step, off))
         v.inside += [f"_x = {x}", "_done += 1.0", "_inverse = 1.0 / _done", "_step = _x - _mean", f"_mean = _mean + {step}", f"_squares = _squares + {off}"]
         declare = ["_mean = tl.full([XBLOCK, RBLOCK], 0.0, tl.float32)", "_squares = tl.full([XBLOCK, RBLOCK], 0.0, tl.float32)", "_done = 0.0"]
         finish = [f"_count = tl.maximum(({end} - {start} - rbase + RBLOCK - 1) // RBLOCK, 0).to(tl.float32)",
-                  f"_seen = tl.maximum({end} - {start}, 1).to(tl.float32)" if start != "0" else f"_seen = {self._t(n)} * 1.0",
+                  f"_seen = tl.maximum({end} - {start}, 1).to(tl.float32)" if start != "0" else f"_seen = {self._t(numel(first.axes))} * 1.0",
                   f"{total.name} = (tl.sum(_mean * _count, 1))[:, None]", f"_mean = _mean - {total.name} / _seen",
                   f"{squares.name} = (tl.sum(_squares + _count * _mean * _mean, 1))[:, None]"]
         for a in (total, squares):
