@@ -1,10 +1,11 @@
-"""What eager autograd keeps for backward, in bytes: the figure that a partition is compared with.
+"""What eager autograd keeps for backward, in bytes, operator by operator: what a partition is compared with.
 
 Read off the autograd nodes of the traced graph before backward runs: each `_saved_*` attribute that is a tensor keeps that tensor's memory,
 once however many nodes keep it. Memory of the graph's inputs lives anyway and is not counted.
 """
 from __future__ import annotations
 
+from itertools import accumulate
 from typing import Any, Iterable
 
 import torch
@@ -13,20 +14,23 @@ from ..graph.functionalize import Functionalizer
 from ..graph.history import history
 from .partition import bytes_of
 
-__all__ = ["eager_saved_bytes"]
+__all__ = ["eager_kept"]
 
 _saved_names: dict[type, tuple[str, ...]] = {}
 
 
-def eager_saved_bytes(f: Functionalizer, outputs: Iterable[torch.Tensor], hints: dict[str, int]) -> int:
-    """Bytes of memory, at the hints, that the nodes behind `outputs` keep."""
-    kept: dict[int, int] = {}                                  # memory -> its bytes
+def eager_kept(f: Functionalizer, outputs: Iterable[torch.Tensor], hints: dict[str, int]) -> list[int]:
+    """Bytes of memory, at the hints, that the autograd nodes behind `outputs` keep: after each operator recorded so far, in order."""
+    kept: dict[int, tuple[Any, int]] = {}                      # memory -> the operator that made it, its bytes
     for node in history(*outputs):
         for t in _saved_tensors(node):
             a = f.aliases.get(id(t))
             if a is not None and a.memory.root is not None and a.memory.input is None and not a.memory.constant:
-                kept[id(a.memory)] = bytes_of(a.memory.root.meta, hints)
-    return sum(kept.values())
+                kept[id(a.memory)] = a.memory.root.node, bytes_of(a.memory.root.meta, hints)
+    made_by: dict[Any, int] = {}
+    for n, size in kept.values():
+        made_by[n] = made_by.get(n, 0) + size
+    return list(accumulate(made_by.get(n, 0) for n in f.graph.nodes if n.op != "placeholder"))
 
 
 def _saved_tensors(node: Any) -> list[torch.Tensor]:

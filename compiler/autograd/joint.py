@@ -21,7 +21,7 @@ from ..graph.record import run_nodes
 from ..graph.tensor import TraceTensor, from_meta, recording, tensor_meta
 from ..graph.to_aten import finish
 from .chunked_loss import chunk_losses
-from .eager_saves import eager_saved_bytes
+from .eager_saves import eager_kept
 from .modes import tracing_modes
 from .outputs import CannotTrace, OutputPlan, plan_outputs
 from .partition import Partition, partition, read_by_backward
@@ -112,7 +112,7 @@ def _joint_graph(captured: CapturedGraph, opts: Any, leaves: bool) -> JointGraph
         reach = [_reached(t, leaves_of) for t in plan.tensors]
         groups = independent_parts(plan.tensors, reach)
         hints = captured.env.hints if captured.env is not None else {}
-        eager_bytes = eager_saved_bytes(f, plan.tensors, hints) if events.heard() else None
+        in_eager = eager_kept(f, plan.tensors, hints) if events.heard() else None
         with _backward_modes():
             try:
                 grads = torch.autograd.grad(plan.tensors, leaves_of, tangents, allow_unused=True) if leaves_of else ()
@@ -133,7 +133,7 @@ def _joint_graph(captured: CapturedGraph, opts: Any, leaves: bool) -> JointGraph
     fragile = {i for i, t in enumerate(inputs) if isinstance(t, torch.Tensor) and i not in read and
                not _is_parameter(t, captured.example_inputs[i:i + 1])}
     parts = partition(joint, len(captured.inputs), n_out, written, fragile, opts)
-    parts.eager_bytes = eager_bytes
+    parts.eager_kept = in_eager
     return JointGraph(parts, n_out, plan, [i for _, i, _ in kept], [frozenset(at[j] for j in r if j in at) for r in reach], joint, groups)
 
 

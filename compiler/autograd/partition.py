@@ -36,7 +36,7 @@ class Partition:
     symbols        names of the size symbols that backward takes as ints
     recomputed     forward values that backward computes again
     read_bytes     what would be kept if nothing were computed again: all that backward's operators read of forward, inputs apart
-    eager_bytes    what eager autograd's operators keep for backward, inputs apart; None where nobody asked
+    eager_kept     what eager autograd keeps for backward after each operator of forward, inputs apart; None where nobody asked
     budget         activation_memory_budget that the cut was made for
     """
     forward: AtenGraph
@@ -47,7 +47,12 @@ class Partition:
     recomputed: list[Value]
     read_bytes: int
     budget: float
-    eager_bytes: int | None = None
+    eager_kept: list[int] | None = None
+
+    @property
+    def eager_bytes(self) -> int | None:
+        """What eager autograd keeps when forward has run, inputs apart."""
+        return None if self.eager_kept is None else max(self.eager_kept, default=0)
 
     @property
     def saved_bytes(self) -> int:

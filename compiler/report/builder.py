@@ -677,13 +677,15 @@ class ReportBuilder:
 
 
     def _eager_memory(self, graph: int, captured: Any) -> None:
-        """What eager would hold while it runs the graph. With gradients it keeps more, and `partitions` says what."""
-        from .memory import eager_live, thinned
+        """What eager would hold while it runs the graph; with gradients at least what autograd has kept so far."""
+        from .memory import at_least, eager_live, thinned
 
         row = next((m for m in self.r.memory if m.graph == graph), None)
-        if row is None or row.eager_live or any(p.graph == graph for p in self.r.partitions):
+        if row is None or row.eager_live:
             return
         live = eager_live(captured.graph_module, getattr(captured.env, "hints", None) or {})
+        kept = next((p.eager_kept for p, i in self._partitions.values() if self.r.partitions[i].graph == graph), None)
+        live = at_least(live, kept or [])
         row.eager_live, row.eager_peak_bytes = thinned(live), max(live, default=None)
 
 

@@ -11,7 +11,7 @@ from typing import Any, Sequence
 
 import torch
 
-__all__ = ["eager_live", "plan_live", "thinned"]
+__all__ = ["at_least", "eager_live", "plan_live", "thinned"]
 
 _POINTS = 160  # of a curve that is kept
 
@@ -48,6 +48,12 @@ def eager_live(graph: Any, hints: dict[str, int]) -> list[int]:
             out.append(live)
         live -= sum(free_at.pop(i, ()))
     return out
+
+
+def at_least(curve: Sequence[int], other: Sequence[int]) -> list[int]:
+    """The larger of two curves over the same run, in the steps of the first."""
+    n, m = len(curve), len(other)
+    return [max(v, other[(i + 1) * m // n - 1]) if (i + 1) * m >= n else v for i, v in enumerate(curve)]
 
 
 def plan_live(buffers: Sequence[Any], steps: int) -> list[int]:

@@ -355,3 +355,28 @@ def test_one_selection_through_all_levels_down_to_ptx(browser: Any, tmp_path: Pa
         assert "registers" in table and "occupancy" in table and "63 %" in table
         assert "4.10 TB/s" in page.locator("figcaption", has_text="Against the machine").inner_text()
         assert not problems
+
+
+def test_a_dark_page_prints_on_white_and_whole(browser: Any, address: str) -> None:
+    with opened(browser, address, color_scheme="dark") as (page, problems):
+        for tab in ("overview", "guards", "more"):
+            show(page, tab)
+            page.emulate_media(media="print", color_scheme="dark")
+            assert page.evaluate("() => getComputedStyle(document.querySelector('.tc-report')).backgroundColor") == "rgb(255, 255, 255)"
+            seen, bad = page.evaluate(CONTRAST)
+            assert seen > 10 and not bad, (tab, bad)
+            cut = page.evaluate("() => [...document.querySelectorAll('.tc-listing')].filter(e => e.checkVisibility() && e.scrollHeight > e.clientHeight + 1).length")
+            assert not cut, "a listing that scrolls is cut off on paper"
+            assert not page.locator(".tc-tabs").is_visible()
+            page.emulate_media(media="screen", color_scheme="dark")
+        assert not problems
+
+
+def test_zoomed_to_200_percent_and_without_motion(browser: Any, address: str) -> None:
+    """Twice as large on a screen of 1280 points: 640 are left, and nothing runs out sideways; who asked for no motion gets none."""
+    with opened(browser, address, width=640, device_scale_factor=2, reduced_motion="reduce") as (page, problems):
+        for tab in TABS:
+            show(page, tab)
+            assert not page.evaluate(TOO_WIDE), tab
+        moving = page.evaluate("() => document.getAnimations().filter(a => a.playState === 'running').length")
+        assert moving == 0 and not problems

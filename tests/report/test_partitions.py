@@ -54,3 +54,15 @@ def test_backward_graphs_are_told_with_their_partition():
 def test_without_gradients_there_is_none():
     with torch.no_grad():
         assert training_report().partitions == []
+
+
+def test_memory_of_forward_beside_what_eager_keeps_for_backward():
+    net = torch.nn.Sequential(*[torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.GELU()) for _ in range(3)])
+    with tcompile.record() as rec:
+        tcompile.compile(net)(torch.randn(128, 64)).sum().backward()
+    r = rec.report()
+    forward = next(m for m in r.memory if m.graph == r.partitions[0].graph)
+    one = 128 * 64 * 4
+    assert forward.eager_live == sorted(forward.eager_live) and forward.eager_live[-1] >= r.partitions[0].eager_bytes >= 4 * one
+    assert forward.eager_peak_bytes == max(forward.eager_live) and forward.eager_live[0] <= 2 * one
+    assert not r.errors

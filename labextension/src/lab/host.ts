@@ -12,7 +12,7 @@ export function openPlace(near: Element, report: string, ref: string): boolean {
   for (const output of near.closest('.jp-Notebook')?.querySelectorAll<HTMLElement>('.tc-output') ?? []) {
     if (output.dataset.report === report) {
       output.dispatchEvent(new CustomEvent('tcompile-go', { detail: ref }));
-      output.scrollIntoView({ block: 'nearest', behavior: 'smooth' });
+      output.scrollIntoView({ block: 'nearest', behavior: matchMedia('(prefers-reduced-motion: reduce)').matches ? 'auto' : 'smooth' });
       return true;
     }
   }
