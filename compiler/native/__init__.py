@@ -22,7 +22,7 @@ from .. import events
 
 __all__ = ["native", "why_missing", "say_missing"]
 
-API = 19  # TCOMPILE_NATIVE_API in native.h
+API = 20  # TCOMPILE_NATIVE_API in native.h
 
 native: ModuleType | None = None
 why_missing: str | None = None

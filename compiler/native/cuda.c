@@ -30,6 +30,7 @@ static struct {
     CUresult (*context)(CUcontext *);
     CUresult (*push)(CUcontext);
     CUresult (*pop)(CUcontext *);
+    CUresult (*is_capturing)(CUstream, int *);
     CUresult (*copy)(uint64_t, uint64_t, size_t, CUstream);
     int (*stream)(int32_t, void **);
 } cu;
@@ -655,6 +656,7 @@ static PyObject *cuda_setup(PyObject *module, PyObject *allocate)
     FIND(driver, context, "cuCtxGetCurrent");
     FIND(driver, push, "cuCtxPushCurrent_v2");
     FIND(driver, pop, "cuCtxPopCurrent_v2");
+    FIND(driver, is_capturing, "cuStreamIsCapturing");
     FIND(driver, copy, "cuMemcpyDtoDAsync_v2");
     FIND(gpu, stream, "aoti_torch_get_current_cuda_stream");
     tc_torch_api.products[1][PRODUCT_MM] = dlsym(gpu, "aoti_torch_cuda_mm_out");
@@ -712,6 +714,12 @@ static PyMethodDef methods[] = {
 
 int tc_cuda_ready(void) { return cu.ready; }
 int tc_cuda_stream(int device, void **stream) { return cu.stream(device, stream); }
+int tc_cuda_capturing(void *stream)
+{
+    int status = 0;
+    return cu.is_capturing(stream, &status) || status;
+}
+
 void *tc_cuda_context(void)
 {
     CUcontext c = NULL;

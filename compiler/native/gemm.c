@@ -159,15 +159,17 @@ int tc_gemm_run(Gemm *gemm, int device, void *out, const void *a, const void *b,
     void *context = tc_cuda_context(), *stream;
     if (!context || (g->context && context != g->context) || tc_cuda_stream(device, &stream))
         return -1;                         /* another device is current: torch's function switches */
+    void *pointer[4] = {(void *)b, (void *)a, out, out};
+    int chosen = g->context != NULL;
+    for (int i = 0; i < 4 && chosen; i++)
+        chosen = ((uintptr_t)pointer[i] & (g->alignment[i] - 1)) == 0;
+    if (!chosen && tc_cuda_capturing(stream))
+        return -1;                         /* a new handle of the library's may allocate, which ends the recording */
     if (!lt.handles[device] && lt.create(&lt.handles[device])) {
         lt.handles[device] = NULL;
         g->failed = 1;
         return -1;
     }
-    void *pointer[4] = {(void *)b, (void *)a, out, out};
-    int chosen = g->context != NULL;
-    for (int i = 0; i < 4 && chosen; i++)
-        chosen = ((uintptr_t)pointer[i] & (g->alignment[i] - 1)) == 0;
     if (!chosen && prepare(g, &gemm->spec, tf32 ? COMPUTE_TF32 : COMPUTE_FLOAT32, lt.handles[device], pointer, bias)) {
         g->failed = 1;
         return -1;

@@ -81,6 +81,7 @@ HIDDEN int tc_gemm_run(Gemm *g, int device, void *out, const void *a, const void
 
 HIDDEN int tc_cuda_ready(void);
 HIDDEN void *tc_cuda_context(void);                    /* the current one, or NULL */
+HIDDEN int tc_cuda_capturing(void *stream);            /* whether it records a graph */
 HIDDEN int tc_cuda_stream(int device, void **stream);  /* torch's current one */
 HIDDEN AtenTensor tc_cuda_new(int64_t ndim, const int64_t *shape, const int64_t *stride, int dtype, int device);     /* NULL: no memory */
 /* by torch's own function, which raises what torch raises */

@@ -322,7 +322,8 @@ class _ProgramBuilder:
             call = (direct_function(op), tuple(args), tuple(names), (), False)
             if self._is_product(step):
                 beta, alpha = (float(step.kwargs.get(k, 1)) for k in ("beta", "alpha"))
-                return (STEP_PRODUCT, _PRODUCTS[str(step.op)], (slots[0], *map(self._slot, step.args)), beta, alpha, call, self._gemm(step, beta * alpha))
+                return (STEP_PRODUCT, _PRODUCTS[str(step.op)], (slots[0], *map(self._slot, step.args)), beta, alpha, call,
+                        self._gemm(step) if beta == alpha == 1.0 else ())
             return (STEP_CALL, call)
         outs = []
         for b in step.outputs:
@@ -349,15 +350,15 @@ class _ProgramBuilder:
         slots = tuple(-1 if b is None else self._slot(b) for b in operands)
         return (STEP_ATTENTION, which, slots, float(a["dropout_p"]), int(a["is_causal"]), int(a.get("compute_log_sumexp", 1)), a["scale"], call)
 
-    def _gemm(self, step: Extern, factors: float) -> tuple:
-        """The product as cuBLASLt is asked for it (the fields of gemm.c's GemmSpec); () where it is torch's to run: not on a GPU, sizes that
-        vary, a sum that is no bias, layouts that the library has no name for."""
+    def _gemm(self, step: Extern) -> tuple:
+        """The product as cuBLASLt is asked for it (the fields of gemm.c's GemmSpec); () where it is torch's to run: not on a GPU,
+        deterministic algorithms (torch has checks of its own), sizes that vary, a sum that is no bias, layouts that the library has no name for."""
         out, *_, a, b = (*step.outputs, *step.args)
         bias = step.args[0] if str(step.op) == "aten.addmm.default" else None
         kind = _LIBRARY_DTYPES.get(a.dtype)
         dims = [as_expr(x) for t in (out, *step.args) for x in (*t.shape, *t.stride)]
-        if self.g.cuda is None or kind is None or len(a.shape) != 2 or factors != 1.0 or any(not e.is_const for e in dims) \
-                or any(t.dtype != a.dtype for t in (out, *step.args)):
+        if self.g.cuda is None or torch.are_deterministic_algorithms_enabled() or kind is None or len(a.shape) != 2 \
+                or any(not e.is_const for e in dims) or any(t.dtype != a.dtype for t in (out, *step.args)):
             return ()
         m, k, n = (as_expr(x).value for x in (*a.shape, b.shape[1]))
         if min(m, n, k) < 2 or bias is not None and [as_expr(x).value for x in (*bias.shape, *bias.stride)] != [n, 1]:

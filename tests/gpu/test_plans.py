@@ -35,6 +35,7 @@ def test_products_in_every_layout(dtype, m, k, n):
     like_eager(lambda x, wt, b: torch.tanh(F.linear(x, wt, b)), x, wt, bias)
     like_eager(lambda xt, w: (xt.t() @ w) * 2, xt, w)
     like_eager(lambda xt, wt: (xt.t() @ wt.t()) + 1, xt, wt)
+    like_eager(lambda x, w, b: torch.addmm(b, x, w, beta=0.5, alpha=2.0).sin(), x, w, bias)
     like_eager(lambda x, w, c: torch.addmm(c, x, w, beta=0.5, alpha=2.0).sin(), x, w, torch.randn(m, n, device="cuda", dtype=dtype))
 
 

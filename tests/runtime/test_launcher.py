@@ -10,7 +10,9 @@ import torch
 
 from tcompile.compiler.fusion.schedule import Alloc, Extern, Free, Launch, OutputSpec, Schedule, View
 from tcompile.compiler.codegen.generate import generate
+from tcompile.compiler.codegen.generated import Generated
 from tcompile.compiler.config import Options
+from tcompile.compiler.lowering.ir import Buffer
 from tcompile.compiler.native import native
 from tcompile.compiler.runtime import build as build_module
 from tcompile.compiler.runtime import kernels
@@ -143,6 +145,36 @@ def test_memory_that_was_made_anew_is_not_taken_for_the_larger_block_that_was_pl
     generated = generate(Schedule(steps, [x, y], [OutputSpec("buffer", o), OutputSpec("buffer", neg)]), Options())
     builder = _ProgramBuilder(generated, {}, Options())
     assert builder.fresh == {id(small), id(later)} and builder._root(later) is later
+
+
+def _matrix(name, rows, columns, by_columns=False, dtype=torch.float16):
+    return Buffer(name, dtype, (rows, columns), (1, rows) if by_columns else (columns, 1))
+
+
+def test_what_the_library_of_a_gpu_is_asked_for():
+    """By rows or by columns, with a bias or none; factors, other sums, vectors and deterministic algorithms are torch's."""
+    aten = torch.ops.aten
+    out, a, at, b, bt = _matrix("out", 6, 8), _matrix("a", 6, 4), _matrix("at", 6, 4, True), _matrix("b", 4, 8), _matrix("bt", 4, 8, True)
+    bias, full = Buffer("bias", torch.float16, (8,), (1,)), _matrix("full", 6, 8)
+
+    def asked(*args, cuda=0, out=out, **factors):
+        mm = aten.mm if len(args) == 2 else aten.addmm
+        s = Schedule([Alloc(out), Extern(mm.default, args, factors, [out], mm.out, ("out",))], list(args), [OutputSpec("buffer", out)])
+        builder = _ProgramBuilder(Generated(s, [], {}, None, None, cuda=cuda), {}, Options())
+        builder.input_at = {id(x): i for i, x in enumerate(args)}
+        builder.slot_of[id(out)] = 0
+        return builder._extern(s.steps[1], {})[-1]
+    half = 2
+    assert asked(a, b) == (half, 0, 0, 0, 6, 8, 4, 4, 8, 8)
+    assert asked(at, bt) == (half, 0, 1, 1, 6, 8, 4, 6, 4, 8)
+    assert asked(bias, a, bt, beta=1, alpha=1) == (half, 1, 0, 1, 6, 8, 4, 4, 4, 8)
+    assert asked(bias, a, b, beta=0.5, alpha=2.0) == () and asked(full, a, b, beta=1, alpha=1) == () and asked(a, b, cuda=None) == ()
+    assert asked(_matrix("row", 1, 4), b, out=_matrix("out1", 1, 8)) == ()
+    torch.use_deterministic_algorithms(True)
+    try:
+        assert asked(a, b) == ()
+    finally:
+        torch.use_deterministic_algorithms(False)
 
 
 def test_mutated_inputs():
