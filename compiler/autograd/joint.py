@@ -113,9 +113,11 @@ def _joint_graph(captured: CapturedGraph, opts: Any, leaves: bool) -> JointGraph
         groups = independent_parts(plan.tensors, reach)
         hints = captured.env.hints if captured.env is not None else {}
         in_eager = eager_kept(f, plan.tensors, hints) if events.heard() else None
+        if not leaves_of:
+            raise CannotTrace("only tensors made inside of the graph require grad")
         with _backward_modes():
             try:
-                grads = torch.autograd.grad(plan.tensors, leaves_of, tangents, allow_unused=True) if leaves_of else ()
+                grads = torch.autograd.grad(plan.tensors, leaves_of, tangents, allow_unused=True)
             except RuntimeError as e:
                 if "NYI SymInt equality" in str(e):         # autograd's formula of pow looks at the exponent
                     raise CannotTrace("an exponent is a size or an int that changes") from None
