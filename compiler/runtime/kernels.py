@@ -49,7 +49,7 @@ def load_text(units: Sequence[tuple[str, str]], target: Any, opts: Any) -> list[
     cache = open_cache(opts)
     tool = find(opts, cache)
     with _lock:
-        keys = [content_key(text, tool.flags(target, len(text)), tool.version) for _, text in units]
+        keys = [content_key(text, tool.flags(target, text), tool.version) for _, text in units]
         missing = []
         for key, (name, text) in zip(keys, units):
             if key in _libraries:
@@ -63,7 +63,7 @@ def load_text(units: Sequence[tuple[str, str]], target: Any, opts: Any) -> list[
                     continue
             if key not in [k for k, _, _ in missing]:
                 missing.append((key, name, text))
-                events.emit("cache", key=key, hit=False, reason=why_missing(cache, name, text, tool.flags(target, len(text)), tool.version), what=name)
+                events.emit("cache", key=key, hit=False, reason=why_missing(cache, name, text, tool.flags(target, text), tool.version), what=name)
         if missing:
             try:
                 _compile(missing, cache, tool, target, opts)
@@ -91,7 +91,7 @@ def _compile(missing: list[tuple[str, str, str]], cache: KernelCache, tool: Tool
         for key, name, text in missing:
             source = work / f"{key}.cpp"
             source.write_text(text)
-            units.append(Unit(name, source, work / f"{key}.so", tool.flags(target, len(text))))
+            units.append(Unit(name, source, work / f"{key}.so", tool.flags(target, text)))
         compile_units(tool, units, opts.get("compile_workers"))
         for (key, name, text), unit in zip(missing, units):
             path = cache.put(key, unit.output, text)

@@ -32,6 +32,8 @@ LONG_FLAGS = ("-O1", "-fno-tree-ter")   # for kernels of thousands of statements
                                    # substitution of expressions (ter) would undo their interleaving
 STARTS = 30.0                      # seconds in which the system starts a process, however loaded it is
 LONG_TEXT = 60_000                 # characters
+PRODUCT_FLAGS = ("-O2",)           # for products, whose loops are written out: -O3 takes a third longer and gains nothing
+PRODUCT_MARK = "tc::multiply<"     # (codegen/cpp/product.py)
 
 
 @dataclass(frozen=True)
@@ -44,15 +46,15 @@ class Toolchain:
     def is_clang(self) -> bool:
         return "clang" in self.version
 
-    def flags(self, target: Target, text_length: int = 0) -> tuple[str, ...]:
-        """Flags for one source file, in the order given to the compiler."""
+    def flags(self, target: Target, text: str = "") -> tuple[str, ...]:
+        """Flags for one source file of this text, in the order given to the compiler."""
         machine: tuple[str, ...] = ()
         if target.width == 64:
             machine = ("-march=native", "-mprefer-vector-width=512")
         elif target.width == 32:
             machine = ("-mavx2", "-mfma", "-mf16c", "-mbmi2")
-        long = LONG_FLAGS if text_length > LONG_TEXT else ()
-        return (*FLAGS, *long, *machine, *(("-Wno-psabi",) if not self.is_clang else ()))
+        own = LONG_FLAGS if len(text) > LONG_TEXT else PRODUCT_FLAGS if PRODUCT_MARK in text else ()
+        return (*FLAGS, *own, *machine, *(("-Wno-psabi",) if not self.is_clang else ()))
 
 
     def link_flags(self) -> tuple[str, ...]:
