@@ -5,10 +5,11 @@ import types
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.nn.modules.lazy import LazyModuleMixin
 
 from ..guards import source as S
 from . import attributes
-from .signals import Break
+from .signals import Break, Skip
 
 if TYPE_CHECKING:
     from .machine import Machine
@@ -47,6 +48,8 @@ def call_module(m: Machine, module: torch.nn.Module, args: list, kwargs: dict) -
     original = t.__dict__.get("__tcompile_original__")
     if original is not None:                             # a module compiled by this compiler: captured with the rest
         return call_module(m, attributes.original_of(m, module, original), args, kwargs)
+    if isinstance(module, LazyModuleMixin) and "_initialize_hook" in module.__dict__:
+        raise Skip(f"{t.__name__} learns its shapes from this call", quiet=True)
     outer = m.module_path
     m.module_path = _path_of(m, module)
     try:

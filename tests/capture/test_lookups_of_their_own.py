@@ -1,4 +1,5 @@
-"""Lookups that classes do in their own way: torch.ops makes what it is asked for, modules with a __getattribute__, paths that keep parts in slots."""
+"""Lookups that classes do in their own way: torch.ops makes what it is asked for, modules with a __getattribute__, paths that keep parts in slots,
+modules that learn their shapes from the first call."""
 import pathlib
 
 import pytest
@@ -60,3 +61,38 @@ def test_paths():
         return x + 1, pathlib.PurePosixPath("a") / name, pathlib.Path(name).with_suffix(".z"), pathlib.PureWindowsPath("c:/", name)
     compiled = tcompile.compile(f, backend="eager")
     assert compiled(X, "b.y")[1:] == f(X, "b.y")[1:] and compiled(X, "c.y")[1:] == f(X, "c.y")[1:]
+
+
+class LearnsItsSize(torch.nn.modules.lazy.LazyModuleMixin, torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.w = None
+
+    def initialize_parameters(self, x):
+        self.w = torch.nn.Parameter(torch.ones(x.shape[-1]))
+
+    def forward(self, x):
+        return x * self.w
+
+
+@pytest.mark.parametrize("make", [
+    LearnsItsSize, lambda: torch.nn.Sequential(torch.nn.LazyLinear(4), torch.nn.ReLU(), torch.nn.LazyLinear(3)), lambda: torch.nn.LazyBatchNorm1d()])
+def test_lazy_modules(make):
+    """The first call learns the shapes and runs as it is, fullgraph or not; the second is compiled."""
+    graphs = []
+
+    def backend(gm, examples):
+        graphs.append(gm)
+        return gm.forward
+    torch.manual_seed(0)
+    module = make()
+    compiled = tcompile.compile(module, backend=backend, fullgraph=True)
+    first = compiled(X)
+    torch.manual_seed(0)
+    eager = make()
+    assert torch.equal(first, eager(X)) and not graphs
+    assert torch.equal(compiled(X), eager(X)) and len(graphs) == 1
+    inside = make()
+    function = tcompile.compile(lambda x: inside(x) + 1, backend="eager", fullgraph=True)
+    function(X)
+    assert torch.equal(function(X), inside(X) + 1)
