@@ -1,0 +1,205 @@
+"""What training programs do around a compiled part: averages of parameters, hooks that come and go, inner loops, more optimizers, resuming."""
+from __future__ import annotations
+
+import copy
+import functools
+
+import pytest
+import torch
+from torch import nn
+
+from .harness import Programs, check, leaf, randn
+
+program = Programs()
+
+
+def mlp() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.LayerNorm(16), nn.Linear(16, 8))
+
+
+def left(m: nn.Module) -> tuple:
+    """Parameters and gradients."""
+    return [p.detach().clone() for p in m.parameters()], [None if p.grad is None else p.grad.clone() for p in m.parameters()]
+
+
+def whole_step(m, optimizer):
+    def step(x):
+        optimizer.zero_grad()
+        loss = m(x).pow(2).mean()
+        loss.backward()
+        optimizer.step()
+        return loss
+    return step
+
+
+@program.breaks
+def average_of_parameters(compiled):
+    m = mlp()
+    average = copy.deepcopy(m)
+    f, g = compiled(m), compiled(average)
+    optimizer, out = torch.optim.AdamW(m.parameters(), 1e-2), []
+    for _ in range(4):
+        optimizer.zero_grad()
+        f(randn(4, 8)).pow(2).mean().backward()
+        optimizer.step()
+        with torch.no_grad():
+            for a, b in zip(average.parameters(), m.parameters()):
+                a.lerp_(b, 0.1)
+            out.append(g(randn(4, 8)))
+    return out, left(m), left(average)
+
+
+@program.breaks
+def every_third_step_updates(compiled):
+    m = mlp()
+    optimizer, out = torch.optim.Adam(m.parameters(), 1e-2), []
+
+    def micro(x, last):
+        m(x).pow(2).mean().backward()
+        if last:
+            optimizer.step()
+            optimizer.zero_grad()
+    f = compiled(micro)
+    for k in range(7):
+        f(randn(4, 8), k % 3 == 2)
+        out.append(left(m))
+    return out
+
+
+@program.breaks
+def weights_untied(compiled):
+    torch.manual_seed(0)
+    table, out_layer, out = nn.Embedding(11, 8), nn.Linear(8, 11, bias=False), []
+    out_layer.weight = table.weight
+    m = nn.Sequential(table, nn.Tanh(), out_layer)
+    f = compiled(m)
+    for k in range(4):
+        if k == 2:
+            out_layer.weight = nn.Parameter(table.weight.detach().clone())
+        m.zero_grad()
+        f(torch.randint(0, 11, (3, 4))).pow(2).mean().backward()
+        out.append(left(m))
+    return out
+
+
+@program
+def optimizers_in_hooks(compiled):
+    m, seen = mlp(), []
+    optimizers = {p: torch.optim.SGD([p], 0.1) for p in m.parameters()}
+
+    def hook(p):
+        optimizers[p].step()
+        optimizers[p].zero_grad()
+        seen.append(tuple(p.shape))
+    for p in m.parameters():
+        p.register_post_accumulate_grad_hook(hook)
+    f = compiled(m)
+    for _ in range(3):
+        f(randn(4, 8)).mean().backward()
+    return sorted(seen), left(m)
+
+
+@pytest.mark.parametrize("whole", [False, True], ids=["model", "step"])
+def test_hooks_come_and_go(whole):
+    def run(compiled):
+        m, out = mlp(), []
+        optimizer = torch.optim.SGD(m.parameters(), 0.1)
+        step = compiled(whole_step(m, optimizer)) if whole else whole_step(compiled(m), optimizer)
+        for k in range(5):
+            if k == 1:
+                tensor_hook = m[0].weight.register_hook(lambda g: g * 3)
+            if k == 2:
+                module_hook = m[1].register_full_backward_hook(lambda module, inputs, outputs: (inputs[0] * 0.5,))
+            if k == 3:
+                tensor_hook.remove()
+            if k == 4:
+                module_hook.remove()
+            step(randn(4, 8))
+            out.append(left(m))
+        return out
+    check(run, quiet=False)
+
+
+@program.breaks
+def inner_loop_with_gradients(compiled):
+    m = mlp()
+    f = compiled(lambda p, x: torch.func.functional_call(m, p, (x,)).pow(2).mean())
+    p = {k: v.detach().clone().requires_grad_() for k, v in m.named_parameters()}
+    g = torch.autograd.grad(f(p, randn(4, 8)), list(p.values()), create_graph=True)
+    q = {k: v - 0.1 * gk for (k, v), gk in zip(p.items(), g)}
+    f(q, randn(4, 8)).backward()
+    return {k: v.grad for k, v in p.items()}
+
+
+@program.breaks
+def gradients_of_samples(compiled):
+    m = mlp()
+    p = {k: v.detach() for k, v in m.named_parameters()}
+
+    def loss(p, x):
+        return torch.func.functional_call(m, p, (x[None],)).pow(2).mean()
+    f = compiled(lambda p, x: torch.vmap(torch.func.grad(loss), (None, 0))(p, x))
+    return f(p, randn(4, 8)), f(p, randn(5, 8))
+
+
+@program.breaks
+def selective_checkpoint(compiled):
+    from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
+    m, x = mlp(), leaf(4, 8)
+    contexts = functools.partial(create_selective_checkpoint_contexts, [torch.ops.aten.mm.default, torch.ops.aten.addmm.default])
+    compiled(lambda x: checkpoint(m, x, use_reentrant=False, context_fn=contexts))(x).sum().backward()
+    return x.grad, left(m)
+
+
+OPTIMIZERS = {"lbfgs": lambda p: torch.optim.LBFGS(p, 0.1, max_iter=3), "muon": lambda p: torch.optim.Muon([q for q in p if q.ndim == 2], 0.1)}
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_optimizers_that_break(name):
+    if name == "muon" and not hasattr(torch.optim, "Muon"):
+        pytest.skip("this torch has no Muon")
+
+    def run(compiled):
+        m = mlp()
+        optimizer, x = OPTIMIZERS[name](m.parameters()), randn(4, 8)
+
+        def closure():
+            optimizer.zero_grad()
+            loss = m(x).pow(2).mean()
+            loss.backward()
+            return loss
+        f = compiled(lambda: optimizer.step(closure))
+        return [f().detach() for _ in range(3)], left(m)
+    check(run, quiet=False)
+
+
+@program.breaks
+def parameters_added(compiled):
+    m, extra, out = mlp(), nn.Parameter(torch.ones(8)), []
+    optimizer = torch.optim.AdamW(m.parameters(), 1e-2)
+    f = compiled(whole_step(lambda x: m(x) * extra, optimizer))
+    for k in range(4):
+        if k == 2:
+            optimizer.add_param_group({"params": [extra], "lr": 0.5})
+        out.append(f(randn(4, 8)).detach())
+    return out, left(m), extra.detach()
+
+
+@program.breaks
+def state_loaded(compiled):
+    m = mlp()
+    optimizer = torch.optim.AdamW(m.parameters(), 1e-2)
+    f = compiled(whole_step(m, optimizer))
+    for _ in range(2):
+        f(randn(4, 8))
+    saved = copy.deepcopy((m.state_dict(), optimizer.state_dict()))
+    f(randn(4, 8))
+    m.load_state_dict(saved[0])
+    optimizer.load_state_dict(saved[1])
+    return [f(randn(4, 8)).detach() for _ in range(2)], left(m), optimizer.state_dict()["state"]
+
+
+@pytest.mark.parametrize("run, whole", program.params)
+def test_like_eager(run, whole):
+    check(run, whole)
