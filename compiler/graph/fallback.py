@@ -74,6 +74,8 @@ def _reads_blobs(op: torch._ops.OpOverload) -> bool:
 def _layout_of_kernel(op: torch._ops.OpOverload, leaves: list, spec: Any, metas: Any) -> Any:
     """Meta functions and CPU kernels disagree on strides for some operators (linear algebra, FFT). Where the tensors are small,
     run the kernel once on made-up values and believe its strides."""
+    integer = int(any("pivots" in a.name for a in op._schema.arguments))        # LAPACK's count from one, and lead it astray where they are not
+
     def fill(x: Any) -> Any:
         if isinstance(x, TensorMeta):
             shape = [fix(s) for s in x.shape]
@@ -82,7 +84,7 @@ def _layout_of_kernel(op: torch._ops.OpOverload, leaves: list, spec: Any, metas:
                 raise OverflowError
             t = torch.empty_strided(shape, [fix(s) for s in x.stride], dtype=x.dtype)
             values = torch.frac(torch.arange(n, dtype=torch.float64) * 0.6180339887) + 0.1
-            return t.copy_((values if x.dtype.is_floating_point or x.dtype.is_complex else values * 0).reshape(shape))
+            return t.copy_((values if x.dtype.is_floating_point or x.dtype.is_complex else torch.full_like(values, integer)).reshape(shape))
         return fix(x) if isinstance(x, Expr) else x
     try:
         with torch.no_grad():
