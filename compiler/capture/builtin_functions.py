@@ -53,10 +53,10 @@ def len_(m: Machine, value: Any) -> Any:
 @function(hash)
 def hash_(m: Machine, value: Any) -> int:
     from .builtin_calls import pure
-    from .operators import python_method
+    from .operators import hashed, python_method
     method = python_method(type(value), "__hash__")
     if method is None:
-        return pure(m, hash, [value], {})
+        return pure(m, hash, [hashed(value)], {})
     n = m.call(method, [value])
     if not isinstance(n, int):
         raise Raised(TypeError("__hash__ method should return an integer"))

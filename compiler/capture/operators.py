@@ -88,6 +88,8 @@ def break_kind_of(exc: BaseException) -> str | None:
         return "unsupported"
     if isinstance(exc, RecursionError):
         return "recursion"
+    if isinstance(exc, TypeError) and str(exc) == "unhashable type: non-nested SymInt":
+        return "unsupported"                                         # deep inside of what native code hashes
     return None
 
 
@@ -125,7 +127,9 @@ def specialize(value: Any) -> Any:
 
 def hashed(key: Any) -> Any:
     """A key for native code to hash: numbers that vary are fixed."""
-    return tuple(map(hashed, key)) if type(key) is tuple else specialize(key)
+    if type(key) in (tuple, torch.Size):
+        return type(key)([hashed(k) for k in key])
+    return specialize(key)
 
 
 def binary(m: Machine, text: str, a: Any, b: Any) -> Any:

@@ -130,3 +130,30 @@ def test_a_size_that_leaves_over_a_break():
     for size in (3, 5):
         x = torch.randn(size, 2)
         same(run(fn, x), fn(x))
+
+
+MADE: dict = {}
+
+
+def hashed_shape(x):
+    try:
+        n = hash(x.shape) % 7 + hash((x.shape[0], "a")) % 5
+    except TypeError:
+        return x - 1
+    MADE[x.shape] = n
+    seen = {x.shape, (x.shape[0], 1)}
+    return x + n + (x.size() in seen) + len(seen) + {x.shape: 3}.get(tuple(x.shape), 5) + len(frozenset([x.shape, x.size()]))
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_shapes_as_keys(dynamic):
+    import tcompile
+    compiled = tcompile.compile(hashed_shape, backend="eager", dynamic=dynamic)
+    for shape in ((3, 4), (5, 4), (4, 4), (1, 6), (3, 4)):
+        x = torch.randn(shape)
+        expected = hashed_shape(x)
+        wanted = dict(MADE)
+        MADE.clear()
+        same(compiled(x), expected)
+        assert MADE == {x.shape: wanted[x.shape]}
+        MADE.clear()
