@@ -24,7 +24,7 @@ help:
 	@echo "make lab      open JupyterLab on the quick start"
 	@echo "make lint     ruff and mypy"
 	@echo "make optable  operators of torch's op_db against eager; rewrites the table in tests/ops"
-	@echo "make gradients  their gradients against eager and float64"
+	@echo "make gradients  their gradients against eager and float64, for GRADIENT_SECONDS=2400 at most"
 	@echo "make fuzz     the four fuzzers for FUZZ_SECONDS=600 in all; what differs from eager is made smaller, in build/fuzz"
 	@echo "make cpython  CPython's own tests under the compiler, plain against forced through capture (MODULES=\"test_grammar ...\")"
 	@echo "make leak     10,000 times compile and drop (LEAK=...), each way: nothing stays"
@@ -87,8 +87,9 @@ JOBS ?= 2
 optable: setup
 	$(PY) -m tests.ops.table --jobs $(JOBS)
 
+GRADIENT_SECONDS ?= 2400
 gradients: setup
-	$(PY) -m tests.ops.gradients
+	$(PY) -m tests.ops.gradients --seconds $(GRADIENT_SECONDS)
 
 # Programs, changes and numbers by turns, mostly capture alone; tensors through the whole compiler.
 FUZZ_SECONDS ?= 600
