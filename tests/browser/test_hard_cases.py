@@ -57,11 +57,11 @@ def run(lab: Lab, index: int, wait: bool = True) -> Any:
     return lab.page.locator(".jp-Notebook .jp-Cell").nth(index)
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(500)
 def test_hostile_text_shows_as_text(running: Lab) -> None:
     for index in (2, 3):
         cell = run(running, index)
-        cell.locator(".tc-head").wait_for(timeout=60_000)
+        cell.locator(".tc-head").wait_for(timeout=120_000)
         cell.locator(".tc-head").click()
         for tab in TABS:
             cell.locator(f".tc-tab:has-text('{tab}')").click()
@@ -75,53 +75,53 @@ def test_hostile_text_shows_as_text(running: Lab) -> None:
     running.check()
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(500)
 def test_the_kernel_is_interrupted_while_it_times(running: Lab) -> None:
     cell = run(running, 4, wait=False)
-    running.page.wait_for_function("() => [...document.querySelectorAll('.tc-progress')].some(e => e.innerText.includes('timing'))", timeout=90_000)
+    running.page.wait_for_function("() => [...document.querySelectorAll('.tc-progress')].some(e => e.innerText.includes('timing'))", timeout=120_000)
     running.command("notebook:interrupt-kernel")
-    cell.locator(".tc-head").wait_for(timeout=60_000)
+    cell.locator(".tc-head").wait_for(timeout=120_000)
     assert "compiled" in cell.locator(".tc-head").inner_text()
     assert cell.locator(".jp-OutputArea-output[data-mime-type='application/vnd.jupyter.stderr']").count() == 0
     assert "alive" in run(running, 5).locator(".jp-OutputArea").inner_text()
     running.check()
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(500)
 def test_the_kernel_is_restarted_under_an_open_report(running: Lab) -> None:
     cell = run(running, 1)
-    cell.locator(".tc-head").wait_for(timeout=60_000)
+    cell.locator(".tc-head").wait_for(timeout=120_000)
     cell.locator(".tc-head").click()
     cell.locator(".tc-tab:has-text('speed')").click()
     again = cell.locator("button:has-text('time again')")
-    again.wait_for(timeout=30_000)
+    again.wait_for(timeout=120_000)
     running.page.evaluate("() => window.jupyterapp.shell.currentWidget.sessionContext.session.kernel.restart()")
     running.page.wait_for_function("() => window.jupyterapp.shell.currentWidget.sessionContext.session.kernel.connectionStatus === 'connected'")
     again.click()
-    cell.locator("[role=alert]:has-text('not loaded in this kernel')").wait_for(timeout=60_000)
+    cell.locator("[role=alert]:has-text('not loaded in this kernel')").wait_for(timeout=120_000)
     for tab in TABS:
         cell.locator(f".tc-tab:has-text('{tab}')").click()
         assert cell.locator(".tc-panel-root:not([hidden])").inner_text()
     run(running, 0)
     cell = run(running, 1)
-    cell.locator(".tc-head[aria-expanded=false]").click(timeout=60_000)  # a new kernel knows of no run before
+    cell.locator(".tc-head[aria-expanded=false]").click(timeout=120_000)  # a new kernel knows of no run before
     cell.locator(".tc-tab:has-text('speed')").click()
     cell.locator("button:has-text('time again')").click()
-    running.page.wait_for_function("() => !document.querySelector('.tc-controls [role=alert]')", timeout=60_000)
+    running.page.wait_for_function("() => !document.querySelector('.tc-controls [role=alert]')", timeout=120_000)
     running.check()
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(500)
 def test_two_notebooks_ask_their_own_kernels(running: Lab, server: Server, browser: Any) -> None:
     other = page_of(server, browser, "other.ipynb", SETUP, "%%tcompile time=50ms\nw = torch.sin(torch.ones(300, 300)).sum()")
     try:
         for i in (0, 1):
             cell = run(other, i)
-        cell.locator(".tc-head").wait_for(timeout=60_000)
+        cell.locator(".tc-head").wait_for(timeout=120_000)
         other.command("tcompile:show-panel")
-        other.page.wait_for_selector(".tc-side >> text=the cell's top level", timeout=60_000)
-        assert "other.ipynb" in other.page.locator(".tc-side").inner_text()
-        assert other.page.locator(".tc-side-row").count() == 1, "the other notebook's functions are in its own kernel"
+        other.page.wait_for_selector(".tc-side >> text=the cell's top level", timeout=120_000)
+        other.page.wait_for_selector(".tc-side >> text=other.ipynb", timeout=120_000)
+        assert other.page.locator(".tc-side-row").count() == 1, other.page.locator(".tc-side").inner_text()  # hard.ipynb's are in its kernel
         other.check()
     finally:
         other.context.close()
