@@ -189,6 +189,7 @@ def _class_attribute(m: Machine, cls: type, name: str) -> Any:
     getter = _lookup(type(raw), "__get__")
     if isinstance(getter, types.FunctionType) and not isinstance(raw, type):
         return m.call(getter, [_descriptor(m, cls, raw), None, cls])
+    _refuse_odd_descriptor(raw, "__get__", getter)
     if made:
         return raw
     owner = _owner(cls, name)
@@ -218,6 +219,12 @@ def _descriptor(m: Machine, cls: type, raw: Any) -> Any:
     if id(cls) not in m.world.made and id(raw) not in m.world.created:
         m.world.anchor(raw)
     return raw
+
+
+def _refuse_odd_descriptor(raw: Any, name: str, method: Any) -> None:
+    """Break for a descriptor whose method is neither a plain function nor of C: a mock, a partial."""
+    if method is not MISSING and not isinstance(raw, type) and not isinstance(method, types.WrapperDescriptorType):
+        raise Break("unknown_object", f"a descriptor of class {type(raw).__name__} is used, whose {name} is no plain function")
 
 
 def _guarded_function(m: Machine, cls: type, name: str, fn: types.FunctionType, source: Any = None) -> types.FunctionType:
@@ -337,6 +344,7 @@ def _generic(m: Machine, obj: Any, t: type, name: str, fallback: bool) -> Any:
             getter = _lookup(kind, "__get__")
             if isinstance(getter, types.FunctionType):
                 return _or_fallback(m, obj, t, name, fallback, lambda: m.call(getter, [_descriptor(m, t, raw), obj, t]))
+            _refuse_odd_descriptor(raw, "__get__", getter)
             return _native_data(m, obj, source, name)
     written = world.pending.get(id(obj))
     if written is not None and name in written:
@@ -492,6 +500,7 @@ def _bind(m: Machine, obj: Any, t: type, name: str, raw: Any, source: Any) -> An
     getter = _lookup(type(raw), "__get__")
     if isinstance(getter, types.FunctionType) and not isinstance(raw, type):
         return m.call(getter, [_descriptor(m, t, raw), obj, t])
+    _refuse_odd_descriptor(raw, "__get__", getter)
     if getter is not MISSING and not isinstance(raw, (type, types.BuiltinFunctionType)):
         return m.native(lambda: raw.__get__(obj, t))
     if source is not None:
@@ -591,6 +600,7 @@ def generic_set(m: Machine, obj: Any, name: str, value: Any) -> None:
         if isinstance(setter, types.FunctionType):
             m.call(setter, [raw, obj, value])
             return
+        _refuse_odd_descriptor(raw, "__set__", setter)
     if name in ("__class__", "__dict__") and m.world.is_outside(obj):
         raise Break("mutation", f"{name} of an object from outside is set")
     if m.world.is_outside(obj) and raw is MISSING and _instance_dict(obj) is None:

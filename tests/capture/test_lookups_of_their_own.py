@@ -1,6 +1,7 @@
 """Lookups that classes do in their own way: torch.ops makes what it is asked for, modules with a __getattribute__, paths that keep parts in slots,
 modules that learn their shapes from the first call."""
 import pathlib
+from unittest import mock
 
 import pytest
 import torch
@@ -96,3 +97,28 @@ def test_lazy_modules(make):
     function = tcompile.compile(lambda x: inside(x) + 1, backend="eager", fullgraph=True)
     function(X)
     assert torch.equal(function(X), inside(X) + 1)
+
+
+class Mocked:
+    pass
+
+
+class HasMocked:
+    value = Mocked()
+
+
+def test_descriptors_whose_methods_are_mocks():
+    """They are called each time, not once while capturing."""
+    Mocked.__get__, Mocked.__set__ = mock.Mock(return_value=5), mock.Mock()
+    try:
+        owner = HasMocked()
+
+        def f(x, owner):
+            owner.value = 3
+            return x + owner.value + HasMocked.value
+        compiled = tcompile.compile(f, backend="eager")
+        for n in range(1, 4):
+            assert torch.equal(compiled(X, owner), X + 10)
+            assert Mocked.__get__.call_count == 2 * n and Mocked.__set__.call_count == n
+    finally:
+        del Mocked.__get__, Mocked.__set__
