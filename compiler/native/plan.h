@@ -1,0 +1,77 @@
+/* Whole plans as data. plan.c runs them, plan_make.c makes them of what compiler/runtime/program.py hands over. */
+#ifndef TCOMPILE_PLAN_H
+#define TCOMPILE_PLAN_H
+#include "launcher.h"
+
+#include "expressions.h"
+
+/* the numbers of compiler/runtime/program.py */
+enum { SLOT_INPUT, SLOT_CONSTANT, SLOT_OWN, SLOT_SCRATCH, SLOT_ALIAS, SLOT_RESULT, N_SLOT_KINDS };
+enum { STEP_KERNEL, STEP_MAKE, STEP_FREE, STEP_PRODUCT, STEP_CALL, STEP_ATTENTION };
+enum { OUT_SLOT, OUT_INPUT, OUT_VALUE, OUT_CONSTANT, OUT_CALL };
+enum { ARG_OBJECT, ARG_SLOT, ARG_VALUE, ARG_INPUT, ARG_LIST, ARG_TUPLE };
+enum { SYM_SIZE, SYM_STRIDE, SYM_VALUE };
+
+typedef struct {
+    int kind;
+    int index;             /* SLOT_INPUT: which; SLOT_CONSTANT: which constant; SLOT_ALIAS: slot of the base, which is no
+                              alias; SLOT_RESULT: whether its address is used */
+    int dtype, itemsize, ndim;
+    int dims;              /* first of ndim values, strides follow */
+    int offset;            /* SLOT_SCRATCH, SLOT_ALIAS: value that holds it, in bytes */
+    int fixed;             /* whether its dims are the same in every call */
+} Slot;
+
+typedef struct Arg {
+    int kind, index, n;    /* n: of items */
+    PyObject *object;
+    struct Arg *items;
+} Arg;
+
+/* function(*args, **kwargs), the last of args under the names of `names`; results go to slots (-1: dropped) */
+typedef struct {
+    PyObject *function, *names;        /* names: tuple or NULL */
+    int n_args, n_outs, single;        /* single: the result is one object, not a sequence */
+    Arg *args;
+    int *outs;
+} CallSpec;
+
+typedef struct {
+    int kind, slot;                    /* slot: of STEP_MAKE and STEP_FREE */
+    PyObject *kernel;
+    KernelFacts facts;
+    int *slots, *sizes, *params;       /* of a kernel; params: inputs. slots of a product: out, [c], a, b */
+    int product;                       /* which; of an attention, too: ATTENTION_... */
+    double beta, alpha;
+    double dropout, scale;             /* of an attention */
+    int has_scale, causal, with_sums;  /* with_sums: the logarithms of the sums are asked for */
+    Gemm *gemm;                        /* or NULL */
+    CallSpec *call;                    /* of STEP_CALL; of STEP_PRODUCT: what raises torch's error */
+} Step;
+
+typedef struct { int kind, index; CallSpec *call; } Output;
+typedef struct { void *address; AtenTensor tensor; } Kept;       /* a tensor that owns nothing, over an address */
+
+typedef struct {
+    PyObject_HEAD
+    vectorcallfunc vectorcall;
+    int device;                        /* index of the GPU, -1: the CPU */
+    int n_inputs, n_symbols, n_values, n_slots, n_steps, n_outputs, scratch_value;
+    int calls;                         /* whether Python is called: gradient mode is off meanwhile */
+    int most_slots, most_sizes, most_params;
+    int *symbols;                      /* (input, kind, dim) each */
+    int64_t *fixed;                    /* values where they do not vary */
+    int n_computed;                    /* expressions over the symbols */
+    ExprProgram **computed;
+    int *source;                       /* of each value: the expression that gives it, or -1: fixed */
+    Slot *slots;
+    Step *steps;
+    Output *outputs;
+    Kept *kept;                        /* by slot */
+    PyObject *constants;               /* tuple */
+    PyObject *as_planned;              /* as_planned(tensor, shape, stride) -> tensor that lies so */
+} ProgramObject;
+
+HIDDEN PyObject *tc_program_call(PyObject *self, PyObject *const *args, size_t nargsf, PyObject *kwnames);
+
+#endif
