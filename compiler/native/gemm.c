@@ -15,7 +15,7 @@ typedef struct { Algorithm algorithm; size_t workspace; int status; float waves;
 /* numbers of cublasLt.h, the same in every version */
 enum { OPERATION_T = 1, FLOAT32 = 0, COMPUTE_FLOAT32 = 68, COMPUTE_TF32 = 77 };
 enum { DESC_TRANSA = 3, DESC_TRANSB = 4, DESC_EPILOGUE = 7, DESC_BIAS = 8, EPILOGUE_BIAS = 4 };
-enum { PREFER_WORKSPACE = 1, PREFER_REDUCTIONS = 3, PREFER_ALIGNMENT = 5, REDUCE_IN_PLACE = 1, REDUCE_IN_COMPUTE_TYPE = 2 };
+enum { PREFER_WORKSPACE = 1, PREFER_REDUCTIONS = 3, PREFER_ALIGNMENT = 5, REDUCE_IN_COMPUTE_TYPE = 2 };
 enum { MOST_WORKSPACE = 32 << 20, MOST_DEVICES = 64 };
 
 static struct {
@@ -129,7 +129,7 @@ static int prepare(Choice *g, const GemmSpec *s, int compute, void *handle, void
         return -1;
     void *preference = NULL;
     uint64_t workspace = MOST_WORKSPACE;
-    uint32_t reductions = REDUCE_IN_PLACE | REDUCE_IN_COMPUTE_TYPE;
+    uint32_t reductions = REDUCE_IN_COMPUTE_TYPE;        /* in place, parts meet through counters in the workspace, which nobody clears here */
     int n = 0, rc = lt.preference_create(&preference);
     rc = rc || lt.preference_set(preference, PREFER_WORKSPACE, &workspace, sizeof workspace) ||
          lt.preference_set(preference, PREFER_REDUCTIONS, &reductions, sizeof reductions);
