@@ -50,8 +50,8 @@ def _call(n: torch.fx.Node, args: tuple, kwargs: dict, sizes: dict[str, int]) ->
     if t is aten.as_strided.default:
         x = _laid_out(args[0], n.args[0].meta["val"], sizes)
         return x.as_strided(args[1], args[2], x.storage_offset() + (args[3] or 0))
-    if t is aten.as_strided_scatter.default:                 # positions count from the operand's first element
-        return t(_laid_out(args[0].clone(), n.args[0].meta["val"], sizes), *args[1:], **kwargs)
+    if t is aten.as_strided_scatter.default:                 # positions count in the layout of the result: a copy in front may have been left out
+        return t(_laid_out(args[0].clone(), n.meta["val"], sizes), *args[1:], **kwargs)
     return t(*args, **kwargs)
 
 
@@ -107,9 +107,9 @@ def interpret(a: AtenGraph, inputs: Sequence[Any]) -> tuple:
             base = inputs[o.value[1]] if o.value[0] == "input" else results[o.value[1]]
             m = o.meta
             shape, stride = _concrete(m.shape, sizes), _concrete(m.stride, sizes)
-            offset = base.storage_offset() + _concrete(m.storage_offset, sizes)
-            b = base if base.dtype == m.dtype else base.view(m.dtype)
-            out.append(b.as_strided(shape, stride, offset))
+            parts = base.is_complex() and not m.dtype.is_complex
+            b = base if base.dtype == m.dtype else torch.view_as_real(base) if parts else base.view(m.dtype)
+            out.append(b.as_strided(shape, stride, b.storage_offset() + _concrete(m.storage_offset, sizes)))
         else:
             out.append(_concrete(o.value, sizes))
     return tuple(out)

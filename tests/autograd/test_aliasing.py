@@ -4,6 +4,8 @@ from __future__ import annotations
 import pytest
 import torch
 
+import tcompile
+
 from .harness import Programs, check, leaf, randn
 
 program = Programs()
@@ -552,3 +554,16 @@ def input_read_before_it_is_written(compiled):
 @pytest.mark.parametrize(("run", "whole"), program.params)
 def test_like_eager(run, whole):
     check(run, quiet=whole)
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "tcompile"])
+def test_gradient_of_a_filled_diagonal_whose_sum_lies_transposed(backend):
+    def f(x):
+        y = x.clone().fill_diagonal_(1)
+        return torch.cat([y, y], -2).mT.contiguous()[:, :-5], x[:, 7:] * 1
+    grads = []
+    for fn in (f, tcompile.compile(f, backend=backend)):
+        x = torch.arange(56.0).reshape(7, 8).requires_grad_()
+        sum(t.sum() for t in fn(x)).backward()
+        grads.append(x.grad)
+    torch.testing.assert_close(*grads)

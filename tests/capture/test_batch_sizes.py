@@ -60,3 +60,13 @@ def test_gradients_of_results_that_lie_in_another_order(fn):
             weights = torch.arange(out.numel(), dtype=torch.float32).reshape(out.shape)
             (out.square() * weights).sum().backward()
         torch.testing.assert_close(y.grad, x.grad)
+
+
+@pytest.mark.parametrize("shape", [(3, 5, 4), (2, 3, 5, 4)])
+def test_circular_padding_of_sizes_that_vary(shape):
+    def fn(x):
+        return F.pad(x, (1, 2, 1, 1), mode="circular") * 1
+    compiled = tcompile.compile(fn, dynamic=True)
+    for rows in (5, 6, 7):
+        x = torch.randn(*shape[:-2], rows, 4)
+        torch.testing.assert_close(compiled(x), fn(x))

@@ -36,7 +36,8 @@ def slices_of_scatters(a: AtenGraph) -> None:
                 source, at = x.args[1], begin - lo
             else:
                 break
-            if source.meta["val"].dtype != n.meta["val"].dtype or source.meta["val"].shape[dim] < at + end - begin:
+            size = source.meta["val"].shape[dim]
+            if source.meta["val"].dtype != n.meta["val"].dtype or not isinstance(size, int) or size < at + end - begin:
                 break
             n.args = (source, dim, at, at + end - begin, 1)
 
