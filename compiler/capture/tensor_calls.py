@@ -351,6 +351,8 @@ def call_factory(m: Machine, fn: Callable, args: list, kwargs: dict) -> Any:
         same = {"dtype": kwargs.get("dtype") or torch.int64, "device": kwargs.get("device")}
         each = [call_factory(m, torch.full, [(), n], dict(same)) for n in numbers]
         return each[0] if type(args[0]) is torch.SymInt else call_function(m, torch.stack, [each], {})
+    if fn is torch.tensor and args and kwargs.get("dtype") is None and _holds_numpy_number(args[0]):
+        kwargs = {**kwargs, "dtype": torch.tensor(args[0]).dtype}              # the graph has it as a plain number
     if holds_tensor(args) or holds_tensor(kwargs):
         if fn in (torch.tensor, torch.asarray):
             raise Break("item", "a tensor is made from a list of tensors, whose values it reads", "use torch.stack")
@@ -408,6 +410,10 @@ def _factory_argument(value: Any) -> bool:
         return all(_factory_argument(v) for v in value)
     return value is None or isinstance(value, (bool, int, float, complex, str, torch.dtype, torch.device, torch.layout, torch.memory_format,
                                                torch.SymInt, torch.SymFloat, torch.SymBool, range))
+
+
+def _holds_numpy_number(value: Any) -> bool:
+    return type(value).__module__ == "numpy" or type(value) in (list, tuple) and any(map(_holds_numpy_number, value))
 
 
 def _symbolic(value: Any) -> bool:

@@ -1,6 +1,7 @@
 """Ints of the program that change from call to call, of any sign: eager's results, in two entries where nothing in the code asks for more."""
 from __future__ import annotations
 
+import numpy
 import pytest
 import torch
 
@@ -194,3 +195,14 @@ LARGE = 1e300
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 def test_numbers_that_the_type_does_not_hold(fn, dtype):
     agrees(outcome(tcompile.compile(fn), X.to(dtype)), outcome(fn, X.to(dtype)))
+
+
+@pytest.mark.parametrize("fn", [
+    lambda x: x - True, lambda x: True - x, lambda x: torch.sub(x, False), lambda x: x - (x > 0), lambda x: (x > 0) - x, lambda x: (x > 0) - True,
+    lambda x: (x > 0) - 1, lambda x: x + True, lambda x: torch.tensor(SCALAR), lambda x: torch.tensor([SCALAR, 1.0]), lambda x: x * SCALAR,
+    lambda x: torch.tensor([[1, numpy.int32(3)]]) + x[0, 0]])
+def test_bools_and_numpy_numbers(fn):
+    agrees(outcome(tcompile.compile(fn), X), outcome(fn, X))
+
+
+SCALAR = numpy.float64(1.5)

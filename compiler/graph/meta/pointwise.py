@@ -86,20 +86,24 @@ def _check_alpha(dtype: torch.dtype, alpha: Any) -> None:
         raise RuntimeError("For integral input tensors, argument alpha must not be a floating point number.")
 
 
-@rule("add", "rsub")
+@rule("add")
 def add(a: Any, b: Any, alpha: Any = 1) -> TensorMeta:
     d = result_type([a, b])
     _check_alpha(d, alpha)
     return pointwise([a, b], d)
 
 
-@rule("sub")
+@rule("sub", "rsub")
 def sub(a: Any, b: Any, alpha: Any = 1) -> TensorMeta:
     d = result_type([a, b])
     _check_alpha(d, alpha)
-    if isinstance(a, TensorMeta) and a.dtype is torch.bool and (isinstance(b, bool) or isinstance(b, TensorMeta) and b.dtype is torch.bool):
+    bools = [isinstance(x, bool) or isinstance(x, TensorMeta) and x.dtype is torch.bool for x in (a, b)]
+    if all(bools):
         raise RuntimeError("Subtraction, the `-` operator, with two bool tensors is not supported. Use the `^` or "
                            "`logical_xor()` operator instead.")
+    if any(bools):
+        raise RuntimeError("Subtraction, the `-` operator, with a bool tensor is not supported. If you are trying to invert "
+                           "a mask, use the `~` or `logical_not()` operator instead.")
     return pointwise([a, b], d)
 
 
