@@ -10,6 +10,7 @@ import torch
 __all__ = ["symbolic_keys"]
 
 _KEY = "TESTING_ONLY_GenericWrapper"
+_unsafe_view = torch.ops.aten._unsafe_view               # as torch has it: to autograd and callers the result is no view
 _libraries: list[torch.library.Library] = []             # they live as long as what they register
 
 
@@ -36,14 +37,14 @@ def _matmul(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         return _natively(torch.matmul, a, b)
     if b.dim() <= 2:
         rows = a.reshape(_product(a.shape[:-1]), a.shape[-1])
-        return rows.mv(b).view(a.shape[:-1]) if b.dim() == 1 else rows.mm(b).view(*a.shape[:-1], b.shape[1])
+        return _unsafe_view(rows.mv(b), a.shape[:-1]) if b.dim() == 1 else _unsafe_view(rows.mm(b), [*a.shape[:-1], b.shape[1]])
     if a.dim() == 1:
         return _matmul(a.unsqueeze(0), b).squeeze(-2)
     batch = _broadcast(a.shape[:-2], b.shape[:-2])
     n = _product(batch)
     left = a.expand(*batch, *a.shape[-2:]).reshape(n, *a.shape[-2:])
     right = b.expand(*batch, *b.shape[-2:]).reshape(n, *b.shape[-2:])
-    return left.bmm(right).view(*batch, a.shape[-2], b.shape[-1])
+    return _unsafe_view(left.bmm(right), [*batch, a.shape[-2], b.shape[-1]])
 
 
 def _linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
@@ -51,7 +52,7 @@ def _linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = N
         return _natively(torch._C._nn.linear, x, weight, bias)
     rows = x.reshape(_product(x.shape[:-1]), x.shape[-1])
     out = rows.mm(weight.t()) if bias is None else torch.addmm(bias, rows, weight.t())
-    return out.view(*x.shape[:-1], weight.shape[0])
+    return _unsafe_view(out, [*x.shape[:-1], weight.shape[0]])
 
 
 def _product(sizes: Sequence[Any]) -> Any:

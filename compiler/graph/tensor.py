@@ -50,14 +50,17 @@ class TraceTensor(torch.Tensor):
                 requires_grad: bool = False) -> "TraceTensor":
         if not _registered:
             _register()
+        keys = None
         if env is None:
             shape, stride, offset = meta.shape, meta.stride, meta.storage_offset
         else:
             shape = [s if s.__class__ is int else wrap(s, env) for s in meta.shape]
             stride = [s if s.__class__ is int else wrap(s, env) for s in meta.stride]
             offset = wrap(meta.storage_offset, env)
+            if any(s.__class__ is not int for s in shape):
+                keys = _symbolic_keys
         t = torch.Tensor._make_wrapper_subclass(cls, shape, strides=stride, storage_offset=offset, dtype=meta.dtype, device=meta.device,
-                                                requires_grad=requires_grad, _extra_dispatch_keys=_symbolic_keys if env is not None else None)
+                                                requires_grad=requires_grad, _extra_dispatch_keys=keys)
         t.tt_meta, t.tt_env, t.tt_storage = meta, env, storage or Storage()
         return t
 

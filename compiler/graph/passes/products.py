@@ -22,6 +22,7 @@ LEAST, WORK = 1024, 1 << 32            # of the odd size, and multiplications fr
 
 def pad_products(a: AtenGraph) -> None:
     padded: dict[tuple[Node, int, int], Node] = {}
+    results = set(a.results)
     for n in [n for n in a.graph.nodes if n.target is aten.mm.default and not n.kwargs]:
         x, y = n.args
         m, k, c = (*x.meta["val"].shape, y.meta["val"].shape[1])
@@ -38,6 +39,9 @@ def pad_products(a: AtenGraph) -> None:
                 out = call_like(a.graph, n, aten.slice.Tensor, out, 0, 0, m, 1)
             if pc:
                 out = call_like(a.graph, n, aten.slice.Tensor, out, 1, 0, c, 1)
+            if out.meta["val"].stride != n.meta["val"].stride and n in results:        # views that are handed out count in the layout of the result
+                out = call_like(a.graph, n, aten.clone.default, out)
+                out.meta["val"] = n.meta["val"]
         n.replace_all_uses_with(out)
         a.graph.erase_node(n)
 
