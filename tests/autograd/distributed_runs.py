@@ -108,9 +108,11 @@ def fsdp(wrap: Callable, net: Net, device: torch.device) -> list:
 
 
 def fully_shard(wrap: Callable, net: Net, device: torch.device) -> list:
+    from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
-    fully_shard(net.a)
-    fully_shard(net)
+    mesh = init_device_mesh(device.type, (dist.get_world_size(),))         # (by default that of a GPU, where there is one)
+    fully_shard(net.a, mesh=mesh)
+    fully_shard(net, mesh=mesh)
     return train(wrap(net), net.parameters(), device)
 
 
