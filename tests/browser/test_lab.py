@@ -62,7 +62,7 @@ def test_panel_says_what_is_missing_and_follows_the_kernel(running: Lab) -> None
 
 
 def test_badge(running: Lab) -> None:
-    badge = running.page.wait_for_selector(".tc-cell-badge")
+    badge = running.page.wait_for_selector(".tc-cell-badge:has-text('×')", timeout=60_000)        # (there is one from when the timing begins)
     assert "●" in badge.inner_text() and "×" in badge.inner_text()
     assert running.page.locator(".tc-cell-badge").count() == 1
     badge.click()
