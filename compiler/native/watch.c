@@ -350,14 +350,16 @@ static int words_unchanged(Recorder *rec)
 {
     const Word *w = rec->words, *end = w + rec->n_words;
     for (; w < end; w++) {
-        Py_ssize_t i = w - rec->words;
-        DictRecord *d = rec->word_dict[i] < 0 ? NULL : &rec->dicts[rec->word_dict[i]];
-        if (d && d->silent && !PyODict_CheckExact(d->dict))
+#if PY_VERSION_HEX >= 0x030C0000
+        int32_t silent = rec->word_dict[w - rec->words];
+        if (silent >= 0 && rec->dicts[silent].silent && !PyODict_CheckExact(rec->dicts[silent].dict))
             return 0;
+#endif
         if (UNLIKELY(*w->addr != w->value)) {
-            if (d == NULL || !dict_unchanged(rec, d))
+            int32_t dict = rec->word_dict[w - rec->words];
+            if (dict < 0 || !dict_unchanged(rec, &rec->dicts[dict]))
                 return 0;
-            rec->words[i].value = *w->addr;
+            rec->words[w - rec->words].value = *w->addr;
         }
     }
     return 1;
