@@ -94,10 +94,7 @@ PyObject *tc_program_profile(Program *p, PyObject *func, PyObject *const *args, 
         }
     }
     p->busy--;
-    for (Py_ssize_t k = 0; k < r.n_owned; k++)
-        Py_DECREF(r.owned[k]);
-    if (r.owned != r.owned_inline)
-        PyMem_Free(r.owned);
+    run_release(&r);
     PyMem_Free(heap);
     Py_DECREF(p);
     if (failed == -2) {

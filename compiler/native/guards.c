@@ -666,10 +666,7 @@ int tc_program_check(Program *p, PyObject *func, PyObject *const *args, Py_ssize
         memcpy(p->values, r.values, ns * sizeof(int64_t));
         memcpy(p->bound, r.bound, ns);
     }
-    for (Py_ssize_t k = 0; k < r.n_owned; k++)
-        Py_DECREF(r.owned[k]);
-    if (r.owned != r.owned_inline)
-        PyMem_Free(r.owned);
+    run_release(&r);
     PyMem_Free(heap);
     Py_DECREF(p);
     return failed;

@@ -192,11 +192,8 @@ static PyObject *kernel_call(PyObject *self, PyObject *const *args, size_t nargs
 {
     KernelObject *k = (KernelObject *)self;
     Py_ssize_t n = PyVectorcall_NARGS(nargsf);
-    if (UNLIKELY(n != k->n_buffers + k->n_sizes + k->n_params || (kwnames && PyTuple_GET_SIZE(kwnames)))) {
-        PyErr_Format(PyExc_TypeError, "%U takes %d tensors, %d sizes and %d scalars, got %zd arguments", k->name, k->n_buffers, k->n_sizes,
-                     k->n_params, n);
+    if (UNLIKELY(wrong_number(k->name, k->n_buffers, k->n_sizes, k->n_params, n, kwnames)))
         return NULL;
-    }
     void **buffer = alloca(sizeof(void *) * (k->n_buffers + 1));
     int64_t *size = alloca(sizeof(int64_t) * (k->n_sizes + 1));
     Scalar *param = alloca(sizeof(Scalar) * (k->n_params + 1));

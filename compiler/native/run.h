@@ -19,4 +19,13 @@ typedef struct {
 /* -1: the step holds; >= 0: the guard that does not; -2: an exception is set. */
 HIDDEN int tc_run_step(Run *r, const Ins *i);
 
+/* What the steps made for the time of the run. */
+static inline void run_release(Run *r)
+{
+    for (Py_ssize_t k = 0; k < r->n_owned; k++)
+        Py_DECREF(r->owned[k]);
+    if (r->owned != r->owned_inline)
+        PyMem_Free(r->owned);
+}
+
 #endif
