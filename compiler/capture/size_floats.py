@@ -81,6 +81,8 @@ def _exact(m: Machine, node: FloatNode, name: str, c: float, reflected: bool) ->
     (a, b), (p, q) = node.source.key, c.as_integer_ratio()
     if abs(p) > _SMALL or q > _SMALL or b.value > _SMALL:
         return None
+    if p < 0 and name in ("mul", "truediv") and not m.env.decide(E.ne(a, 0)):
+        return None                                      # -0.0, which no ratio of integers is
     if name == "truediv":
         p, q = (q, p) if p > 0 else (-q, -p)
     top = a * p if name in ("mul", "truediv") else a * q + p * b if name == "add" else p * b - a * q if reflected else a * q - p * b

@@ -73,3 +73,13 @@ def test_exported_programs_fix_the_size():
         return x / math.sqrt(x.shape[0])
     with pytest.raises(tcompile.ExportError, match="cannot vary"):
         tcompile.export(fn, (X,), dynamic={"x": [0]})
+
+
+def test_the_sign_of_zero():
+    def fn(x, n):
+        return torch.copysign(x, x.new_ones(()) * (n * -0.5)), 1 / (x * (n / -4.0)), n * -1.0
+    compiled = tcompile.compile(fn, backend="eager")
+    for n in (-3, -2, 2, 0, -5, 0, 4):
+        want, got = fn(X, n), compiled(X, n)
+        torch.testing.assert_close(got, want, rtol=0, atol=0)
+        assert math.copysign(1, got[2]) == math.copysign(1, want[2])
