@@ -64,3 +64,23 @@ def test_a_remainder_that_is_a_size():
     compiled = tcompile.compile(fn, fullgraph=True)
     for n in (3, 6, 5, 9, 13, 4, 8, 12, 7):
         torch.testing.assert_close(compiled(X, n), fn(X, n))
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int32, torch.float16])
+@pytest.mark.parametrize("fn", [lambda x, n, v: x.clone().index_put_((torch.tensor(n),), x.new_full((), v)), lambda x, n, v: x.clone().fill_(v), lambda x, n, v: torch.full((3,), v, dtype=x.dtype)])
+def test_what_a_type_does_not_hold_is_refused_as_in_eager(dtype, fn):
+    def outcome(f, *args):
+        try:
+            return f(*args).tolist()
+        except RuntimeError as error:
+            return str(error)
+
+    def written(x, n, v):
+        y = x.clone()
+        y[n] = v
+        return y
+    for program in (fn, written):
+        compiled = tcompile.compile(program)
+        for n, v in ((2, 3), (3, 4), (4, 5), (2, 300), (3, 70000), (2, -1), (3, 2 ** 40)):
+            x = torch.zeros(6, dtype=dtype)
+            assert outcome(compiled, x, n, v) == outcome(program, x, n, v)
