@@ -16,7 +16,7 @@ from typing import Any
 import torch
 import torch.nn as nn
 
-from ..errors import ExportError
+from ..errors import ExportError, TCompileError
 from .graphs import decode_graph, encode_graph
 from .program import Check, ExportedProgram, Input
 from .values import decode, encode
@@ -91,30 +91,32 @@ def load_exported(path: Any, *, backend: Any = "tcompile", device: Any = None) -
             if text.get("version") != _VERSION:
                 raise ExportError(f"{path} was written as version {text.get('version')}; this tcompile reads version {_VERSION}")
             kept = [_tensor(d, z.read(f"tensors/{k}"), device) for k, d in enumerate(text["tensors"])]
-    except FileNotFoundError:
+        return _program(text, kept, resolve(backend))
+    except (OSError, TCompileError, MemoryError):
         raise
     except (zipfile.BadZipFile, json.JSONDecodeError, UnicodeDecodeError, EOFError) as e:
         raise ExportError(f"{path} holds no exported program, or is damaged: {e}") from None
     except KeyError as e:
         raise ExportError(f"{path} is incomplete: {e}") from None
-    try:
-        return _program(text, kept, resolve(backend))
-    except ExportError:
-        raise
-    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as e:
+    except Exception as e:           # whatever a file may hold
         raise ExportError(f"{path} is damaged: {type(e).__name__}: {e}") from None
 
 
 def _program(text: dict, kept: list[torch.Tensor], backend: Any) -> ExportedProgram:
     signature = [[str(n), str(k), None if d is None else [decode(d[0])]] for n, k, d in text["signature"]]
-    state = {str(name): kept[index] for name, index in text["state"]}
+    state = {str(name): kept[index] for name, index in text["state"] if index >= 0}
+    symbols = decode(text["symbols"])
     inputs = [Input(str(n), str(k), decode(p), str(key)) for n, k, p, key in text["inputs"]]
+    known = {"state": state, "size": symbols}
+    for i in inputs:
+        if not (i.key in known[i.kind] if i.kind in known else i.kind in ("argument", "number") and i.path[0] in [p[0] for p in signature]):
+            raise ExportError(f"the file's graph takes an input {i.name!r} from nowhere")
     checks = [Check(str(k), decode(p), decode(e), str(w)) for k, p, e, w in text["checks"]]
     graph = decode_graph(text["graph"])
     if sum(n.op == "placeholder" for n in graph.graph.nodes) != len(inputs):
         raise ExportError("the file's graph and its inputs do not fit each other")
     return ExportedProgram(str(text["name"]), graph, signature, inputs, checks, decode(text["result"]), state, list(text["parameters"]),
-                           decode(text["symbols"]), bool(text["training"]), bool(text["grad_matters"]), backend)
+                           symbols, bool(text["training"]), bool(text["grad_matters"]), backend)
 
 
 def _tensor(d: dict, data: bytes, device: Any) -> torch.Tensor:
@@ -129,7 +131,12 @@ def _tensor(d: dict, data: bytes, device: Any) -> torch.Tensor:
     strides = [int(s) for s in d["stride"]]
     if n and list(flat.stride()) != strides and all(s > 0 for s in strides):
         flat = torch.empty_strided(shape, strides, dtype=dtype).copy_(flat)
-    flat = flat.to(device if device is not None else d["device"])
+    place = device if device is not None else d["device"]
+    try:
+        flat = flat.to(place)
+    except (RuntimeError, AssertionError) as e:        # (torch without CUDA asserts)
+        raise ExportError(f"the program's state cannot be put on {place}: {e}. Write load_exported(..., device=\"cpu\") to have it elsewhere than "
+                          f"on {d['device']}, where it was saved") from None
     if d["parameter"]:
         return nn.Parameter(flat, requires_grad=bool(d["requires_grad"]))
     return flat.requires_grad_(bool(d["requires_grad"]))

@@ -15,6 +15,8 @@ from .values import decode, encode
 
 __all__ = ["encode_graph", "decode_graph"]
 
+_POINTERS = ("cdata",)             # Tensor.new takes an address by this keyword
+
 
 def encode_graph(module: torch.fx.GraphModule) -> list:
     """One row a node: [kind, name, target, args, kwargs]. Tensors that the graph holds itself are refused: they are its inputs."""
@@ -80,8 +82,8 @@ def decode_graph(rows: list, name: str = "exported") -> torch.fx.GraphModule:
             graph.output(values[0])
             continue
         named = {k: _read_argument(v, nodes) for k, v in kwargs.items()}
-        if any(not k.isidentifier() or keyword.iskeyword(k) for k in named):
-            raise ExportError("the file's graph has a keyword that is no name")
+        if any(not k.isidentifier() or keyword.iskeyword(k) or k in _POINTERS for k in named):
+            raise ExportError("the file's graph has a keyword that is no name, or that names memory")
         if op == "call_method":
             targets.check_method(target)
             if not values or not isinstance(values[0], torch.fx.Node):

@@ -88,6 +88,9 @@ class ExportedProgram:
         self.training, self.grad_matters, self.backend = training, grad_matters, backend
         self.classes: dict[str, type] = {}               # of results, where this process exported the program itself
         self._compiled: Callable | None = None
+        self._call = inspect.Signature([
+            inspect.Parameter(name, getattr(inspect.Parameter, kind), default=inspect.Parameter.empty if default is None else default[0])
+            for name, kind, default in signature])
 
     # --- what it is
     @property
@@ -130,14 +133,18 @@ class ExportedProgram:
             elif i.kind == "size":
                 given.append(sizes[i.key])
             else:
-                given.append(_reach(arguments, i.path))
+                given.append(self._operand(i, _reach(arguments, i.path)))
         return self._build(self.result, run(*given), arguments, sizes, state)
 
+    def _operand(self, i: Input, value: Any) -> Any:
+        """An argument for the graph. A file may name any part of the arguments, and a graph may call methods: of tensors and numbers alone."""
+        if not isinstance(value, (torch.Tensor, int, float)):
+            raise ExportError(f"{self.name}: `{path_text(i.path)}` is to be a tensor or a number, got {type(value).__name__}")
+        return value
+
     def _bind(self, args: tuple, kwargs: dict) -> dict[str, Any]:
-        parameters = [inspect.Parameter(name, getattr(inspect.Parameter, kind), default=inspect.Parameter.empty if default is None else default[0])
-                      for name, kind, default in self.signature]
         try:
-            bound = inspect.Signature(parameters).bind(*args, **kwargs)
+            bound = self._call.bind(*args, **kwargs)
         except TypeError as e:
             raise ExportError(f"{self.name} was exported as {self.name}({', '.join(p[0] for p in self.signature)}): {e}") from None
         bound.apply_defaults()

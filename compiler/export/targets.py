@@ -109,8 +109,9 @@ def _operator(text: str) -> Any:
 
 
 def check_method(name: str) -> None:
-    """That a graph may call this method of a tensor."""
-    allowed = name.isidentifier() and hasattr(torch.Tensor, name) and name not in _NO_METHODS
+    """That a graph may call this method of a tensor: one that tensors themselves define. What every object and class has (`__call__`,
+    `__subclasses__`) would reach beyond tensors."""
+    allowed = name.isidentifier() and any(name in vars(c) for c in torch.Tensor.__mro__[:-1]) and name not in _NO_METHODS
     if not allowed or name.startswith("_") and not (name.startswith("__") and name.endswith("__")):
         raise ExportError(f"the file calls the tensor method {name!r}, which an exported program may not call")
 

@@ -316,6 +316,45 @@ def test_files_are_not_trusted(file, change):
         tcompile.load_exported(file)(x)
 
 
+def calls_eval(t):
+    """An input that is no tensor but Python's eval, reached from the argument's class, and a call of it."""
+    steps = [["attr", "__class__"], ["attr", "__repr__"], ["attr", "__globals__"], ["item", "__builtins__"], ["item", "eval"]]
+    t["inputs"].append(["bad", "argument", ["x", *({"tuple": s} for s in steps)], ""])
+    last = max(k for k, row in enumerate(t["graph"]) if row[0] == "placeholder")
+    t["graph"][last + 1:last + 1] = [["placeholder", "bad", None, None, {}],
+                                     ["call_method", "called", "__call__", {"tuple": [{"node": "bad"}, "1/0"]}, {}]]
+
+
+def reads_eval(t):
+    """The same, where a method of tensors is called of it."""
+    calls_eval(t)
+    row = next(r for r in t["graph"] if r[1] == "called")
+    row[2], row[3] = "sum", {"tuple": [{"node": "bad"}]}
+
+
+@pytest.mark.parametrize("change", [
+    calls_eval, reads_eval, set_target("call_method", "__subclasses__"), set_target("call_function", "method:mro"),
+    lambda t: t["graph"][2].__setitem__(4, {"cdata": 64}), lambda t: t["graph"][2].__setitem__(3, [{"node": "x"}]),
+    lambda t: t["graph"].insert(0, ["placeholder", "self", None, None, {}]), lambda t: t.update(tensors=3), lambda t: t["tensors"][0].pop("stride"),
+    lambda t: t["tensors"][0].update(device="nowhere"), lambda t: t["tensors"][0].update(shape="x"),
+    lambda t: t["inputs"][0].__setitem__(2, {"tuple": []}), lambda t: t["signature"][0].__setitem__(1, "UPSIDE_DOWN"),
+    lambda t: t["inputs"][0].__setitem__(1, "tea"), lambda t: t["state"][0].__setitem__(1, 7), lambda t: t["state"][0].__setitem__(1, -1),
+], ids=range(16))
+def test_what_a_hostile_file_may_hold(file, change):
+    weight = torch.ones(3)
+    tcompile.export(lambda x: torch.sin(x) + weight, (torch.ones(3),)).save(file)
+    rewritten(file, change)
+    with pytest.raises(ExportError):
+        tcompile.load_exported(file, backend="eager").module()(torch.ones(3))
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a device that is not there")
+def test_a_device_that_is_not_there(file):
+    tcompile.export(torch.nn.Linear(3, 3), (torch.ones(1, 3),)).save(file)
+    with pytest.raises(ExportError, match=r'cannot be put on cuda.*device="cpu"'):
+        tcompile.load_exported(file, device="cuda")
+
+
 def test_damaged_and_missing_files(file):
     with pytest.raises(FileNotFoundError):
         tcompile.load_exported(file)
