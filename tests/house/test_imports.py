@@ -166,3 +166,25 @@ with torch.no_grad():
 print([m for m in ("torch._dynamo", "torch._inductor", "torch._functorch.aot_autograd", "sympy") if m in sys.modules])
 """
     assert run(code, tmp_path).strip() == "[]"
+
+
+def test_torch_alone_is_enough(tmp_path: Path) -> None:
+    """torch installs without numpy, and so does tcompile: interpolation too, whose positions are tables made at compile time; and nothing warns."""
+    code = """
+import sys, warnings
+sys.modules["numpy"] = None                              # an import of it fails, as where it is not installed
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")                      # torch's own word on that
+    import torch
+warnings.simplefilter("error")
+import tcompile
+@tcompile.compile(fullgraph=True)
+def f(x):
+    return torch.nn.functional.interpolate(torch.sin(x) * 2, scale_factor=2.5)
+x = torch.randn(2, 3, 8, 9)
+with warnings.catch_warnings():
+    warnings.filterwarnings("ignore", message="Failed to initialize NumPy")
+    assert torch.allclose(f(x), torch.nn.functional.interpolate(torch.sin(x) * 2, scale_factor=2.5), atol=1e-5)
+    print(len(tcompile.explain(f)(x).kernels))
+"""
+    assert run(code, tmp_path).strip() == "2"

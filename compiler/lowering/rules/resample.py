@@ -2,9 +2,9 @@
 float32 (double for double); where they are those of a whole-numbered factor, an element's source is plain index arithmetic."""
 from __future__ import annotations
 
+import ctypes
 from typing import Any, Sequence
 
-import numpy
 import torch
 
 from ...symbolic.expr import Expr, as_expr
@@ -37,7 +37,7 @@ def _ratio(size: Any, out: Any, scale: Any, dtype: torch.dtype) -> Value:
 
 
 def _rounded(x: float, dtype: torch.dtype) -> float:
-    return float(numpy.float32(x)) if dtype == torch.float32 else float(x)
+    return ctypes.c_float(x).value if dtype == torch.float32 else float(x)
 
 
 def _scales(args: Sequence[Any], n: int) -> list[Any]:
@@ -68,14 +68,15 @@ def _nearest_position(size: Any, out: Any, scale: Any, o: Expr, exact: bool, dty
     if known:
         if size == out:
             return o
-        tables = [_nearest_table(size, out, scale, exact, kind) for kind in (numpy.float32, numpy.float64)]
-        if not dtype.is_floating_point and not numpy.array_equal(*tables):
+        tables = [_nearest_table(size, out, scale, exact, kind) for kind in (torch.float32, torch.float64)]
+        if not dtype.is_floating_point and tables[0] != tables[1]:
             raise NoRule("interpolation of integers")
-        table = tables[dtype == torch.float64]
-        middle = numpy.floor((numpy.arange(out, dtype=numpy.float32) + numpy.float32(0.5)) * numpy.float32(size / out)).astype(numpy.int64)
-        if numpy.array_equal(table, middle):             # no rounding comes near the steps
-            p = prim("add", cast(index(o), torch.float32), const(0.5, torch.float32))
-            i = prim("mul", p, const(_rounded(size / out, torch.float32), torch.float32))
+        single = torch.float32
+        ratio = _rounded(size / out, single)
+        middle = [int(_rounded(_rounded(i + 0.5, single) * ratio, single)) for i in range(out)]
+        if tables[dtype == torch.float64] == middle:     # no rounding comes near the steps
+            p = prim("add", cast(index(o), single), const(0.5, single))
+            i = prim("mul", p, const(ratio, single))
             return indirect_symbol(cast(i, I64))
     elif not dtype.is_floating_point:
         raise NoRule("interpolation of integers")
@@ -86,12 +87,12 @@ def _nearest_position(size: Any, out: Any, scale: Any, o: Expr, exact: bool, dty
     return indirect_symbol(prim("minimum", i, index(as_expr(size) - 1)))
 
 
-def _nearest_table(size: int, out: int, scale: float | None, exact: bool, t: Any) -> Any:
+def _nearest_table(size: int, out: int, scale: float | None, exact: bool, t: torch.dtype) -> list[int]:
     if not exact and out == 2 * size:
-        return numpy.arange(out) // 2
-    ratio = t(1.0 / scale) if scale is not None and scale > 0 else t(size) / t(out)
-    p = numpy.arange(out).astype(t) + t(0.5 if exact else 0)
-    return numpy.minimum(numpy.floor(p * ratio).astype(numpy.int64), size - 1)
+        return [i // 2 for i in range(out)]
+    ratio = _rounded(1.0 / scale if scale is not None and scale > 0 else _rounded(size, t) / _rounded(out, t), t)
+    half = 0.5 if exact else 0.0
+    return [min(int(_rounded(_rounded(i + half, t) * ratio, t)), size - 1) for i in range(out)]
 
 
 for _d in (1, 2, 3):
