@@ -1,6 +1,7 @@
 """What users call: compile, explain, disable, enable, run_code, reset. Names and meanings follow torch.compile."""
 from __future__ import annotations
 
+import difflib
 import functools
 import inspect
 import types
@@ -29,7 +30,7 @@ _engines: list[Any] = []        # weak references to every engine, for reset()
 
 
 def compile(fn: Any = None, *, mode: str | None = None, backend: Any = "tcompile", fullgraph: bool = False,
-            dynamic: bool | None = None, options: dict[str, Any] | None = None, **backend_options: Any) -> Any:
+            dynamic: bool | None = None, options: dict[str, Any] | None = None, disable: bool = False, **backend_options: Any) -> Any:
     """Compile a function or an nn.Module; usable as a decorator, with or without arguments.
 
     mode       "default", "reduce-overhead", "max-autotune" or "max-autotune-no-cudagraphs"
@@ -37,6 +38,7 @@ def compile(fn: Any = None, *, mode: str | None = None, backend: Any = "tcompile
     fullgraph  True: one graph, or a FullGraphError that names line, reason and remedy
     dynamic    None: static first, a size that changes becomes a symbol; True: symbols from the start; False: never
     options    a dict of the options in tcompile.config; not together with mode
+    disable    True: nothing is compiled, `fn` comes back as it is
     further keywords go to a callable backend
 
     Returns a callable like `fn`: same results, same side effects, compiled on first call. For a module, an object that shares the
@@ -46,12 +48,15 @@ def compile(fn: Any = None, *, mode: str | None = None, backend: Any = "tcompile
     opts = Options.make(mode, resolve(backend), fullgraph, dynamic, options)
     if backend_options and not callable(opts.backend):
         first = next(iter(backend_options))
-        hint = f" Write options={{{first!r}: ...}}." if first in OPTIONS else ""
+        near = difflib.get_close_matches(first, ("mode", "backend", "fullgraph", "dynamic", "options", "disable"), 1, 0.7)
+        hint = f" Write options={{{first!r}: ...}}." if first in OPTIONS else f" Did you mean {near[0]!r}?" if near else ""
         raise OptionError(f"compile() got an unexpected keyword {first!r}; keywords beside mode, backend, fullgraph, dynamic "
                           f"and options go to a callable backend.{hint}")
-    if fn is None:
-        return lambda f: _wrap(f, opts, backend_options)
-    return _wrap(fn, opts, backend_options)
+    if not isinstance(disable, bool):
+        raise OptionError(f"disable is True or False, got {disable!r}")
+    def wrap(f: Any) -> Any:
+        return f if disable else _wrap(f, opts, backend_options)
+    return wrap if fn is None else wrap(fn)
 
 
 def _wrap(fn: Any, opts: Options, backend_options: dict[str, Any]) -> Any:
@@ -138,7 +143,8 @@ def explain_stock(fn: Any) -> Callable[..., Any]:
 
 
 def reset() -> None:
-    """Forget every compiled entry of this process. The disk cache stays: `tcompile.cache.clear()` empties it."""
+    """Forget every compiled entry of this process. The disk cache stays: `%tcompile cache clear`, or `python -m tcompile cache --clear` in a
+    shell, empties it."""
     from . import hook
     from .runtime import output_pool
     for r in _engines:

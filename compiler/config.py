@@ -88,9 +88,9 @@ MODES: dict[str, dict[str, Any]] = {
 
 def check(name: str, value: Any) -> Any:
     """`value` as option `name` wants it, or an OptionError that says what to write."""
-    opt = OPTIONS.get(name)
+    opt = OPTIONS.get(name) if isinstance(name, str) else None
     if opt is None:
-        near = difflib.get_close_matches(name, OPTIONS, 1, 0.5)
+        near = difflib.get_close_matches(str(name), OPTIONS, 1, 0.5)
         hint = f" Did you mean {near[0]!r}?" if near else f" Known options: {', '.join(OPTIONS)}."
         raise OptionError(f"unknown option {name!r}.{hint}")
     if isinstance(opt.type, tuple):
@@ -166,7 +166,7 @@ class Options:
         if mode is not None and options is not None:
             raise OptionError("mode= and options= can't be given together: put what you need into options= alone "
                               "(max-autotune is options={'max_autotune': True})")
-        if mode is not None and mode not in MODES:
+        if mode is not None and not (isinstance(mode, str) and mode in MODES):
             near = difflib.get_close_matches(str(mode), MODES, 1, 0.4)
             raise OptionError(f"mode is one of {', '.join(map(repr, MODES))}, got {mode!r}."
                               + (f" Did you mean {near[0]!r}?" if near else ""))

@@ -119,7 +119,9 @@ def _defined(namespace: dict[str, Any], qualname: str) -> Any:
 @contextmanager
 def enable(opts: Options | None = None, **kwargs: Any) -> Iterator[None]:
     """Compile what runs in this thread and context for the length of a with-block: every frame that works on tensors, also inside
-    libraries. Keywords are those of `compile`. Without the C extension it says so and runs eager."""
+    libraries. Keywords are those of `compile` (`opts`: the same, checked before). Without the C extension it says so and runs eager."""
+    if opts is not None and not isinstance(opts, Options):
+        raise TypeError(f"enable() takes keywords (mode=..., backend=..., fullgraph=..., dynamic=..., options=...), got {opts!r}")
     if opts is None:
         from .backends import resolve
         opts = Options.make(kwargs.pop("mode", None), resolve(kwargs.pop("backend", "tcompile")), kwargs.pop("fullgraph", False),

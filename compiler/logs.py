@@ -40,8 +40,8 @@ def set_logs(*, all: bool | int | None = None, **names: bool | int) -> None:
     """Switch logs on (True, or a logging level: logging.DEBUG gives more detail) and off (False). Without arguments: all off.
 
     Names: graph, aten, graph_breaks, guards, recompiles, output_code, fusion, autotuning, schedule. Raises OptionError for another."""
-    for n, value in names.items():
-        if n not in LOGS:
+    for n, value in {**names, **({"all": all} if all is not None else {})}.items():
+        if n not in LOGS and n != "all":
             raise OptionError(f"set_logs: unknown log {n!r}.{_hint(n)}")
         if not isinstance(value, (bool, int)):
             raise OptionError(f"set_logs: {n} is True, False or a logging level, got {value!r}")

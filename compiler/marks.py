@@ -3,9 +3,12 @@ from __future__ import annotations
 
 import functools
 from contextlib import contextmanager
-from typing import Any, Callable, Iterator
+from typing import Any, Callable, Iterator, Sequence
 
 __all__ = ["disable", "is_compiling", "is_disabled", "mark_dynamic", "maybe_mark_dynamic", "mark_static", "dynamic_dims", "static_dims"]
+
+
+Dims = int | tuple[int, ...] | list[int]
 
 
 def is_compiling() -> bool:
@@ -18,36 +21,35 @@ def is_disabled(fn: Any) -> bool:
     return bool(getattr(fn, "_tcompile_disable", False) or getattr(fn, "_torchdynamo_disable", False))
 
 
-def mark_dynamic(tensor: Any, dim: int | tuple[int, ...]) -> None:
+def mark_dynamic(tensor: Any, dim: Dims) -> None:
     """Say that the size of `tensor` along `dim` will change from call to call: it is a symbol from the first compilation on.
     Sizes 0 and 1 are always fixed."""
-    marked: frozenset[int] = getattr(tensor, "_tcompile_dynamic", frozenset())
-    tensor._tcompile_dynamic = marked | _checked("mark_dynamic", tensor, dim)
+    _mark("mark_dynamic", tensor, "_tcompile_dynamic", dim)
 
 
-def maybe_mark_dynamic(tensor: Any, dim: int | tuple[int, ...]) -> None:
+def maybe_mark_dynamic(tensor: Any, dim: Dims) -> None:
     """As mark_dynamic, which here is a wish, too: code that needs the size itself fixes it, and the report says where."""
-    marked: frozenset[int] = getattr(tensor, "_tcompile_dynamic", frozenset())
-    tensor._tcompile_dynamic = marked | _checked("maybe_mark_dynamic", tensor, dim)
+    _mark("maybe_mark_dynamic", tensor, "_tcompile_dynamic", dim)
 
 
-def mark_static(tensor: Any, dim: int | tuple[int, ...] | None = None) -> None:
+def mark_static(tensor: Any, dim: Dims | None = None) -> None:
     """Say that the size of `tensor` along `dim` (None: along all dimensions) is fixed: it never becomes a symbol, and each size has
     an entry of its own."""
-    marked: frozenset[int] = getattr(tensor, "_tcompile_static", frozenset())
-    tensor._tcompile_static = marked | _checked("mark_static", tensor, tuple(range(tensor.dim())) if dim is None else dim)
+    _mark("mark_static", tensor, "_tcompile_static", dim)
 
 
-def _checked(name: str, tensor: Any, dim: int | tuple[int, ...]) -> set[int]:
-    """The dimensions, counted from the front."""
+def _mark(function: str, tensor: Any, mark: str, dim: Dims | None) -> None:
+    """Add dimensions, counted from the front, to what `tensor` has in its attribute `mark`. None: all of them, for mark_static alone."""
     import torch
     if not isinstance(tensor, torch.Tensor):
-        raise TypeError(f"tcompile.{name} takes a tensor, got {type(tensor).__name__}")
-    dims = dim if isinstance(dim, tuple) else (dim,)
+        raise TypeError(f"tcompile.{function} takes a tensor, got {type(tensor).__name__}")
+    n = tensor.dim()
+    dims: Sequence[Any] = range(n) if dim is None and function == "mark_static" else dim if isinstance(dim, (tuple, list)) else (dim,)
     for d in dims:
-        if not isinstance(d, int) or not -tensor.dim() <= d < tensor.dim():
-            raise IndexError(f"{name}: dim is from {-tensor.dim()} to {tensor.dim() - 1} for this tensor, got {d!r}")
-    return {d % tensor.dim() for d in dims}
+        if type(d) is not int or not -n <= d < n:
+            wanted = f"an int from {-n} to {n - 1}, or a tuple of such, for this tensor" if n else "nothing for this tensor, which has no dimensions"
+            raise IndexError(f"tcompile.{function}: dim is {wanted}, got {d!r}")
+    setattr(tensor, mark, getattr(tensor, mark, frozenset()) | {d % n for d in dims})
 
 
 def dynamic_dims(tensor: Any) -> set[int]:

@@ -23,12 +23,18 @@ _OWN = ("tcompile", "eager", "aot_eager", "cudagraphs")      # ("cudagraphs" is 
 
 
 def register_backend(fn: Backend | None = None, *, name: str | None = None) -> Any:
-    """Make `fn(gm, example_inputs, **options) -> callable` known by a name; usable as a decorator."""
+    """Make `fn(gm, example_inputs, **options) -> callable` known by `name`, its own by default; usable as a decorator. A name that was
+    registered before now means `fn`. OptionError for what is no function, and for a name that is this compiler's own."""
+    if name is not None and not (isinstance(name, str) and name):
+        raise OptionError(f"register_backend: name is a string, got {name!r}")
     if fn is None:
         return lambda f: register_backend(f, name=name)
     if not callable(fn):
         raise OptionError(f"register_backend takes a function backend(gm, example_inputs), got {type(fn).__name__}")
-    BACKENDS[name or fn.__name__] = fn
+    known_as: str = name or getattr(fn, "__name__", type(fn).__name__)
+    if known_as in _OWN:
+        raise OptionError(f"register_backend: {known_as!r} is a backend of tcompile itself; give yours another name=")
+    BACKENDS[known_as] = fn
     return fn
 
 
@@ -39,10 +45,12 @@ def list_backends() -> list[str]:
 
 def resolve(backend: Any) -> Any:
     """Check backend= early: the name or callable itself, or an OptionError with the names there are."""
-    if callable(backend) or backend in _OWN or backend in BACKENDS:
+    if callable(backend):
         return backend
     if not isinstance(backend, str):
         raise OptionError(f"backend is a name or a function backend(gm, example_inputs), got {type(backend).__name__}")
+    if backend in _OWN or backend in BACKENDS:
+        return backend
     from . import registered
     names = list(dict.fromkeys([*list_backends(), *registered.names()]))
     if backend in names:

@@ -40,9 +40,12 @@ def export(fn: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None =
     """
     if isinstance(args, torch.Tensor) or not isinstance(args, (tuple, list)):
         raise ExportError(f"export takes the example arguments as a tuple: export(fn, (x,)), got {type(args).__name__}")
+    if kwargs is not None and not isinstance(kwargs, Mapping):
+        raise ExportError(f"export takes the example keywords as a dict: export(fn, (x,), {{'scale': 2}}), got {type(kwargs).__name__}")
+    backend = resolve(backend)
     function, owner, name = _function_of(fn)
     try:
-        bound = _signature(function).bind(*owner, *args, **dict(kwargs or {}))
+        bound = _signature(function).bind(*owner, *args, **(kwargs or {}))
     except TypeError as e:
         raise ExportError(f"the example arguments do not fit {name}: {e}") from None
     bound.apply_defaults()
@@ -64,7 +67,7 @@ def export(fn: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None =
     effects = [e.words() for e in seen.effects if not _unseen(e, seen.sources, spread)]
     if effects:
         raise ExportError(f"{name} has side effects that a graph cannot hold: {', '.join(dict.fromkeys(effects))}. Return values instead.")
-    return _Builder(name, function, owner, result, seen, resolve(backend)).program(options)
+    return _Builder(name, function, owner, result, seen, backend).program(options)
 
 
 class _Seen:

@@ -83,6 +83,9 @@ def load_exported(path: Any, *, backend: Any = "tcompile", device: Any = None) -
     """The program that ExportedProgram.save wrote. `backend` compiles it when it is called. `device`: where its state goes, the device it was
     saved on by default. ExportError where the file is no such program, was damaged, or needs what this torch does not have."""
     from ..backends import resolve
+    if not isinstance(path, (str, os.PathLike)):
+        raise ExportError(f"load_exported takes the path of a file, got {type(path).__name__}")
+    backend = resolve(backend)
     try:
         with zipfile.ZipFile(path) as z:
             text = json.loads(z.read("program.json"))
@@ -91,7 +94,7 @@ def load_exported(path: Any, *, backend: Any = "tcompile", device: Any = None) -
             if text.get("version") != _VERSION:
                 raise ExportError(f"{path} was written as version {text.get('version')}; this tcompile reads version {_VERSION}")
             kept = [_tensor(d, z.read(f"tensors/{k}"), device) for k, d in enumerate(text["tensors"])]
-        return _program(text, kept, resolve(backend))
+        return _program(text, kept, backend)
     except (OSError, TCompileError, MemoryError):
         raise
     except (zipfile.BadZipFile, json.JSONDecodeError, UnicodeDecodeError, EOFError) as e:

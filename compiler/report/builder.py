@@ -39,9 +39,14 @@ _GROUP_FROM = 12  # that many guards of one kind and text on parameters become o
 
 
 @contextmanager
-def record(**kwargs: Any) -> Iterator["ReportBuilder"]:
-    """Build a report from the events of this context for the length of a with-block."""
-    builder = ReportBuilder(**kwargs)
+def record(title: str = "", options: dict[str, Any] | None = None, source: s.CellSource | None = None) -> Iterator["ReportBuilder"]:
+    """Build a report of what compiles in a with-block, in this thread and context: `with record() as r: ...`, then `r.report()`.
+    `title`, `options` and `source` are shown in it as they are given."""
+    for name, value, wanted, words in (("title", title, str, "a string"), ("options", options, (dict, type(None)), "a dict"),
+                                       ("source", source, (s.CellSource, type(None)), "a CellSource")):
+        if not isinstance(value, wanted):
+            raise TypeError(f"record: {name} is {words}, got {type(value).__name__}")
+    builder = ReportBuilder(title, options, source)
     with events.listen(builder):
         yield builder
 

@@ -201,7 +201,7 @@ def load(cls: type, text: str | bytes | dict) -> Any:
     """A report from `dump`'s data. Unknown fields are ignored, missing ones take their defaults."""
     try:
         data = text if isinstance(text, dict) else json.loads(text)
-    except ValueError as e:
+    except (ValueError, TypeError) as e:
         raise ValueError(f"report: not JSON ({e})") from None
     if not isinstance(data, dict) or data.get("schema") != s.SCHEMA:
         raise ValueError(f'report: expected {{"schema": "{s.SCHEMA}", ...}}, got something else')

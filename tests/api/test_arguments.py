@@ -5,6 +5,7 @@ import pytest
 import torch
 
 import tcompile
+from tcompile.compiler import marks
 from tcompile.compiler.errors import OptionError
 
 
@@ -55,3 +56,41 @@ def test_an_unknown_backend_lists_each_name_once():
 def test_a_scripted_module_is_refused_in_words():
     with pytest.raises(TypeError, match="takes Python code, got a RecursiveScriptModule.*compile the module that it was made of"):
         tcompile.compile(torch.jit.script(torch.nn.ReLU()))
+
+
+@pytest.mark.parametrize("call, words", [
+    (lambda x: tcompile.compile(double, mode=["default"]), "mode is one of 'default'"),
+    (lambda x: tcompile.compile(double, backend=["eager"]), "backend is a name or a function"),
+    (lambda x: tcompile.compile(double, options={3: True}), "unknown option 3"),
+    (lambda x: tcompile.compile(double, full_graph=True), "Did you mean 'fullgraph'"),
+    (lambda x: tcompile.compile(double, disable=1), "disable is True or False, got 1"),
+    (lambda x: tcompile.enable(3).__enter__(), "enable.. takes keywords .mode=.*got 3"),
+    (lambda x: tcompile.mark_dynamic(x, True), "mark_dynamic: dim is an int from -2 to 1, or a tuple of such, for this tensor, got True"),
+    (lambda x: tcompile.mark_dynamic(x, None), "mark_dynamic: dim is an int .* got None"),
+    (lambda x: tcompile.mark_dynamic(x.sum(), 0), "which has no dimensions"),
+    (lambda x: tcompile.mark_static(3), "mark_static takes a tensor, got int"),
+    (lambda x: tcompile.record(title=3).__enter__(), "record: title is a string, got int"),
+    (lambda x: tcompile.register_backend(double, name=3), "name is a string, got 3"),
+    (lambda x: tcompile.register_backend(double, name="eager"), "'eager' is a backend of tcompile itself"),
+    (lambda x: tcompile.set_logs(all="graph"), "all is True, False or a logging level, got 'graph'"),
+    (lambda x: tcompile.export(double, (x,), kwargs=[3]), "keywords as a dict: .*got list"),
+    (lambda x: tcompile.export(double, (x,), backend="no"), "unknown backend 'no'"),
+    (lambda x: tcompile.load_exported(3), "takes the path of a file, got int"),
+    (lambda x: tcompile.CompileReport.from_json(3), "report: not JSON"),
+])
+def test_what_is_no_argument_is_named(call, words):
+    with pytest.raises((OptionError, TypeError, ValueError, IndexError), match=words):
+        call(torch.ones(3, 2))
+
+
+def test_disabled_compilation_gives_the_function_back():
+    assert tcompile.compile(double, disable=True) is double
+    assert tcompile.compile(disable=True)(double) is double
+
+
+def test_dimensions_are_marked_from_the_front():
+    x = torch.ones(3, 2, 4)
+    tcompile.mark_dynamic(x, [0, -1])
+    tcompile.maybe_mark_dynamic(x, 1)
+    tcompile.mark_static(x)
+    assert marks.dynamic_dims(x) == marks.static_dims(x) == {0, 1, 2}
