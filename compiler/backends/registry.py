@@ -31,7 +31,7 @@ def register_backend(fn: Backend | None = None, *, name: str | None = None) -> A
         return lambda f: register_backend(f, name=name)
     if not callable(fn):
         raise OptionError(f"register_backend takes a function backend(gm, example_inputs), got {type(fn).__name__}")
-    known_as: str = name or getattr(fn, "__name__", type(fn).__name__)
+    known_as = str(name or getattr(fn, "__name__", type(fn).__name__))
     if known_as in _OWN:
         raise OptionError(f"register_backend: {known_as!r} is a backend of tcompile itself; give yours another name=")
     BACKENDS[known_as] = fn

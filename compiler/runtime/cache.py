@@ -7,7 +7,8 @@
 
 The key is the sha256 of source, flags, compiler version, processor features and the version of tcompile. Files are written
 beside their place and renamed into it, so that several processes can share a folder; there are no pickles, and a file whose
-checksum does not match is removed and built again. Where the folder can't be written, a temporary one serves, and an event says so.
+checksum does not match is removed and built again. Code is loaded from here, so the folder is its owner's alone. Where it can't be
+written, or others can write it, a temporary one serves, and an event says so.
 """
 from __future__ import annotations
 
@@ -17,6 +18,7 @@ import os
 import shutil
 import stat
 import tempfile
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Iterator
@@ -28,13 +30,15 @@ __all__ = ["KernelCache", "CacheEntry", "open_cache", "temporary_cache", "cache_
 
 FORMAT = "v1"
 _EVICT_EVERY = 64                  # stores between two looks at the size of the folder
+_SHARDS = "[0-9a-f][0-9a-f]"
+_ABANDONED = 86400.0               # seconds after which what a compiler was writing belongs to a process that was killed
 
 
 @dataclass(frozen=True)
 class CacheEntry:
     key: str
     path: Path
-    bytes: int
+    bytes: int                     # library and source
     used: float                    # time of last use, seconds since the epoch
 
 
@@ -115,7 +119,8 @@ class KernelCache:
     def put(self, key: str, library: Path, source: str) -> Path:
         """Move a finished library into its place."""
         path = self._path(key)
-        path.parent.mkdir(parents=True, exist_ok=True)
+        _make(self.folder)
+        path.parent.mkdir(exist_ok=True)
         digest = hashlib.sha256(library.read_bytes()).hexdigest()
         self._write(self._path(key, ".cpp"), source)
         os.replace(library, path)
@@ -136,7 +141,7 @@ class KernelCache:
 
     def workspace(self) -> Path:
         """A new folder for compilers to write into, on the same file system."""
-        self.folder.mkdir(parents=True, exist_ok=True)
+        _make(self.folder)
         return Path(tempfile.mkdtemp(prefix="build-", dir=self.folder))
 
     # ---- notes
@@ -151,22 +156,26 @@ class KernelCache:
     def put_note(self, name: str, text: str) -> None:
         path = self.folder / "notes" / name
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            _make(self.folder)
+            path.parent.mkdir(exist_ok=True)
             self._write(path, hashlib.sha256(text.encode()).hexdigest() + "\n" + text)
         except OSError as e:
             events.emit("cache", key=name, hit=False, reason=f"not kept: {e}", what="note")
 
     # ---- size
     def entries(self) -> Iterator[CacheEntry]:
-        for path in self.folder.glob("[0-9a-f][0-9a-f]/*.so"):
+        for path in self.folder.glob(f"{_SHARDS}/*.so"):
             try:
                 s = path.stat()
+                source = path.with_suffix(".cpp").stat().st_size
             except OSError:                  # another process removed it
                 continue
-            yield CacheEntry(path.stem, path, s.st_size, s.st_mtime)
+            yield CacheEntry(path.stem, path, s.st_size + source, s.st_mtime)
 
     def evict(self) -> int:
-        """Drop what was used longest ago until the folder is within its limit; returns the number of kernels dropped."""
+        """Drop what was used longest ago until the folder is within its limit, and what killed processes left; returns the number of
+        kernels dropped."""
+        self._sweep()
         found = sorted(self.entries(), key=lambda e: e.used)
         total = sum(e.bytes for e in found)
         dropped = 0
@@ -179,6 +188,23 @@ class KernelCache:
         if dropped:
             events.emit("cache", key="", hit=False, reason=f"size limit: dropped {dropped} kernels", what="evict")
         return dropped
+
+
+    def _sweep(self) -> None:
+        before = time.time() - _ABANDONED
+        for path in (*self.folder.glob("build-*"), *self.folder.glob("*/*.tmp")):
+            try:
+                if path.stat().st_mtime < before:
+                    shutil.rmtree(path) if path.is_dir() else path.unlink()
+            except OSError:                  # another process removes it
+                continue
+
+    def clear(self) -> int:
+        """Remove every kernel and note; returns how many kernels there were. Files of other kinds stay: the folder may have been chosen badly."""
+        n = sum(1 for _ in self.entries())
+        for folder in (*self.folder.glob(_SHARDS), self.folder / "notes", *self.folder.glob("build-*")):
+            shutil.rmtree(folder, ignore_errors=True)
+        return n
 
 
 _open: dict[tuple[Path, int], KernelCache] = {}
@@ -196,23 +222,34 @@ def open_cache(opts: Any) -> KernelCache:
         return known
     try:
         folder = root / FORMAT
-        folder.mkdir(parents=True, exist_ok=True)
+        _make(folder)
+        _check_owner(folder)
         with tempfile.TemporaryFile(dir=folder):
             pass
-        _check_owner(folder)
     except OSError as e:
         return temporary_cache(opts, f"cache folder {root} can't be used: {e}")
     cache = _open[(root, limit)] = KernelCache(root, limit)
     return cache
 
 
+def _make(folder: Path) -> None:
+    """The folder, for its owner alone, whatever the umask."""
+    if not folder.exists():
+        folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, exist_ok=True)
+
+
 def _check_owner(folder: Path) -> None:
-    """Code is loaded from here: nobody else may be able to write it."""
+    """Code is loaded from here: nobody else may be able to write it, nor to put another folder in its place. Raises PermissionError."""
+    for path in (folder, folder.parent):
+        s = path.stat()
+        if s.st_uid not in (os.getuid(), 0):
+            raise PermissionError(f"{path} belongs to another user")
+        if s.st_mode & stat.S_IWOTH and (path is folder or not s.st_mode & stat.S_ISVTX):
+            raise PermissionError(f"{path} can be written by everyone: chmod go-w {path}")
     s = folder.stat()
-    if hasattr(os, "getuid") and s.st_uid not in (os.getuid(), 0):
-        raise PermissionError(f"{folder} belongs to another user")
-    if s.st_mode & stat.S_IWOTH and not s.st_mode & stat.S_ISVTX:
-        raise PermissionError(f"{folder} can be written by everyone")
+    if s.st_mode & stat.S_IWGRP and s.st_gid != s.st_uid:      # (a user's own group bears the user's number)
+        raise PermissionError(f"{folder} can be written by its group: chmod go-w {folder}")
 
 
 def temporary_cache(opts: Any, why: str, quiet: bool = False) -> KernelCache:
@@ -240,7 +277,4 @@ def inspect(opts: Any) -> dict[str, Any]:
 
 def clear(opts: Any) -> int:
     """Remove every kernel and note; returns how many kernels there were. Libraries in use stay loaded."""
-    cache = open_cache(opts)
-    n = sum(1 for _ in cache.entries())
-    shutil.rmtree(cache.folder, ignore_errors=True)
-    return n
+    return open_cache(opts).clear()

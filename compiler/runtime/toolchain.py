@@ -30,7 +30,7 @@ FLAGS = ("-O3", "-std=c++17", "-fPIC", "-fno-math-errno", "-fno-trapping-math", 
          "-fno-strict-aliasing", "-fno-exceptions", "-fno-rtti", "-fno-plt", "-fno-asynchronous-unwind-tables", "-w")
 LONG_FLAGS = ("-O1", "-fno-tree-ter")   # for kernels of thousands of statements: -O3 costs seconds and gains nothing, and
                                    # substitution of expressions (ter) would undo their interleaving
-STARTS = 30.0                      # seconds in which the system starts a process, however loaded it is
+STARTS = 30.0                      # seconds that an interrupt waits for a compiler that is being started, to end it
 LONG_TEXT = 60_000                 # characters
 PRODUCT_FLAGS = ("-O2",)           # for products, whose loops are written out: -O3 takes a third longer and gains nothing
 PRODUCT_MARK = "tc::multiply<"     # (codegen/cpp/product.py)
@@ -55,7 +55,6 @@ class Toolchain:
             machine = ("-mavx2", "-mfma", "-mf16c", "-mbmi2")
         own = LONG_FLAGS if len(text) > LONG_TEXT else PRODUCT_FLAGS if PRODUCT_MARK in text else ()
         return (*FLAGS, *own, *machine, *(("-Wno-psabi",) if not self.is_clang else ()))
-
 
     def link_flags(self) -> tuple[str, ...]:
         """A kernel needs no start files and of the C++ library nothing: without them linking takes a third of the time."""
@@ -152,9 +151,9 @@ def _start_aside(tool: Toolchain, unit: Unit, running: list) -> None:
             started.set()
     try:
         threading.Thread(target=start, name="tcompile compiler", daemon=True).start()
-        started.wait(STARTS)
+        started.wait()
     except BaseException:
-        started.wait(STARTS)           # (an interrupt goes on when what was begun can be ended)
+        started.wait(STARTS)           # (no longer: the interrupt may have come before the thread began)
         raise
     if failed:
         raise failed[0]

@@ -78,12 +78,34 @@ def test_unwritable_folder_falls_back_and_says_so(tmp_path, monkeypatch):
     assert compiled(chain_schedule(10, 3.0))(x)[0].equal(x + 3)
 
 
-def test_folder_that_others_can_write_is_not_trusted(tmp_path, monkeypatch):
+@pytest.mark.parametrize("above, mode, group, trusted", [
+    (0o755, 0o777, None, False), (0o755, 0o1777, None, False), (0o777, 0o755, None, False), (0o1777, 0o755, None, True),
+    (0o755, 0o775, 12345, False), (0o755, 0o775, None, True)])
+def test_folder_that_others_can_write_is_not_trusted(tmp_path, monkeypatch, above, mode, group, trusted):
     root = tmp_path / "open"
-    (root / "v1").mkdir(parents=True)
-    (root / "v1").chmod(0o777)
+    folder = root / "v1"
+    folder.mkdir(parents=True)
+    status = os.stat
+    monkeypatch.setattr(cache_module.Path, "stat", lambda path, **how: changed(status(path, **how), group) if path == folder else status(path, **how))
+    folder.chmod(mode)
+    root.chmod(above)
     monkeypatch.setenv("TCOMPILE_CACHE_DIR", str(root))
-    assert open_cache(Options.make()).temporary
+    assert open_cache(Options.make()).temporary is not trusted
+
+
+def changed(s, group):
+    """A status with another group; None: the user's own."""
+    return os.stat_result((*s[:5], s.st_uid if group is None else group, *s[6:10]))
+
+
+def test_a_new_folder_is_its_owner_s_alone(tmp_path, monkeypatch):
+    monkeypatch.setenv("TCOMPILE_CACHE_DIR", str(tmp_path / "new"))
+    before = os.umask(0)
+    try:
+        assert open_cache(Options.make()).temporary is False
+    finally:
+        os.umask(before)
+    assert (tmp_path / "new" / "v1").stat().st_mode & 0o777 == 0o700
 
 
 def test_full_disk_falls_back_and_says_so(own_cache, monkeypatch):
@@ -118,6 +140,26 @@ def test_notes_are_verified(tmp_path):
     path = tmp_path / "v1" / "notes" / "name"
     path.write_text(path.read_text() + "!")
     assert cache.get_note("name") is None
+
+
+def test_what_killed_processes_left_goes_after_a_day(tmp_path):
+    cache = KernelCache(tmp_path, 1 << 20)
+    cache.put_note("note", "text")
+    fresh, old, part = cache.workspace(), cache.workspace(), tmp_path / "v1" / "notes" / "x.1.tmp"
+    (old / "half.so").write_text("")
+    part.write_text("")
+    for path in (old, part):
+        os.utime(path, (1, 1))
+    cache.evict()
+    assert fresh.exists() and not old.exists() and not part.exists() and cache.get_note("note") == "text"
+
+
+def test_clearing_leaves_what_is_not_the_cache_s(tmp_path):
+    cache = KernelCache(tmp_path, 1 << 20)
+    (tmp_path / "v1" / "api").mkdir(parents=True)
+    cache.put_note("note", "text")
+    cache.clear()
+    assert (tmp_path / "v1" / "api").exists() and cache.get_note("note") is None
 
 
 def test_inspect_and_clear(own_cache):
