@@ -6,7 +6,7 @@ from typing import Any
 
 from . import schema as s
 from .labels import cell_number, frame_words
-from .numbers import count, interval, plural, seconds
+from .numbers import against, count, plural, seconds
 
 __all__ = ["finish", "closed_line"]
 
@@ -47,7 +47,7 @@ def _status(r: Any, served: int) -> tuple[str, str]:
     skipped = [r.frames[f.frame] for f in r.fallbacks if f.frame is not None and r.frames[f.frame].status == "skipped"]
     if r.raised and r.why_nothing:
         return "error", ""
-    if r.graphs or any(f.entries for f in r.frames):
+    if r.graphs or not r.raised and any(f.entries for f in r.frames):
         if limit is not None:
             return "partly", f"{limit.reason} in `{limit.name}`, which runs eager from there on"
         eager = [g for g in r.graphs if g.ran == "eager"]
@@ -275,8 +275,7 @@ def closed_line(r: Any) -> str:
     for over, words in (("eager", "eager"), ("torch", "torch.compile")):
         x = r.speedups.over(over)
         if x is not None:
-            verb = "" if over == "torch" else "faster " if x.ratio >= 1 else "the speed "
-            parts.append(f"{interval(x.ratio, x.lo, x.hi)} {verb}{'of' if verb == 'the speed ' else 'than'} {words}")
+            parts.append(against(x.ratio, x.lo, x.hi, words))
     if r.speedups.overall and all(c.measured in ("graphs", "") for c in r.speedups.calls):
         parts[-1] += " (graphs alone)"
     if m.graphs:

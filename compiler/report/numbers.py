@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["seconds", "seconds_range", "size", "ratio", "count", "plural", "interval"]
+__all__ = ["seconds", "seconds_range", "size", "ratio", "count", "plural", "interval", "against"]
 
 
 def seconds(x: float | None) -> str:
@@ -50,6 +50,14 @@ def interval(value: float, lo: float, hi: float) -> str:
         return f"{ratio(value)} [one sample]"
     digits = 0 if value >= 99.5 else 1 if value >= 1.095 and hi - lo >= 0.1 or value >= 9.95 else 2
     return f"{value:.{digits}f}× [{lo:.{digits}f}–{hi:.{digits}f}]"
+
+
+def against(value: float, lo: float, hi: float, what: str) -> str:
+    """How a speed compares with that of `what`: `2.9× [2.8–3.0] faster than eager`, and for a ratio below 1 its inverse, `slower`.
+    Where the interval holds 1 neither is true: `0.98× [0.95–1.03] of eager's speed`."""
+    if lo != hi and lo <= 1 <= hi:
+        return f"{interval(value, lo, hi)} of {what}'s speed"
+    return f"{interval(value, lo, hi)} faster than {what}" if value >= 1 else f"{interval(1 / value, 1 / hi, 1 / lo)} slower than {what}"
 
 
 def count(n: int) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from . import schema as s
-from .numbers import interval, plural, seconds, seconds_range, size
+from .numbers import against, plural, seconds, seconds_range, size
 
 __all__ = ["render", "render_short", "bar", "table"]
 
@@ -115,7 +115,7 @@ def _speed(sp: s.Speedups) -> list[str]:
                 )
         out += ["  " + line for line in table(rows, right=(1,))]
         for x in c.speedups:
-            out.append(f"    {x.engine} against {x.over}: {interval(x.ratio, x.lo, x.hi)}")
+            out.append(f"    {x.engine} is {against(x.ratio, x.lo, x.hi, x.over)}")
         if c.break_even_calls is not None:
             out.append(f"    pays off after {plural(c.break_even_calls, 'call')}")
         elif c.break_even_reason:

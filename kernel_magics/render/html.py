@@ -11,7 +11,7 @@ from typing import Any, Collection, Sequence
 
 from ...compiler.report import schema as s
 from ...compiler.report.finish import SYMBOLS
-from ...compiler.report.numbers import count, interval, plural, seconds, seconds_range, size
+from ...compiler.report.numbers import against, count, plural, seconds, seconds_range, size
 from . import svg
 
 __all__ = [
@@ -196,7 +196,7 @@ def _marks_note(r: Any) -> str:
 
 def _speed_note(sp: s.Speedups) -> str:
     x = sp.over("eager")
-    return f"{interval(x.ratio, x.lo, x.hi)} of eager's speed, 95 % interval" if x else "not measured"
+    return f"{against(x.ratio, x.lo, x.hi, 'eager')}, 95 % interval" if x else "not measured"
 
 
 def _speed(sp: s.Speedups) -> str:
@@ -227,7 +227,7 @@ def _speed(sp: s.Speedups) -> str:
                 )
         if rows:
             out.append(table(rows, ["engine", "steady", "", "95 % interval", "first call", "second"], (1, 4, 5)))
-        facts = [f"{x.engine} is {interval(x.ratio, x.lo, x.hi)} as fast as {x.over}" for x in c.speedups]
+        facts = [f"{x.engine} is {against(x.ratio, x.lo, x.hi, x.over)}" for x in c.speedups]
         if c.break_even_calls is not None:
             facts.append(f"compiling pays off after {plural(c.break_even_calls, 'call')}")
         elif c.break_even_reason:

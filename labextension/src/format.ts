@@ -72,11 +72,34 @@ export function plural(n: number, one: string, many?: string): string {
 /** Instead of an interval, where there was no second sample. */
 export const oneSample = () => t('one sample');
 
-/** A speedup with its interval, all three with as many digits as the interval bears, as in the plain text: `2.9×`, `[2.8–3.0]`. */
-export function speedup(s: { ratio: number; lo: number; hi: number }): [string, string] {
-  const digits = s.ratio >= 99.5 ? 0 : (s.ratio >= 1.095 && s.hi - s.lo >= 0.1) || s.ratio >= 9.95 ? 1 : 2;
-  return [`${s.ratio.toFixed(digits)}×`, s.lo === s.hi ? `[${oneSample()}]` : `[${s.lo.toFixed(digits)}–${s.hi.toFixed(digits)}]`];
+type Ratio = { ratio: number; lo: number; hi: number };
+
+/** Which way a comparison goes: `even` where the interval holds 1 and neither is true. */
+export function direction(s: Ratio): 'faster' | 'slower' | 'even' {
+  return s.lo !== s.hi && s.lo <= 1 && s.hi >= 1 ? 'even' : s.ratio >= 1 ? 'faster' : 'slower';
 }
+
+const DIRECTION_WORDS: { [way: string]: string } = words({ faster: 'faster', slower: 'slower', even: 'of its speed' });
+
+/**
+ * A comparison in figures and a word, all with as many digits as the interval bears, as in the plain text: `2.9×`, `[2.8–3.0]`, `faster`.
+ * What is slower is told by the inverse: `1.4×`, `[1.3–1.5]`, `slower`.
+ */
+export function speedup(s: Ratio): [string, string, string] {
+  const way = direction(s);
+  const { ratio, lo, hi } = way === 'slower' ? { ratio: 1 / s.ratio, lo: 1 / s.hi, hi: 1 / s.lo } : s;
+  const digits = ratio >= 99.5 ? 0 : (ratio >= 1.095 && hi - lo >= 0.1) || ratio >= 9.95 ? 1 : 2;
+  return [`${ratio.toFixed(digits)}×`, lo === hi ? `[${oneSample()}]` : `[${lo.toFixed(digits)}–${hi.toFixed(digits)}]`, DIRECTION_WORDS[way]];
+}
+
+/** `faster than eager`, `slower than torch.compile`, `of eager’s speed`. */
+export function compared(s: Ratio, over: string): string {
+  const way = direction(s);
+  return way === 'even' ? t('of {0}’s speed', engineName(over)) : way === 'faster' ? t('faster than {0}', engineName(over)) : t('slower than {0}', engineName(over));
+}
+
+/** The class that colours a comparison. */
+export const GAIN_CLASS = { faster: '.tc-gain-up', slower: '.tc-gain-down', even: '' };
 
 const DTYPES: { [name: string]: string } = {
   float32: 'f32', float64: 'f64', float16: 'f16', bfloat16: 'bf16', int64: 'i64', int32: 'i32', int16: 'i16',

@@ -5,7 +5,7 @@
  */
 
 import { button, Child, clear, h } from './dom';
-import { count, engineName, place, plural, seconds, speedup, STATUS_WORDS } from './format';
+import { compared, count, direction, GAIN_CLASS, place, plural, seconds, speedup, STATUS_WORDS } from './format';
 import { GraphView, graphState } from './graph/view';
 import { decodeReport } from './payload';
 import { Report } from './schema';
@@ -213,14 +213,14 @@ function closedLine(report: Report, toggle: () => void, controls: string): HTMLE
   }
   const gains = ['eager', 'torch'].flatMap(over => {
     const s = speedups.overall.find(x => x.engine === 'tcompile' && x.over === over);
-    return s ? [h('span.tc-gain', { class: s.lo === s.hi ? 'tc-gain' : s.lo > 1 ? 'tc-gain tc-gain-up' : s.hi < 1 ? 'tc-gain tc-gain-down' : 'tc-gain' },
-      h('strong', null, speedup(s)[0]), h('span.tc-muted', null, ` ${speedup(s)[1]} `), h('span', null, t('vs {0}', engineName(over))))] : [];
+    return s ? [h(`span.tc-gain${s.lo === s.hi ? '' : GAIN_CLASS[direction(s)]}`, null,
+      h('strong', null, speedup(s)[0]), h('span.tc-muted', null, ` ${speedup(s)[1]} `), h('span', null, compared(s, over)))] : [];
   });
   if (gains.length && speedups.calls.every(c => c.measured === 'graphs' || !c.measured)) {
     gains.push(h('span.tc-muted', { title: t('the call has side effects: its graphs were timed, without the code between them') }, t('graphs alone')));
   }
   const paid = speedups.calls.find(c => c.break_even_calls !== null)?.break_even_calls;
-  const cost = [summary.compile_seconds ? t('{0} to compile', seconds(summary.compile_seconds)) : '', paid ? t('pays off after {0}', plural(paid, 'call')) : '']
+  const cost = [summary.compile_seconds && status !== 'nothing' ? t('{0} to compile', seconds(summary.compile_seconds)) : '', paid ? t('pays off after {0}', plural(paid, 'call')) : '']
     .filter(Boolean).join(' · ');
   const line = button([
     h('span.tc-caret', { 'aria-hidden': 'true' }),

@@ -537,7 +537,7 @@ def sample() -> CompileReport:
     ]
     line = (
         "▲ partly   2 graphs · 1 break (line 7: .item()) · 3 kernels · recompiled 1× (x.shape[0])   2.9× [2.8–3.0] faster than eager   "
-        "1.4× [1.3–1.4] than torch.compile   0.41 s to compile · pays off after 10 800 calls"
+        "1.4× [1.3–1.4] faster than torch.compile   0.41 s to compile · pays off after 10 800 calls"
     )
     r.summary = s.Summary("partly", "▲", 2, 1, 3, 3, 1, 0.41, "", line)
     return r

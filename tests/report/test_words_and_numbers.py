@@ -55,10 +55,20 @@ def test_closed_line_of_each_status():
     finish(r)
     assert r.summary.line.startswith("● compiled   2 graphs · 0 breaks · 3 kernels")
     r.speedups.overall = [Speedup("tcompile", "eager", 0.8, 0.78, 0.82)]
-    assert "0.80× [0.78–0.82] the speed of eager" in closed_line(r)
+    assert "1.25× [1.22–1.28] slower than eager" in closed_line(r)
+    r.speedups.overall = [Speedup("tcompile", "eager", 0.98, 0.95, 1.03), Speedup("tcompile", "torch", 2.0, 2.0, 2.0)]
+    assert "0.98× [0.95–1.03] of eager's speed   2.0× [one sample] faster than torch.compile" in closed_line(r)
     r.speedups.overall = []
     assert "eager" not in closed_line(r)
     assert "\n" not in render_short(r).split("\n")[0]
+
+
+def test_a_cell_that_fails_before_anything_is_compiled():
+    r = sample()
+    r.graphs.clear(), r.graph_breaks.clear(), r.fallbacks.clear(), r.recompiles.clear(), r.kernels.clear(), r.guards.clear()
+    r.raised, r.raised_words = "NameError", "name 'x' is not defined"
+    finish(r)
+    assert r.summary.status == "nothing" and r.summary.note == "the cell raised NameError"
 
 
 def test_files_get_short_names(tmp_path, monkeypatch):

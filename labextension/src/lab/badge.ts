@@ -3,7 +3,7 @@
 import { Cell } from '@jupyterlab/cells';
 
 import { h } from '../dom';
-import { speedup, STATUS_WORDS } from '../format';
+import { direction, speedup, STATUS_WORDS } from '../format';
 import { Speedup, Status, Summary } from '../schema';
 import { t } from '../texts';
 
@@ -28,7 +28,8 @@ export function setBadge(cell: Cell, facts: BadgeFacts | null, open: (target: HT
   }
   const { summary, gain } = facts;
   const status: Status = summary.status;
-  const words = gain ? `${speedup(gain)[0]}` : status === 'compiled' ? '' : STATUS_WORDS[status];
+  const slower = gain && direction(gain) === 'slower';
+  const words = gain ? `${speedup(gain)[0]}${slower ? ` ${speedup(gain)[2]}` : ''}` : status === 'compiled' ? '' : STATUS_WORDS[status];
   const badge = h(`button.${CLASS}.tc-status-${status}`, {
     type: 'button', title: `${summary.line}\n${t('(click: the report)')}`, 'aria-label': `tcompile: ${summary.line}`, 'data-report': facts.report
   }, h('span', { 'aria-hidden': 'true' }, summary.symbol), words ? h('span.tc-cell-badge-gain', null, words) : null);

@@ -1,7 +1,7 @@
 /** What can be asked of the kernel that made the report: time again, try other options, sweep a size. Absent without a kernel. */
 
 import { append, button, Child, clear, empty, h, section, table } from '../dom';
-import { count, engineName, plural, seconds, tick } from '../format';
+import { count, direction, engineName, GAIN_CLASS, plural, seconds, speedup, tick } from '../format';
 import { Host, hostOf } from '../host';
 import { plot } from '../plot';
 import { kernelColour } from '../theme';
@@ -150,9 +150,10 @@ function verdict(ratio: [number, number, number] | undefined): Child {
   if (!ratio) {
     return '–';
   }
-  const [r, lo, hi] = ratio;
-  const word = lo > 1 ? t('faster') : hi < 1 ? t('slower') : t('no difference');
-  return [h(lo > 1 ? 'strong.tc-gain-up' : hi < 1 ? 'strong.tc-gain-down' : 'strong', null, `${r.toFixed(2)}×`), h('span.tc-muted', null, ` [${lo.toFixed(2)}–${hi.toFixed(2)}] ${word}`)];
+  const s = { ratio: ratio[0], lo: ratio[1], hi: ratio[2] };
+  const way = direction(s);
+  const [figure, interval, word] = speedup(s);
+  return [h(`strong${GAIN_CLASS[way]}`, null, figure), h('span.tc-muted', null, ` ${interval} ${way === 'even' ? t('no difference') : word}`)];
 }
 
 function sweep({ model }: ViewContext, host: Host, known: Known, disposers: (() => void)[]): HTMLElement {
