@@ -18,6 +18,7 @@ from . import tensor_calls
 from .exceptions import traceback_at
 from .generators import InlineGenerator
 from .inline_policy import is_trusted_module
+from .late_text import LateText, settled
 from .lookups import class_attribute
 from .signals import Break, Raised
 from .tensor_subclasses import Subclassed, SuperOf
@@ -71,6 +72,8 @@ def get_attribute(m: Machine, obj: Any, name: str) -> Any:
     if isinstance(obj, (torch.SymInt, torch.SymFloat, torch.SymBool)) and name != "node":
         from .operators import specialize
         obj = specialize(obj)                            # methods of numbers ask for the number itself
+    if t is LateText:
+        obj = settled(obj)
     if t in ATOMS or t is InlineGenerator or type(obj) in ATOMS:
         return m.native(getattr, obj, name)
     if isinstance(obj, types.ModuleType):

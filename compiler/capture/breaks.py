@@ -58,6 +58,7 @@ CAUSES: tuple[Cause, ...] = (
     Cause("print", r"^(?!print\().*(format\(|\bf[\"']|%|\bstr\(|\brepr\()", "the values of a tensor are made into text", "make text of the shape or dtype, or return the tensor and format it after the compiled region"),
     Cause("print", r"print\(", "a tensor is printed", "print(x.shape, x.dtype) needs no break; return the tensor and print its values after the compiled region"),
     Cause("print", "", "the values of a tensor are made into text", "make text of the shape or dtype, or return the tensor and format it after the compiled region"),
+    Cause("late_text", "", "native code looks into a text that holds a number which varies", "format the number after the compiled region, or pass the text"),
     Cause("unsupported", r"\binput\(", "input() waits for the user", "ask before the compiled region and pass the answer"),
     Cause("unsupported", r"\bopen\(", "a file is opened", "read before the compiled region and pass what was read, write what it returns"),
     Cause("io", r"torch\.(save|load)\(", "{name}() reads or writes a file", "save and load outside of the compiled region, from the module or tensors that it returns"),

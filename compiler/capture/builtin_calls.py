@@ -26,6 +26,7 @@ from ..guards.state import AUTOCAST_DEVICES, flag_name, read_field
 from ..guards.values import is_constant
 from . import containers, tensor_calls
 from .generators import InlineGenerator
+from .late_text import LateText, join_texts, made_late, settled
 from .signals import Break, Raised
 from .tensor_subclasses import answers_calls
 from .world import ATOMS, BOUND_NATIVE, TraceTensor
@@ -33,13 +34,14 @@ from .world import ATOMS, BOUND_NATIVE, TraceTensor
 if TYPE_CHECKING:
     from .machine import Machine
 
-__all__ = ["FUNCTIONS", "CLASSES", "PYTHON_FUNCTIONS", "BREAK_MODULES", "function", "cls", "python_function", "made_by_native", "search",
+__all__ = ["FUNCTIONS", "CLASSES", "PYTHON_FUNCTIONS", "BREAK_MODULES", "KEEPS_TEXTS", "function", "cls", "python_function", "made_by_native", "search",
            "call_native", "call_native_method", "log_effect"]
 
 FUNCTIONS: dict[Any, Callable] = {}                             # native function -> handler(machine, *args, **kwargs)
 CLASSES: dict[type, Callable] = {}                              # class -> handler(machine, *args, **kwargs)
 PYTHON_FUNCTIONS: dict[tuple[str, str], Callable] = {}          # (module, qualified name) -> handler, instead of interpreting
 TAKES_FUNCTION: set[Callable] = set()                           # those of the handlers that are given the function first
+KEEPS_TEXTS: set[Callable | None] = set()                       # those that do not look into texts, but put them off or pass them on
 BREAK_MODULES: dict[str, str] = {
     "random": "random_python", "torch.random": "rng_state", "torch.cuda.random": "rng_state",
     "torch._functorch.apis": "higher_order", "torch._functorch.eager_transforms": "higher_order", "torch._functorch.vmap": "higher_order",
@@ -125,12 +127,24 @@ def run_handler(handler: Callable, m: Machine, args: list, kwargs: dict) -> Any:
     raise Break("c_call", "a builtin is called with arguments that capture does not know")
 
 
+_HOLDING = frozenset(("append", "appendleft", "extend", "insert", "setdefault", "__setitem__", "update", "format", "join"))
+
+
+def _settled(fn: Any, owner: Any, args: list, kwargs: dict) -> tuple[list, dict]:
+    """Arguments of native code, which would look into a text that holds numbers which vary: the text itself, unless it is only to be held."""
+    if isinstance(owner, (list, dict, collections.deque, str)) and getattr(fn, "__name__", "") in _HOLDING:
+        return args, kwargs
+    return [settled(a) for a in args], {k: settled(v) for k, v in kwargs.items()}
+
+
 def call_native(m: Machine, fn: Any, owner: Any, args: list, kwargs: dict) -> Any:
     """A builtin function, or a builtin method bound to `owner`."""
     try:
         handler = FUNCTIONS.get(fn)
     except TypeError:
         handler = None
+    if m.late_texts and handler not in KEEPS_TEXTS:
+        args, kwargs = _settled(fn, owner, args, kwargs)
     if handler is not None:
         return run_handler(handler, m, args, kwargs)
     if isinstance(owner, (types.ModuleType, type(None))) or isinstance(owner, type):
@@ -335,6 +349,9 @@ def call_native_method(m: Machine, fn: Any, owner: Any, args: list, kwargs: dict
     from . import attributes
     name = fn.__name__
     world = m.world
+    if m.late_texts:
+        owner = settled(owner)
+        args, kwargs = _settled(fn, owner, args, kwargs)
     t = type(owner)
     if world.is_outside(fn) and not world.is_outside(owner) and t not in ATOMS:
         raise Break("unknown_object", f"a bound method {t.__name__}.{name} that came from outside is called", f"pass the {t.__name__} itself")
@@ -407,6 +424,8 @@ def _inside_method(m: Machine, fn: Any, owner: Any, name: str, args: list, kwarg
     """A method of a container made inside, or of an immutable value."""
     from .elements import as_index, as_key, items, settle_keys, spelled
     from .operators import hashed
+    if name in ("format", "join") and type(owner) is str and (late := made_late(m, getattr(str, name), (owner, *args), kwargs)) is not None:
+        return late
     if isinstance(owner, (dict, set, frozenset)) and args and name in _TAKES_KEY:
         args = [hashed(args[0]), *args[1:]]
         settle_keys(m, args[:1], owner)
@@ -493,7 +512,7 @@ def _bound(fn: Any, owner: Any) -> Any:
 
 
 # --- effects
-_EFFECT_VALUES = (type(None), bool, int, float, complex, str, bytes, type, torch.dtype, torch.device)
+_EFFECT_VALUES = (type(None), bool, int, float, complex, str, bytes, type, torch.dtype, torch.device, torch.SymInt, torch.SymFloat, LateText)
 
 
 def _effect_value(m: Machine, value: Any) -> Any:
@@ -550,4 +569,8 @@ def print_(m: Machine, *args: Any, sep: Any = " ", end: Any = "\n", file: Any = 
         named["file"] = file
     if m.truth(flush):
         named["flush"] = True
-    m.effects.call(print, [(" " if sep is None else sep).join(texts)], named)
+    between = " " if sep is None else sep
+    m.effects.call(print, [join_texts([part for text in texts for part in (between, text)][1:])], named)
+
+
+KEEPS_TEXTS.update((print_, warn_))

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any, Callable
 import torch
 
 from . import containers, polyfills, size_floats, tensor_calls
-from .builtin_calls import CLASSES, cls, function, made_by_native
+from .builtin_calls import CLASSES, KEEPS_TEXTS, cls, function, made_by_native
 from .elements import as_index, as_number, hint_length, items, settle_keys
+from .late_text import settled
 from .lookups import class_attribute
 from .signals import Break, Raised
 from .generators import InlineGenerator
@@ -106,7 +107,7 @@ def hasattr_(m: Machine, obj: Any, name: str) -> bool:
 
 @function(setattr)
 def setattr_(m: Machine, obj: Any, name: str, value: Any) -> None:
-    m.setattr(obj, name, value)
+    m.setattr(obj, settled(name), value)
 
 
 @function(delattr)
@@ -277,6 +278,9 @@ def repr_(m: Machine, value: Any) -> str:
 def format_(m: Machine, value: Any, spec: str = "") -> str:
     from .operators import format_text
     return format_text(m, value, spec)
+
+
+KEEPS_TEXTS.update((repr_, format_, isinstance_, setattr_))
 
 
 @function(vars)

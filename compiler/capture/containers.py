@@ -18,6 +18,7 @@ from ..guards import source as S
 from ..guards.values import is_constant
 from . import polyfills
 from .generators import InlineGenerator, PythonIterator
+from .late_text import LateText, settled
 from .signals import Break, Raised
 from .tensor_subclasses import Subclassed
 from .world import ATOMS, TraceTensor
@@ -31,7 +32,7 @@ __all__ = ["plain", "deep_plain", "iterate", "length", "get_item", "contains", "
 MUTABLE = frozenset((list, dict, set, collections.OrderedDict, collections.defaultdict, collections.deque, bytearray))
 BUILTIN_TYPES = frozenset((list, dict, tuple, set, frozenset, collections.OrderedDict, collections.defaultdict, collections.deque, str,
                            bytes, bytearray, range, slice, types.FunctionType, types.MethodType, types.ModuleType, types.BuiltinFunctionType,
-                           torch.Size, TraceTensor, InlineGenerator, PythonIterator, torch.SymInt, torch.SymFloat, torch.SymBool, type, object,
+                           torch.Size, TraceTensor, LateText, InlineGenerator, PythonIterator, torch.SymInt, torch.SymFloat, torch.SymBool, type, object,
                            property, staticmethod, classmethod, types.MappingProxyType, types.CodeType, types.CellType))
 _CONTAINER_BASES = (list, tuple, collections.OrderedDict, dict, set, frozenset, collections.deque)
 
@@ -194,6 +195,8 @@ def iterate(m: Machine, value: Any) -> Any:
                 return iter(key_view(m, value))
             return iter(_read(m, value))
         return iter(value)
+    if t is LateText:
+        return iter(settled(value))
     if t in (str, bytes, range, InlineGenerator, PythonIterator) or isinstance(value, torch.Size):
         return iter(value)
     if isinstance(value, enum.EnumMeta):

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Sequence
 import torch
 
 from ..guards.source import Source, plain_text, array_text, calc_text, optimizer_state_text, scalar_text
+from ..guards.weak import Weak
 from ..symbolic.expr import Expr
 from .arrays import Array
 from .draws import generator_states, restore_generators
@@ -24,6 +25,7 @@ from .bytecode.splice import UNBOUND
 from .effects import Effect
 from .exceptions import calling_code, traceback_at
 from .generators import InlineGenerator, PythonIterator
+from .late_text import LateText, Made
 from .signals import Unrebuildable
 from .tensor_subclasses import Subclassed
 from .training import freed_result, without_history
@@ -99,7 +101,10 @@ class EntryWriter:
         if name is not None:
             return name
         if source.kind == "const":
-            name = self.constant(source.key)
+            name = self.constant(source.held, getattr(source.key, "__name__", ""))
+            if type(source.held) is Weak:
+                held, name = name, self.fresh("__s")
+                self.loads.append(f"{name} = {held}()")
         elif source.kind == "local":
             name = self.params[source.key[0]]
         else:
@@ -237,6 +242,10 @@ class EntryWriter:
             text = re.sub(r"[A-Za-z_]\w*", lambda w: names.get(w.group(), w.group()), text)
         return f"({text})"
 
+    def _text(self, made: Made) -> str:
+        named = f", **{self.value(made.kwargs)}" if made.kwargs else ""
+        return f"{self.constant(made.function)}({self.sequence(made.args)}{named})"
+
     def stack_value(self, v: Any) -> str:
         """As `value`, for the operand stack at a break: there a bound native method is only going to be called, and guards of the
         resume function can look into a MethodType."""
@@ -253,6 +262,8 @@ class EntryWriter:
         return ", ".join(self.value(v) for v in items)
 
     def _make(self, v: Any, t: type) -> str:
+        if t is LateText:
+            return self.assign(v, " + ".join(repr(p) if type(p) is str else self._text(p) for p in v.parts) or "''")
         if t is Array:
             return self.load(v._source) if v._source is not None else self.assign(v, f"{self.value(v._tensor)}.numpy(){'[()]' if v._number else ''}")
         if t is Subclassed:

@@ -11,6 +11,7 @@ from ..guards import source as S
 from . import containers
 from .elements import hint_length, settle_keys
 from .frame import Frame
+from .late_text import join_texts
 from .machine import Machine, Unread, handler
 from .operators import get_item, hashed
 from .signals import Break, Raised
@@ -310,7 +311,7 @@ def build_const_key_map(m: Machine, f: Frame, ins: Any) -> None:
 
 @handler("BUILD_STRING")
 def build_string(m: Machine, f: Frame, ins: Any) -> None:
-    f.stack.append("".join(_pop_n(f, ins.arg)))
+    f.stack.append(join_texts(_pop_n(f, ins.arg)))
 
 
 @handler("BUILD_SLICE")

@@ -85,6 +85,7 @@ class Machine:
         self.state_changed = False                   # grad mode or autocast was set by the program
         self.loop_counts: dict[Any, int] = {}        # FOR_ITER instruction -> iterations, once the graph is large
         self.module_path = ""
+        self.late_texts = False                      # a text of numbers that vary has been made
         self.subclassed = False                      # a tensor of a class of the program's has been met
         self.functions_off = False                   # __torch_function__ of such classes is not asked
         self.probe_classes = ProbeClasses()
@@ -254,6 +255,8 @@ class Machine:
     def translate(self, exc: BaseException) -> None:
         """Turn errors that mean "the value of a tensor is needed" into breaks."""
         kind = operators.break_kind_of(exc)
+        if kind is None and self.late_texts and isinstance(exc, TypeError):
+            kind = "late_text"                       # native code may have met a stand-in for a text
         if kind is not None:
             raise Break(kind) from None
 

@@ -13,6 +13,7 @@ from ..graph.tensor import DataDependentError
 from ..guards.guard import Guard
 from . import containers, elements, size_floats, tensor_calls
 from .generators import InlineGenerator
+from .late_text import LateText, join_texts, made_late, settled
 from .lookups import class_attribute
 from .signals import Break, Raised
 from .tensor_subclasses import Subclassed
@@ -48,6 +49,7 @@ _DIVISIONS = frozenset((operator.truediv, operator.floordiv, operator.mod, opera
 _SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 _SEQUENCES = (list, tuple, str, bytes, bytearray)
 _SETS = (set, frozenset)
+_TEXTS = frozenset((str, LateText))
 
 
 mro_lookup = class_attribute
@@ -95,6 +97,8 @@ def break_kind_of(exc: BaseException) -> str | None:
 
 def native_operation(m: Machine, fn: Callable, *args: Any) -> Any:
     """Native operator on values without TraceTensors; a size expression that it cannot take is fixed to its value."""
+    if m.late_texts:
+        args = tuple(map(settled, args))
     for a in args:
         m.world.pin(a)
     if m.env.hints:
@@ -129,7 +133,7 @@ def hashed(key: Any) -> Any:
     """A key for native code to hash: numbers that vary are fixed."""
     if type(key) in (tuple, torch.Size):
         return type(key)([hashed(k) for k in key])
-    return specialize(key)
+    return specialize(settled(key))
 
 
 def binary(m: Machine, text: str, a: Any, b: Any) -> Any:
@@ -164,7 +168,11 @@ def binary(m: Machine, text: str, a: Any, b: Any) -> Any:
         fn = _BINARY[text[:-1]][0]
     right = python_method(tb, f"__r{name}__")
     if text in ("%", "%=") and isinstance(a, (str, bytes)) and python_method(ta, "__mod__") is None and not (right is not None and issubclass(tb, ta)):
+        if text == "%" and ta is str and (late := made_late(m, str.__mod__, (a, b))) is not None:
+            return late
         return native_operation(m, fn, a, _spelled_arguments(m, b))              # text knows what to do with any object
+    if (ta is LateText or tb is LateText) and text in ("+", "+=") and {ta, tb} <= _TEXTS:
+        return join_texts([a, b])
     if right is not None and tb is not ta and issubclass(tb, ta) and right is not python_method(ta, f"__r{name}__"):
         result = m.call(right, [b, a])
         if result is not NotImplemented:
@@ -318,6 +326,8 @@ def truth(m: Machine, value: Any) -> bool:
     if isinstance(value, _SYMBOLIC):
         m.env.location = m.user_line()
         return m.env.branch(value)
+    if t is LateText:
+        return bool(settled(value))
     method = python_method(t, "__bool__")
     if method is not None:
         answer = m.call(method, [value])
@@ -376,6 +386,9 @@ def contains(m: Machine, container: Any, item: Any) -> bool:
     if t is TraceTensor or t is Subclassed:
         raise Break("data_dependent_branch", "whether a tensor holds a value depends on its data",
                     "use (tensor == value).any() with torch.where")
+    if m.late_texts:
+        container, item = settled(container), settled(item)
+        t = type(container)
     m.world.identity(item)
     method = python_method(t, "__contains__")
     if method is not None:
@@ -497,10 +510,12 @@ def _refuse_tensors(value: Any) -> None:
             _refuse_tensors(v)
 
 
-def to_text(m: Machine, value: Any, function: str) -> str:
+def to_text(m: Machine, value: Any, function: str) -> str | LateText:
     """str(), repr() or ascii() of a value."""
-    if type(value) is str and function == "str":
+    if type(value) in _TEXTS and function == "str":
         return value
+    if (late := made_late(m, getattr(builtins, function), (value,))) is not None:
+        return late
     if isinstance(value, _SYMBOLIC):
         value = specialize(value)
     value = m.world.pin(m.deep_plain(value))
@@ -518,8 +533,13 @@ def to_text(m: Machine, value: Any, function: str) -> str:
     return m.native(getattr(builtins, function), elements.with_own_text(m, value))
 
 
-def format_text(m: Machine, value: Any, spec: str) -> str:
+def format_text(m: Machine, value: Any, spec: str) -> str | LateText:
     """format(value, spec)."""
+    if type(value) is LateText and not spec:
+        return value
+    if type(spec) is str and (late := made_late(m, format, (value, spec))) is not None:
+        return late
+    value, spec = settled(value), settled(spec)
     if isinstance(value, _SYMBOLIC):
         value = specialize(value)
     if isinstance(value, (bool, int, float, str, complex)) and type(value) in ATOMS:

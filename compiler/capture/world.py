@@ -36,6 +36,7 @@ from .arrays import Array, array_class, array_like
 from .bytecode.splice import UNBOUND
 from .generators import InlineGenerator
 from .inline_policy import is_trusted_module
+from .late_text import LateText
 from .lookups import MISSING, Missing
 from .outside_arrays import load_array
 from .scalars import float_symbol
@@ -388,7 +389,7 @@ class World:
             return array_class(value)
         if type(value) is Subclassed:
             return value.tensor_class
-        return type(value)
+        return str if type(value) is LateText else type(value)
 
     def rely_on_tensor(self, trace: TraceTensor, *facts: str) -> None:
         """Rely on more of the inputs that `trace` is, or is a view of: fields of TensorSpec that methods of the same name give."""
@@ -405,7 +406,7 @@ class World:
     def rely_on_bases(self, cls: type) -> None:
         """Rely on the classes that `cls` inherits from, and their order."""
         if cls.__flags__ & HEAP_TYPE and id(cls) not in self.made and not is_trusted_module(getattr(cls, "__module__", None) or ""):
-            self.guard(S.attr(self.anchor(cls), "__mro__"), "ID", cls.__mro__, "the class's bases")
+            self.guard(S.attr(self.anchor(cls), "__mro__"), "EQUALS", cls.__mro__, "the class's bases")
 
     def rely_on_subclasses(self, classes: Any) -> None:
         """isinstance and issubclass of an abstract class of the user's: register() makes other classes its subclasses."""
@@ -433,7 +434,7 @@ class World:
             return isinstance(array_like(value), classes)
         if type(value) is Subclassed:
             return isinstance(_EMPTY.as_subclass(value.tensor_class), classes)
-        return isinstance(_GENERATOR if type(value) is InlineGenerator else value, classes)
+        return isinstance(_GENERATOR if type(value) is InlineGenerator else "" if type(value) is LateText else value, classes)
 
 
 def _as_result(trace: TraceTensor) -> TraceTensor:

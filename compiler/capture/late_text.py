@@ -1,0 +1,121 @@
+"""Text of numbers that vary: f"loss {loss:.4f}", str(n), "%d of %d" % (i, n). The entry makes it when it runs.
+
+Such a text may be stored, join_texts with others, printed, logged, returned. Who looks into it gets the text itself, which fixes its numbers.
+"""
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, Callable, NoReturn, Union
+
+import torch
+
+from .signals import Break
+
+if TYPE_CHECKING:
+    from .machine import Machine
+
+__all__ = ["LateText", "Made", "made_late", "join_texts", "settled"]
+
+_NUMBERS = (torch.SymInt, torch.SymFloat)
+_OF_INTEGERS = re.compile(r"%[^a-zA-Z%]*[diouxXc]")
+
+
+class Made:
+    """A text that `function(*args, **kwargs)` gives: of numbers that vary, constants and builtin containers of these."""
+    __slots__ = ("function", "args", "kwargs")
+
+    def __init__(self, function: Callable[..., str], args: tuple, kwargs: dict):
+        self.function, self.args, self.kwargs = function, args, kwargs
+
+
+class LateText:
+    """A str of the program: its parts, one after the other."""
+    __slots__ = ("parts",)
+
+    def __init__(self, parts: tuple[Union[str, Made], ...]):
+        self.parts = parts
+
+
+def _looked_at(self: LateText, *args: Any) -> NoReturn:
+    raise Break("late_text")
+
+
+for _name in ("__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__", "__hash__", "__len__", "__iter__", "__contains__", "__getitem__", "__bool__",
+              "__add__", "__radd__", "__mul__", "__rmul__", "__mod__", "__str__", "__repr__", "__format__", "__reduce_ex__"):
+    setattr(LateText, _name, _looked_at)
+
+
+def _varies(value: Any) -> bool:
+    t = type(value)
+    if t in _NUMBERS:
+        return value.node.constant is None
+    if t is list or t is tuple:
+        return any(map(_varies, value))
+    return t is LateText or t is dict and any(map(_varies, value.values()))
+
+
+def _known(value: Any) -> bool:
+    """Whether the entry can make the value from numbers and constants alone."""
+    from .world import ATOMS
+    t = type(value)
+    if t is list or t is tuple:
+        return all(map(_known, value))
+    return t in ATOMS or t in _NUMBERS or t is LateText or t is dict and all(type(k) in ATOMS for k in value) and all(map(_known, value.values()))
+
+
+def _number(value: Any) -> Any:
+    return value.node.hint
+
+
+def _text(late: LateText, number: Callable[[Any], Any]) -> str:
+    return "".join(p if type(p) is str else p.function(*_with(p.args, number), **_with(p.kwargs, number)) for p in late.parts)
+
+
+def _with(value: Any, number: Callable[[Any], Any]) -> Any:
+    """`value` with plain numbers, as `number` gives them, and plain texts."""
+    t = type(value)
+    if t in _NUMBERS:
+        return number(value)
+    if t is LateText:
+        return _text(value, number)
+    if t is list or t is tuple:
+        return t(_with(v, number) for v in value)
+    return {k: _with(v, number) for k, v in value.items()} if t is dict else value
+
+
+def made_late(m: Machine, function: Callable[..., str], args: tuple, kwargs: dict | None = None) -> LateText | None:
+    """The text `function(*args, **kwargs)` where a number in it varies. None: nothing varies, or whether it can be made depends on the numbers."""
+    kwargs = kwargs or {}
+    if not (_varies(args) or kwargs and _varies(kwargs)):
+        return None
+    args, kwargs = m.deep_plain(args), m.deep_plain(kwargs)              # as they are now
+    if not _known(args) or not _known(kwargs):
+        return None
+    if function is format and args[1].endswith(("c", "n")) or function is str.__mod__ and _OF_INTEGERS.search(args[0]) and not _all_integers(args[1]):
+        return None
+    m.native(function, *_with(args, _number), **_with(kwargs, _number))      # its errors
+    m.late_texts = True
+    return LateText((Made(function, args, kwargs),))
+
+
+def _all_integers(values: Any) -> bool:
+    return all(type(v) in (int, torch.SymInt) for v in (values if type(values) is tuple else (values,)))
+
+
+def join_texts(texts: list) -> Any:
+    """Texts one after the other."""
+    if not any(type(t) is LateText for t in texts):
+        return "".join(texts)
+    parts: list[str | Made] = []
+    for p in (p for t in texts for p in (t.parts if type(t) is LateText else (t,))):
+        if type(p) is str and parts and type(parts[-1]) is str:
+            parts[-1] += p
+        elif p != "":
+            parts.append(p)
+    return LateText(tuple(parts))
+
+
+def settled(value: Any) -> Any:
+    """The text itself, which fixes the numbers in it; everything else as it is."""
+    from .operators import specialize
+    return _text(value, specialize) if type(value) is LateText else value

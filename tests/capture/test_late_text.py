@@ -1,0 +1,115 @@
+"""Text of numbers that vary is made by the entry: printing a loss or a step costs no entry for each value."""
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+
+import pytest
+import torch
+
+import tcompile
+
+X = torch.arange(4.)
+TABLE = {"k0": 1, "k1": 2, "k2": 3}
+LOG = logging.getLogger("tests.late_text")
+
+
+class Holder:
+    pass
+
+
+def printed(x, v):
+    print(f"loss {v:.3f}", v, "%.3f %s" % (v, "a"), "{} {:>8.2f}".format(v, v), str(v) + "x", repr(v), f"{v!r:>20}", [v, {"a": (v,)}], end="!")
+    return x + 1
+
+
+def stored(x, v):
+    messages, holder = [], Holder()
+    messages.append(f"v={v}")
+    messages += [f"w={v + 1}"]
+    holder.name = f"o{v}"
+    for name in ("other",):
+        setattr(holder, name, f"b{v}")
+    text = f"step {v}"
+    return x + v, messages, vars(holder), text, text + "!", "<" + text, ", ".join([text, "b", str(v)]), f"[{text}]", {"t": text}, str(text)
+
+
+def logged(x, v):
+    LOG.warning("x %s %s", v, f"step {v}")
+    LOG.warning(f"y {v}")
+    return x + 1
+
+
+def of_items(x, v):
+    print(f"sum {(x.sum() * v).item():.3f}")
+    return x + 1
+
+
+def looked_into(x, v):
+    text = f"a{v}"
+    return x + 1, text.upper(), text[0], bool(text), text or "z", isinstance(text, str), type(text), text.startswith("a1"), sorted([text, "b"]), text * 2, \
+        len(text), "2" in text, text == "a3", [*text], list(map(str.lower, [text]))
+
+
+def keys(x, v):
+    text = f"k{int(v) % 3}"
+    return x * TABLE[text] + (text == "k1"), {text: 1}, getattr(torch, f"a{'bs' if v else 'bs'}")(x)
+
+
+def raised(x, v):
+    try:
+        if v > 0:
+            raise ValueError(f"bad {v}")
+    except ValueError as error:
+        return x, str(error), error.args
+    return x + 1, "", ()
+
+
+def run(fn, *args):
+    out, heard = io.StringIO(), []
+    handler = logging.Handler()
+    handler.emit = lambda record: heard.append(record.getMessage())
+    LOG.addHandler(handler)
+    LOG.propagate = False
+    try:
+        with contextlib.redirect_stdout(out):
+            result = fn(*args)
+    finally:
+        LOG.removeHandler(handler)
+    return result, out.getvalue(), heard
+
+
+@pytest.mark.parametrize("values", [[-2.5, 0.25, 1e20, float("nan"), 3.0, float("inf")], [2, 3, -4, 5, 11, 12]])
+@pytest.mark.parametrize("fn,entries", [(printed, 3), (stored, 3), (logged, 3), (of_items, 5), (looked_into, 99), (keys, 99), (raised, 99)])
+def test_as_eager(fn, entries, values):
+    if fn is keys and type(values[0]) is float:
+        values = values[:2]
+    with tcompile.record() as recorded:
+        compiled = tcompile.compile(fn, backend="eager")
+        for v in values:
+            assert str(run(compiled, X, v)) == str(run(fn, X, v))
+    assert len(recorded.report().entries) <= entries
+
+
+def test_conversions_that_depend_on_the_number():
+    def fn(x, v):
+        return x + 1, "%d" % v
+    compiled = tcompile.compile(fn, backend="eager")
+    for v in (1.5, 2.5, 3.5, float("nan")):
+        try:
+            wanted = fn(X, v)[1]
+        except ValueError as error:
+            with pytest.raises(ValueError, match=str(error)):
+                compiled(X, v)
+        else:
+            assert compiled(X, v)[1] == wanted
+
+
+def test_the_errors_of_a_format_are_the_programs():
+    def fn(x, v):
+        return x, f"{v:d}"
+    compiled = tcompile.compile(fn, backend="eager")
+    for v in (1.5, 2.5, 3.5):
+        with pytest.raises(ValueError, match="Unknown format code 'd'"):
+            compiled(X, v)
