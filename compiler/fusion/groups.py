@@ -166,8 +166,8 @@ class _Grouping:
         out = []
         if floor >= 0:
             latest = self.groups[floor]
-            if latest.extern is None and not latest.alone:
-                out.append(latest)
+            if latest.extern is None and (not latest.alone or latest.nests[0].scan and nest.reduce_op is None and nest.on_gpu):
+                out.append(latest)                       # (a GPU's scans have their pieces of a row in registers: what follows is computed there)
             elif latest.extern is None:
                 self.unfused.append((_name(latest.nests[0]), _name(nest), "its elements are known when all of them have been written"))
             else:

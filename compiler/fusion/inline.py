@@ -177,11 +177,11 @@ def _worth(p: LoopNest, u: Uses, cost: Costs, hints: dict[str, int]) -> bool:
         return False
     own = numel_hint([a.size for a in p.axes], hints)
     readers = {id(n): n for n, _ in u.loads}
-    if len(readers) == 1 and not all(e is p.index for _, e in u.loads):
-        nest, _ = u.loads[0]
+    nest, _ = u.loads[0]
+    if len(readers) == 1 and (nest.alone and nest.on_gpu or not all(e is p.index for _, e in u.loads)):
         times = numel_hint([a.size for a in nest.domain], hints) / max(own, 1)
         if times * len({e for _, e in u.loads}) <= 1:
-            return True                                  # moved through a permutation: computed as often as before
+            return True                                  # moved through a permutation, or into tiles of a kernel that no group shares: computed as often as before
     # Broadcast along inner axes (statistics of channels), it is computed once per run of those, outside of the inner loop.
     again = sum(c * _evaluations(n, e, hints) for n, e in u.loads)
     return loads <= 8 and 2 * again <= sum(numel_hint([a.size for a in n.domain], hints) for n in readers.values())

@@ -408,6 +408,10 @@ class LoopNest:
         """Whether it shares its kernel with nothing: its iterations have an order."""
         return self.onto or self.scan
 
+    @property
+    def on_gpu(self) -> bool:
+        return torch.device(self.buffer.device or "cpu").type == "cuda"
+
 
 def walk(roots: Iterable[Value], known: Container[int] = ()) -> list[Value]:
     """All values that `roots` reach (through arguments, indirect indices included), operands first, without recursion. Those whose ids are

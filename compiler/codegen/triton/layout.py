@@ -204,6 +204,8 @@ def _reduction(kernel: Kernel, target: GpuTarget, choices: Choices, reduced: tup
     passes = sum(1 for s in kernel.stages if s.axes)
     x_fast = _along_x(kernel, reduced)
     rows = _pow2(r)
+    if any(a.running for s in kernel.stages for a in s.accs):
+        return _scan(kernel, target, x, rows, x_fast)
     few = _few_rows(x, r, passes, x_fast, target)
     kind = choices.kind
     if kind is None:
@@ -246,6 +248,20 @@ def _reduction(kernel: Kernel, target: GpuTarget, choices: Choices, reduced: tup
         pieces = max(1, -(-r // lay.rblock))
         programs = (8 if x_fast and passes == 1 else 4) * target.processors
         lay.split = max(1, min(MOST_SPLIT, _floor_pow2(max(1, programs // blocks)), _pow2(-(-pieces // 2))))
+    return lay
+
+
+def _scan(kernel: Kernel, target: GpuTarget, x: int, rows: int, x_fast: bool) -> Layout:
+    """Rows in pieces, in order."""
+    lay = Layout("looped", kernel.outer)
+    if x_fast:
+        lay.xblock, lay.rblock = min(32, _pow2(x)), min(64, rows)
+        while lay.xblock > 16 and -(-x // lay.xblock) < 2 * target.processors:
+            lay.xblock //= 2
+    else:
+        lay.rblock = min(2048, rows)
+        lay.xblock = min(_pow2(x), max(1, 1024 // lay.rblock))
+    lay.warps = min(8, max(1, _floor_pow2(lay.xblock * lay.rblock // (32 * 8))))
     return lay
 
 

@@ -15,7 +15,7 @@ from ...lowering.ir import Acc, Axis, Buffer, Kernel, Stage, Store, Value, cast,
 from ...lowering.printer import names_of
 from ...lowering.rewrite import Rewriter
 from ...symbolic.expr import Expr, as_expr, ceildiv, integer
-from . import cheap, indices, prims
+from . import cheap, indices, prims, scan
 from .dtypes import ttype
 from .layout import Choices, GpuTarget, Layout, numel, plan_layout, spans
 from .prims import Operand, reduce_identity, reduce_tile, reduce_update
@@ -23,7 +23,7 @@ from .values import NONE, Names, Values, stored
 
 __all__ = ["TritonSource", "Function", "Scratch", "print_kernel", "without_locals"]
 
-HELPERS = {**prims.HELPERS, **indices.HELPERS, **cheap.HELPERS}
+HELPERS = {**prims.HELPERS, **indices.HELPERS, **cheap.HELPERS, **scan.HELPERS}
 
 
 @dataclass(frozen=True)
@@ -262,7 +262,9 @@ class _Printer:
         number = 0
         while number < len(stages):
             stage = stages[number]
-            if lay.kind == "looped" and number + 1 < len(stages) and is_online_softmax(stage, stages[number + 1]):
+            if any(a.running for a in stage.accs):
+                body += scan.scan_loop(self, stage, names, masks)
+            elif lay.kind == "looped" and number + 1 < len(stages) and is_online_softmax(stage, stages[number + 1]):
                 body += self._online(number, stage, stages[number + 1], names, masks)
                 number += 1
             elif lay.kind == "looped" and number + 1 < len(stages) and is_variance(stage, stages[number + 1]):

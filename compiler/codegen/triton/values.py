@@ -276,5 +276,5 @@ class Values:
         call = "tl.store" if mode == "set" else "tl.atomic_or" if t.kind == "bool" else "tl.atomic_add"
         if mode == "add" and t.low_precision:
             text = f"{text}.to({t.stored})"
-        line = f"{call}({buffer.name} + ({at}), {text}" + (f", {mask}" if mask else "") + ")"
+        line = f"{call}({buffer.name} + ({at}), {text}" + (f", {mask}" if mask else "") + (", sem='relaxed')" if mode != "set" else ")")
         (self.inside if "r" in want else self.outside).append(line)

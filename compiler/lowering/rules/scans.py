@@ -1,6 +1,8 @@
 """Running sums, products, maxima: one pass along a dimension, each element stored with what came before it.
 
-As eager's kernels do it: float32 adds up in double, float16 and bfloat16 in float32; of equal maxima the last one's position is given."""
+As eager's kernels do it: on the CPU float32 adds up in double, float16 and bfloat16 in float32; of equal maxima the last one's position is
+given. A GPU adds up the pieces of a row as a tree, which is exact enough in float32; one long row alone is left to torch's kernel, which
+shares it among all processors."""
 from __future__ import annotations
 
 from typing import Any
@@ -16,16 +18,37 @@ from .scatters import checked, on_cpu
 __all__ = ["scan", "running_dtype"]
 
 
-def running_dtype(dtype: torch.dtype) -> torch.dtype:
-    """What eager's kernels on the CPU add up in."""
+LONG = 16384                     # elements of a row that a GPU shares among its processors where there are few rows
+FEW = 16
+
+
+def running_dtype(dtype: torch.dtype, device: str = "cpu") -> torch.dtype:
+    """What a running sum is kept in."""
     if dtype in (torch.float16, torch.bfloat16):
         return torch.float32
-    return torch.float64 if dtype == torch.float32 else dtype
+    return torch.float64 if dtype == torch.float32 and device == "cpu" else dtype
+
+
+def may_scan(lo: Lowering, shape: tuple, dim: int, dtype: torch.dtype) -> None:
+    """Whether generated code scans rows of `dtype` along `dim`; NoRule where torch's kernel is the better one."""
+    if _device(lo) != "cuda":
+        return on_cpu(lo, "scan")
+    if dtype == torch.bool:
+        raise NoRule("a scan of booleans")
+    rows: Any = 1
+    for d, n in enumerate(shape):
+        rows = rows * (1 if d == dim else n)
+    if type(shape[dim]) is int and shape[dim] > LONG and type(rows) is int and rows < FEW:
+        raise NoRule("a scan of long rows")
+
+
+def _device(lo: Lowering) -> str:
+    return torch.device(lo._device()).type
 
 
 def scan(lo: Lowering, op: str, value: Value, shape: tuple, dim: int, dtype: torch.dtype, stride: Any = None, suffix: str = "") -> Ref:
     """The running `op` of `value` (over j symbols of `shape`) along `dim`, as a buffer of `dtype`."""
-    on_cpu(lo, "scan")
+    may_scan(lo, shape, dim, value.dtype)
     if value.dtype not in DTYPES or dtype not in DTYPES:
         raise NoRule("complex numbers")
     if is_one(shape[dim]):
@@ -42,7 +65,7 @@ def _running(lo: Lowering, op: str, x: Ref, dim: int) -> Ref:
     m = lo.meta()
     if m.dtype.is_complex or x.dtype.is_complex:
         raise NoRule("complex numbers")
-    v = cast(operand(x, m.dtype), running_dtype(m.dtype))
+    v = cast(operand(x, m.dtype), running_dtype(m.dtype, _device(lo)))
     if not x.ndim:
         return lo.pointwise(operand(x, m.dtype))
     return scan(lo, op, v, lo.out_shape(), dim % x.ndim, m.dtype, strides_of(m))
@@ -67,7 +90,6 @@ def logcumsumexp(lo: Lowering, node: Any, x: Ref, dim: int) -> Ref:
 
 def _extremum(op: str) -> Any:
     def f(lo: Lowering, node: Any, x: Ref, dim: int) -> tuple[Ref, Ref]:
-        on_cpu(lo, "scan")
         values, at = lo.meta(k=0), lo.meta(k=1)
         if x.dtype.is_complex:
             raise NoRule("complex numbers")
@@ -75,6 +97,7 @@ def _extremum(op: str) -> Any:
             return lo.pointwise(x.value, 0), lo.pointwise(const(0, torch.int64), 1)
         v = x.value if x.dtype not in (torch.float16, torch.bfloat16) else cast(x.value, torch.float32)
         shape = lo.out_shape(k=0)
+        may_scan(lo, shape, dim % x.ndim, v.dtype)
         return (scan(lo, op, v, shape, dim % x.ndim, x.dtype, strides_of(values), "_0"),
                 scan(lo, "arg" + op, v, shape, dim % x.ndim, torch.int64, strides_of(at), "_1"))
     return f
@@ -87,7 +110,6 @@ rule("aten.cummin.default")(_extremum("min"))
 @rule("aten.masked_scatter.default")
 def masked_scatter(lo: Lowering, node: Any, x: Ref, mask: Ref, source: Ref) -> Ref:
     """The k-th element for which the mask holds, in row-major order, is the k-th of the source."""
-    on_cpu(lo, "scan")
     shape = lo.out_shape()
     if x.dtype.is_complex or source.dtype != x.dtype:
         raise NoRule("complex numbers" if x.dtype.is_complex else "a source of another dtype")

@@ -3,6 +3,9 @@ several values for one position the last one stays, in row-major order of the po
 
 The axes that are positions themselves (the columns, where whole rows are written) are independent of each other: they are the nest's
 kept axes, which threads may share. The others run in order, and are given as `reduce_axes` without a `reduce_op`.
+
+On a GPU there is no order, in eager's kernels neither: all axes are kept ones, sums are atomic additions, and any of several values for one
+position stays. Under deterministic algorithms, and for what has no atomic addition, torch's kernels run.
 """
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ from ..lower import Lowering, NoRule, rule, strides_of
 from ..promote import compute_dtype, operand, rounded
 from ..ref import Ref, contiguous_strides, dim_symbol, is_one, numel, ref_of_buffer, remap, reshape, same
 
-__all__ = ["on_cpu", "start", "store_at", "checked"]
+__all__ = ["on_cpu", "may_write", "start", "store_at", "checked"]
 
 MODES = {"sum": "add", "add": "add", "prod": "mul", "multiply": "mul", "amax": "max", "amin": "min"}
 IDENTITY = {"add": 0, "mul": 1, "max": float("-inf"), "min": float("inf")}
@@ -26,6 +29,20 @@ def on_cpu(lo: Lowering, what: str = "scattered writes") -> None:
     """Kernels of other devices have no order among their iterations."""
     if torch.device(lo._device()).type != "cpu":
         raise NoRule(what)
+
+
+ATOMIC = frozenset((torch.float32, torch.float64, torch.int32, torch.int64))       # what a GPU adds up in memory
+
+
+def may_write(lo: Lowering, mode: str, dtype: torch.dtype) -> None:
+    """Whether generated code may write elements of `dtype` at computed positions; NoRule where that is torch's kernels' work."""
+    if torch.device(lo._device()).type == "cuda":
+        if torch.are_deterministic_algorithms_enabled():
+            raise NoRule("scattered writes under deterministic algorithms")
+        if mode != "set" and (mode != "add" or dtype not in ATOMIC):
+            raise NoRule("scattered writes")
+    else:
+        on_cpu(lo)
 
 
 def start(lo: Lowering, x: Ref | Value, k: int | None = None) -> Buffer:
@@ -56,6 +73,8 @@ def store_at(lo: Lowering, b: Buffer, shape: Sequence[Any], value: Value, at: Se
         e = e + p * st
     axes = tuple(Axis(dim_symbol(n, d), s) for d, s in enumerate(shape) if not is_one(s))
     own = {p.name for p in at if isinstance(p, Expr) and p.op == "sym"}
+    if torch.device(lo._device()).type != "cpu":
+        own = {a.symbol.name for a in axes}
     kept = tuple(a for a in axes if a.symbol.name in own)
     order = tuple(a for a in axes if a.symbol.name not in own)
     lo.steps.append(LoopNest(b, kept, e, put(cast(value, b.dtype), positions), order, None, axes, mode, lo.origins(), lo.lines()))
@@ -97,7 +116,7 @@ def _along(lo: Lowering, b: Buffer, dim: int, ids: Ref, value: Any, mode: str) -
 
 @rule("aten.scatter.src", "aten.scatter.value")
 def scatter(lo: Lowering, node: Any, x: Ref, dim: int, ids: Ref, src: Any) -> Ref:
-    on_cpu(lo)
+    may_write(lo, "set", x.dtype)
     b = start(lo, x)
     _along(lo, b, dim, ids, src, "set")
     return ref_of_buffer(b)
@@ -105,7 +124,7 @@ def scatter(lo: Lowering, node: Any, x: Ref, dim: int, ids: Ref, src: Any) -> Re
 
 @rule("aten.scatter.reduce", "aten.scatter.value_reduce")
 def scatter_reduced(lo: Lowering, node: Any, x: Ref, dim: int, ids: Ref, src: Any, *, reduce: str) -> Ref:
-    on_cpu(lo)
+    may_write(lo, MODES[reduce], x.dtype)
     b = start(lo, x)
     _along(lo, b, dim, ids, src, MODES[reduce])
     return ref_of_buffer(b)
@@ -113,7 +132,7 @@ def scatter_reduced(lo: Lowering, node: Any, x: Ref, dim: int, ids: Ref, src: An
 
 @rule("aten.scatter_add.default")
 def scatter_add(lo: Lowering, node: Any, x: Ref, dim: int, ids: Ref, src: Ref) -> Ref:
-    on_cpu(lo)
+    may_write(lo, "add", x.dtype)
     b = start(lo, x)
     _along(lo, b, dim, ids, src, "add")
     return ref_of_buffer(b)
@@ -126,10 +145,10 @@ def scatter_reduce(lo: Lowering, node: Any, x: Ref, dim: int, ids: Ref, src: Ref
 
 def _reduced(lo: Lowering, x: Ref, reduce: str, include_self: bool, write: Callable[[Buffer, Any, str], Any], source: Ref) -> Ref:
     """A copy of x with `source` reduced into the places that `write(buffer, value, mode)` knows, over what was there or not."""
-    on_cpu(lo)
     mode = MODES.get(reduce)
     if mode is None:
         raise NoRule(f"a write that reduces by {reduce}")
+    may_write(lo, mode, x.dtype)
     b = start(lo, x)
     if not include_self:
         write(b, identity(mode, b.dtype), "set")
@@ -150,7 +169,7 @@ def identity(mode: str, dtype: torch.dtype) -> bool | int | float:
 # ---- rows and blocks
 @rule("aten.index_put.default", "aten._unsafe_index_put.default")
 def index_put(lo: Lowering, node: Any, x: Ref, ids: Sequence[Ref | None], values: Ref, accumulate: bool = False) -> Ref:
-    on_cpu(lo)
+    may_write(lo, "add" if accumulate else "set", x.dtype)
     used = [(d, i) for d, i in enumerate(ids) if i is not None]
     if not used or any(i.dtype in (torch.bool, torch.uint8) for _, i in used):
         raise NoRule("writing where a mask holds: the number of elements depends on values")
@@ -188,7 +207,7 @@ def _broadcast(shapes: Sequence[Sequence[Any]], width: int) -> tuple:
 
 @rule("aten.put.default")
 def put_flat(lo: Lowering, node: Any, x: Ref, ids: Ref, source: Ref, accumulate: bool = False) -> Ref:
-    on_cpu(lo)
+    may_write(lo, "add" if accumulate else "set", x.dtype)
     b = start(lo, x)
     if not same(numel(ids.shape), numel(source.shape)):
         raise NoRule("values of another number than what they are written to")
@@ -265,7 +284,7 @@ def _store_strided(lo: Lowering, b: Buffer, shape: Sequence[Any], value: Value, 
 
 @rule("aten.max_unpool2d.default", "aten.max_unpool3d.default")
 def max_unpool(lo: Lowering, node: Any, x: Ref, ids: Ref, size: Sequence[Any], *args: Any) -> Ref:
-    on_cpu(lo)
+    may_write(lo, "set", x.dtype)
     k = len(size)
     b = start(lo, const(0, x.dtype))
     volume: Any = 1
@@ -281,7 +300,7 @@ def max_unpool(lo: Lowering, node: Any, x: Ref, ids: Ref, size: Sequence[Any], *
 
 @rule("aten.embedding_dense_backward.default")
 def embedding_dense_backward(lo: Lowering, node: Any, grad: Ref, ids: Ref, rows: Any, padding: Any, by_frequency: bool) -> Ref:
-    on_cpu(lo)
+    may_write(lo, "add", grad.dtype)
     if by_frequency or not isinstance(padding, int):
         raise NoRule("gradients scaled by how often a row is used")
     b = start(lo, const(0, grad.dtype))
@@ -312,7 +331,7 @@ def _slices(lo: Lowering, b: Buffer, dim: int, ids: Ref, value: Any, mode: str) 
 
 @rule("aten.index_add.default")
 def index_add(lo: Lowering, node: Any, x: Ref, dim: int, ids: Ref, source: Ref, *, alpha: Any = 1) -> Ref:
-    on_cpu(lo)
+    may_write(lo, "add", x.dtype)
     b = start(lo, x)
     if alpha != 1 or isinstance(alpha, Expr):
         up = compute_dtype(x.dtype)
@@ -323,7 +342,7 @@ def index_add(lo: Lowering, node: Any, x: Ref, dim: int, ids: Ref, source: Ref, 
 
 @rule("aten.index_copy.default")
 def index_copy(lo: Lowering, node: Any, x: Ref, dim: int, ids: Ref, source: Ref) -> Ref:
-    on_cpu(lo)
+    may_write(lo, "set", x.dtype)
     b = start(lo, x)
     _slices(lo, b, dim, ids, source, "set")
     return ref_of_buffer(b)
@@ -331,7 +350,7 @@ def index_copy(lo: Lowering, node: Any, x: Ref, dim: int, ids: Ref, source: Ref)
 
 @rule("aten.index_fill.int_Scalar", "aten.index_fill.int_Tensor")
 def index_fill(lo: Lowering, node: Any, x: Ref, dim: int, ids: Ref, value: Any) -> Ref:
-    on_cpu(lo)
+    may_write(lo, "set", x.dtype)
     b = start(lo, x)
     ids, shape = _lifted(ids), list(b.shape) or [1]
     i = _lifted(ids).value

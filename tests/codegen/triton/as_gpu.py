@@ -74,6 +74,6 @@ def check_as_gpu(fn: Callable, *inputs: torch.Tensor, rtol: float | None = None,
     with torch.no_grad():
         want, got = fn(*inputs), run(g, [named[n] for n in order] if all(n in named for n in order) else inputs)
     for a, b in zip(got, want if isinstance(want, tuple) else (want,), strict=True):
-        torch.testing.assert_close(a, b, rtol=rtol, atol=atol)
+        torch.testing.assert_close(a, b, rtol=rtol, atol=atol, equal_nan=True)
         assert a.stride() == b.stride()
     return g
