@@ -1,16 +1,16 @@
-"""`%%tcompile` and `%tcompile`, and their completion: the doors through which IPython reaches a session."""
+"""`%%tcompile` and `%tcompile`, the doors through which IPython reaches a session."""
 
 from __future__ import annotations
 
 import difflib
-import re
 from typing import Any
 
 from IPython.core.error import UsageError
 from IPython.core.magic import Magics, line_cell_magic, magics_class, no_var_expand
 
+from . import completion
+from .completion import COMMANDS
 from .engine import Engine
-from .options import option_names, values_of
 from .session import Session
 
 __all__ = ["TCompileMagics", "load", "unload"]
@@ -35,8 +35,6 @@ options: key=value, --key value and --flag are the same
   -o r                              r is the CompileReport                --quiet    no report
   any option of tcompile.config:    disable_fusion=True recompile_limit=4 ..."""
 
-_COMMANDS = ("on", "off", "last", "status", "cache", "reset", "help")
-
 
 @magics_class
 class TCompileMagics(Magics):
@@ -49,22 +47,23 @@ class TCompileMagics(Magics):
     @no_var_expand
     @line_cell_magic
     def tcompile(self, line: str, cell: str | None = None) -> Any:
-        """Compile tensor code and show what happened. `%tcompile help` lists commands and options."""
         __tracebackhide__ = True
         if cell is not None:
             return self.session.run(line, cell)
         word, _, rest = line.strip().partition(" ")
         if not word:
             word = "help"
-        if word not in _COMMANDS:
-            near = difflib.get_close_matches(word, _COMMANDS, 1, 0.5)
+        if word not in COMMANDS:
+            near = difflib.get_close_matches(word, COMMANDS, 1, 0.5)
             hint = f" Did you mean {near[0]!r}?" if near else ""
             if "=" in word or word.startswith("-"):
                 hint = f" Options go to `%tcompile on {line.strip()}`, or to `%%tcompile {line.strip()}` as a cell's first line."
-            raise UsageError(f"tcompile: unknown command {word!r}.{hint} Commands: {', '.join(_COMMANDS)}")
+            raise UsageError(f"tcompile: unknown command {word!r}.{hint} Commands: {', '.join(COMMANDS)}")
         if rest.strip() and word not in ("on", "cache"):
             raise UsageError(f"tcompile: `%tcompile {word}` takes nothing more, got {rest.strip()!r}")
         return getattr(self, "_" + word)(rest.strip())
+
+    tcompile.__doc__ = f"Compile tensor code and show what happened.\n\n{HELP}"  # what `%%tcompile?` shows
 
     def _on(self, rest: str) -> None:
         self.session.always = self.session.options(rest)
@@ -102,38 +101,13 @@ class TCompileMagics(Magics):
         print(HELP)
 
 
-def complete(shell: Any, event: Any) -> list[str]:
-    """Completions after `%%tcompile`, `%tcompile` and `# tcompile:`."""
-    text = getattr(event, "text_until_cursor", None) or event.line
-    before, word = re.match(r"(.*?)(\S*)$", text, re.S).groups()  # type: ignore[union-attr]  # matches any text
-    if before.strip() == "%tcompile":
-        return [c for c in _COMMANDS if c.startswith(word)]
-    previous = before.split()[-1] if before.split() else ""
-    if (
-        previous.startswith("--")
-        and "=" not in previous
-        and previous.lstrip("-").replace("-", "_") in option_names()
-        and not word.startswith("-")
-    ):
-        return [v for v in values_of(previous.lstrip("-").replace("-", "_")) if v.startswith(word)]
-    if "=" in word:
-        name, _, value = word.partition("=")
-        return [f"{name}={v}" for v in values_of(name.lstrip("-").replace("-", "_")) if v.startswith(value)]
-    if word.startswith("-"):
-        return [
-            c for c in ["-o", *("--" + n.replace("_", "-") for n in option_names() if n != "o")] if c.startswith(word)
-        ]
-    return [f"{n}=" for n in option_names() if n != "o" and n.startswith(word)]
-
-
 def load(shell: Any, engine: Engine | None = None) -> TCompileMagics:
     """Install the magics in a shell. Loading again replaces them: nothing is installed twice."""
     unload(shell)
     magics = TCompileMagics(shell, engine)
     shell.register_magics(magics)
     magics.session.install()
-    for key in ("%%tcompile", "%tcompile"):
-        shell.set_hook("complete_command", complete, str_key=key)
+    completion.install(shell)
     return magics
 
 
@@ -144,5 +118,6 @@ def unload(shell: Any) -> None:
     if not isinstance(owner, TCompileMagics):
         return
     owner.session.remove()
+    completion.remove(shell)
     for kind in ("line", "cell"):
         shell.magics_manager.magics[kind].pop("tcompile", None)

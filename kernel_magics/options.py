@@ -20,7 +20,7 @@ __all__ = ["CellOptions", "parse", "catalogue", "comment_options", "option_names
 
 ENGINES = ("eager", "torch")
 _OWN = {
-    "mode": "default, reduce-overhead, max-autotune or max-autotune-no-cudagraphs",
+    "mode": "default compiles fast, reduce-overhead replays CUDA graphs, max-autotune searches kernels by measuring (and replays, but for max-autotune-no-cudagraphs)",
     "backend": "tcompile, eager, a registered backend, or the name of a function backend(gm, example_inputs)",
     "fullgraph": "one graph, or an error naming the line",
     "dynamic": "sizes are symbols from the start (False: never)",
@@ -68,7 +68,7 @@ def values_of(name: str) -> list[str]:
     if name == "backend":
         from ..compiler.backends import list_backends
 
-        return list_backends()
+        return list(dict.fromkeys([*list_backends(), "inductor"]))  # stock's own, in the same views
     if name == "compare":
         return ["eager", "torch", "eager,torch"]
     if name == "time":
@@ -180,7 +180,7 @@ def _help(name: str) -> str:
 def _example(word: str) -> str:
     if word in config.MODES:
         return f"mode={word}"
-    near = difflib.get_close_matches(word.replace("-", "_"), option_names(), 1, 0.6)
+    near = difflib.get_close_matches(word.replace("-", "_"), option_names(), 1, 0.75)
     if near:
         return f"--{near[0]}" if _is_flag(near[0]) else f"{near[0]}=<{_help(near[0])}>"
     return "key=value or --flag"

@@ -49,17 +49,17 @@ def cache_folder() -> Path:
 
 
 def cache_facts() -> dict[str, Any]:
-    """The disk cache in figures: on, folder, kernels, bytes, limit_bytes, temporary."""
+    """The disk cache in figures: on, folder, kernels, bytes, limit_bytes, temporary, and why it is that."""
     from ..compiler.runtime import cache
 
     facts = cache.inspect(config.Options())
-    return {**facts, "folder": _home(facts["folder"]), "on": bool(config.defaults()["cache"])}
+    return {**facts, "why": cache.why_unusable(cache_folder()) if facts["temporary"] else "", "folder": _home(facts["folder"]), "on": bool(config.defaults()["cache"])}
 
 
 def cache_lines() -> list[str]:
     facts = cache_facts()
     state = "on" if facts["on"] else "off (tcompile.config.cache)"
-    note = " (temporary: the cache folder cannot be written)" if facts["temporary"] and facts["on"] else ""
+    note = f" (temporary: {facts['why']})" if facts["why"] and facts["on"] else ""
     return [
         f"disk cache: {state}, {facts['folder']}{note}, {plural(facts['kernels'], 'kernel')}, {size(facts['bytes'])} of at most {size(facts['limit_bytes'])}"
     ]

@@ -23,7 +23,7 @@ export function engineBars(engines: EngineTime[], speedups: Speedup[]): HTMLElem
         h(`span.tc-bar.tc-engine-${e.engine}`, { style: { width: share(e.median) } }),
         h('span.tc-whisker', { style: { left: share(lo), width: share(Math.max(0, hi - lo)) } })),
       h('span.tc-bar-value', { title: t('median of {0} samples of {1} calls; 95 % interval {2} to {3}', e.n, e.inner, seconds(lo), seconds(hi)) },
-        seconds(e.median), gain ? h('span.tc-bar-gain', null, ` ${t('tcompile {0}', speedup(gain).join(' '))}`) : null)
+        seconds(e.median), gain ? h('span.tc-bar-gain', null, ` ${t('tcompile {0}', `${speedup(gain)[0]} ${speedup(gain)[2]}`)}`) : null)
     ]);
   }));
 }

@@ -96,6 +96,30 @@ def test_hover_help(running: Lab) -> None:
     running.check()
 
 
+@pytest.mark.parametrize("line, words", [("%%tcompile mode=max-a", ["max-autotune", "max-autotune-no-cudagraphs"]), ("# tcompile: back", ["backend="])])
+def test_completion_of_options(running: Lab, line: str, words: list[str]) -> None:
+    """What Tab offers after the magic: options, and nothing of Python's."""
+    page = running.page
+    before = source(running, 2)
+    page.evaluate("""line => {
+        const notebook = window.jupyterapp.shell.currentWidget.content;
+        notebook.activeCellIndex = 2;
+        notebook.mode = 'edit';
+        const editor = notebook.activeCell.editor;
+        notebook.activeCell.model.sharedModel.setSource(line + '\\n' + notebook.activeCell.model.sharedModel.getSource());
+        editor.focus();
+        editor.setCursorPosition({line: 0, column: line.length});
+    }""", line)
+    page.keyboard.press("Tab")
+    page.wait_for_selector(".jp-Completer .jp-Completer-match", timeout=20_000)
+    offered = page.locator(".jp-Completer .jp-Completer-match").all_inner_texts()
+    page.keyboard.press("Escape")
+    page.keyboard.press("Escape")
+    page.evaluate("text => window.jupyterapp.shell.currentWidget.content.activeCell.model.sharedModel.setSource(text)", before)
+    assert [word for word in offered if word in words] == words and "abs" not in offered, offered
+    running.check()
+
+
 def test_controls_ask_the_kernel(running: Lab) -> None:
     page = running.page
     page.evaluate("() => { window.jupyterapp.shell.currentWidget.content.activeCellIndex = 1; }")

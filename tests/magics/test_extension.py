@@ -94,10 +94,16 @@ def test_command_line(tmp_path):
     assert cli().returncode == 2 and cli("nonsense").returncode == 2
 
 
+def test_doctor_takes_the_compiler_that_kernels_are_compiled_with(monkeypatch):
+    from tcompile import doctor
+    monkeypatch.setenv("CXX", "env g++")
+    assert doctor._cxx()[0] and doctor._cxx()[1].split(",")[0].endswith("env g++")
+
+
 def test_doctor_names_what_is_missing(tmp_path):
     blocked = tmp_path / "file"
     blocked.write_text("")
     run = cli("doctor", TCOMPILE_CXX="no-such-compiler", TCOMPILE_CACHE_DIR=str(blocked / "below"))
     assert run.returncode == 1
-    assert "BAD C++ compiler: no-such-compiler not found" in run.stdout and "TCOMPILE_CXX" in run.stdout
+    assert "BAD C++ compiler: no C++ compiler: the option cxx='no-such-compiler' names no program" in run.stdout and "TCOMPILE_CXX" in run.stdout
     assert "BAD disk cache" in run.stdout and "TCOMPILE_CACHE_DIR" in run.stdout

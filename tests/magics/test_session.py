@@ -1,12 +1,15 @@
 """Reports of cells, `%tcompile` and its commands, cells under `%tcompile on`."""
 
+import re
 import time
 
 import pytest
 import torch
+from IPython.core.completer import provisionalcompleter
 
 FUNCTION = """
 import torch
+from IPython.core.completer import provisionalcompleter
 def f(x):
     return torch.sin(x) * x + 2
 x = torch.ones(8)
@@ -122,24 +125,36 @@ def test_commands(shell, capsys):
 
 
 @pytest.mark.parametrize(
-    "line, want",
+    "cell, want",
     [
-        ("%tcompile st", "status"),
-        ("%%tcompile mo", "mode="),
-        ("%%tcompile mode=max", "mode=max-autotune"),
-        ("%%tcompile --mode max", "max-autotune"),
-        ("%%tcompile --full", "--fullgraph"),
-        ("%%tcompile compare=", "compare=eager,torch"),
-        ("%tcompile on back", "backend="),
-        ("%%tcompile backend=e", "backend=eager"),
+        ("%tcompile st", ["status"]),
+        ("%tcompile cache ", ["clear"]),
+        ("%%tcompile mo", ["mode="]),
+        ("%%tcompile mode=max", ["max-autotune", "max-autotune-no-cudagraphs"]),
+        ("%%tcompile --mode re", ["reduce-overhead"]),
+        ("%%tcompile --full", ["--fullgraph"]),
+        ("%%tcompile compare=", ["eager", "torch", "eager,torch"]),
+        ("%tcompile on back", ["backend="]),
+        ("# a training loop\n# tcompile: mode=d", ["default"]),
+        ("# tcompile:tim", ["time="]),
     ],
 )
-def test_completion(shell, line, want):
-    from types import SimpleNamespace
-    from tcompile.kernel_magics.magics import complete
+def test_completion_offers_options_and_nothing_else(shell, cell, want):
+    with provisionalcompleter():
+        found = list(shell.Completer.completions(cell, len(cell)))
+    assert [c.text for c in found] == want and {c.start for c in found} == {len(cell) - len(re.search(r"[^\s=:]*$", cell)[0])}
 
-    assert want in complete(shell, SimpleNamespace(line=line, symbol="", text_until_cursor=line))
-    assert want in shell.complete(line.split()[-1], line, len(line))[1]
+
+@pytest.mark.parametrize("cell", ["x = 1\n# tcompile: mo", "%%timeit\nmo", "mo", "%tcompile last mo"])
+def test_completion_elsewhere_is_as_before(shell, cell):
+    with provisionalcompleter():
+        assert "mode=" not in [c.text for c in shell.Completer.completions(cell, len(cell))]
+
+
+def test_a_function_of_the_user_completes_as_a_backend(shell):
+    shell.user_ns["my_backend"] = lambda gm, inputs: gm
+    with provisionalcompleter():
+        assert "my_backend" in [c.text for c in shell.Completer.completions("%%tcompile backend=my_b", 23)]
 
 
 def test_loading_twice_and_unloading(shell):
