@@ -55,7 +55,10 @@ class FloatNode(SymNode):
             return self.expr
         if root.kind == "drawn":
             raise Break("random_python")                 # no two calls draw the same
-        self.env.pin_float(root)
+        reached = self.source                            # an attribute, say, under the arithmetic
+        while reached.kind == "calc":
+            reached = reached.base
+        self.env.pin_float(reached)
         return self.expr
 
     # ---- arithmetic with constants

@@ -326,3 +326,15 @@ def test_getattr_of_a_module_class():
     torch.testing.assert_close(compiled(x), m(x))
     m.inner.weight = nn.Parameter(torch.zeros(4, 4))
     torch.testing.assert_close(compiled(x), m(x))
+
+
+def test_a_rate_of_dropout_that_changes():
+    m = nn.Dropout()
+    compiled = tcompile.compile(m, backend="eager")
+    x = torch.ones(100)
+    for p in (0.5, 0.0, 1.0, 0.25):
+        m.p = p
+        torch.manual_seed(0)
+        got = compiled(x)
+        torch.manual_seed(0)
+        torch.testing.assert_close(got, m(x))
