@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
@@ -56,51 +55,36 @@ def _native() -> Result:
 
 
 def _cxx() -> Result:
-    from .compiler import config
+    from pathlib import Path
 
-    given = config.defaults()["cxx"] or os.environ.get("CXX")
-    path = shutil.which(given) if given else shutil.which("g++") or shutil.which("clang++")
-    if path is None:
-        return (
-            False,
-            f"{given or 'g++ or clang++'} not found",
-            "install one (apt install g++), or set TCOMPILE_CXX; until then compiled functions run eager kernels",
-        )
-    source = (
-        'extern "C" void k(float* p, long n) { _Pragma("omp parallel for") for (long i = 0; i < n; ++i) p[i] += 1; }'
-    )
-    with tempfile.TemporaryDirectory() as folder:
-        t0 = time.perf_counter()
-        run = subprocess.run(
-            [path, "-x", "c++", "-", "-O2", "-fPIC", "-shared", "-fopenmp", "-o", os.path.join(folder, "k.so")],
-            input=source,
-            capture_output=True,
-            text=True,
-            timeout=60,
-        )
-    if run.returncode:
-        return (
-            False,
-            f"{path} fails: {run.stderr.strip().splitlines()[-1] if run.stderr.strip() else 'no message'}",
-            "a C++ compiler with OpenMP is needed",
-        )
-    return True, f"{path}, a kernel in {time.perf_counter() - t0:.2f} s", ""
+    from .compiler.codegen.target import host_target
+    from .compiler.config import Options
+    from .compiler.errors import ToolchainError
+    from .compiler.runtime.toolchain import Unit, compile_units, find
+
+    opts = Options()
+    remedy = "install one (apt install g++), or set TCOMPILE_CXX; until then compiled functions run eager kernels"
+    try:
+        tool = find(opts)
+        with tempfile.TemporaryDirectory() as folder:
+            source = Path(folder, "k.cpp")
+            source.write_text('extern "C" void k(float* p, long n) { for (long i = 0; i < n; ++i) p[i] += 1; }')
+            t0 = time.perf_counter()
+            compile_units(tool, [Unit("doctor", source, source.with_suffix(".so"), tool.flags(host_target(opts)))])
+    except ToolchainError as e:
+        return False, str(e), remedy
+    return True, f"{' '.join(tool.command)}, a kernel in {time.perf_counter() - t0:.2f} s", ""
 
 
 def _cache() -> Result:
+    from .compiler.runtime.cache import why_unusable
     from .kernel_magics.status import cache_folder
 
     folder = cache_folder()
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            free = shutil.disk_usage(folder).free
-    except OSError as e:
-        return (
-            False,
-            f"{folder} cannot be written: {e.strerror}",
-            "set TCOMPILE_CACHE_DIR to a folder that can; until then every process compiles anew",
-        )
+    why = why_unusable(folder)
+    if why:
+        return False, f"{folder} cannot be used: {why}", "set TCOMPILE_CACHE_DIR to a folder that can; until then every process compiles anew"
+    free = shutil.disk_usage(folder).free
     return (
         free > 100_000_000,
         f"{folder}, {free / 1e9:.1f} GB free",

@@ -26,7 +26,7 @@ from typing import Any, Iterator
 from .. import events
 from ..codegen.target import cpu_features
 
-__all__ = ["KernelCache", "CacheEntry", "open_cache", "temporary_cache", "cache_root", "content_key", "key_parts", "inspect", "clear"]
+__all__ = ["KernelCache", "CacheEntry", "open_cache", "temporary_cache", "cache_root", "why_unusable", "content_key", "key_parts", "inspect", "clear"]
 
 FORMAT = "v1"
 _EVICT_EVERY = 64                  # stores between two looks at the size of the folder
@@ -220,16 +220,23 @@ def open_cache(opts: Any) -> KernelCache:
     known = _open.get((root, limit))
     if known is not None:
         return known
+    why = why_unusable(root)
+    if why:
+        return temporary_cache(opts, f"cache folder {root} can't be used: {why}")
+    cache = _open[(root, limit)] = KernelCache(root, limit)
+    return cache
+
+
+def why_unusable(root: Path) -> str:
+    """Why compiled code can't be kept below `root`; empty where it can. Makes the folder."""
+    folder = root / FORMAT
     try:
-        folder = root / FORMAT
         _make(folder)
         _check_owner(folder)
         with tempfile.TemporaryFile(dir=folder):
-            pass
+            return ""
     except OSError as e:
-        return temporary_cache(opts, f"cache folder {root} can't be used: {e}")
-    cache = _open[(root, limit)] = KernelCache(root, limit)
-    return cache
+        return str(e)
 
 
 def _make(folder: Path) -> None:
