@@ -76,3 +76,13 @@ def test_sizes_that_change():
     for h, w in ((12, 15), (9, 20), (31, 8)):
         x = torch.randn(2, 3, h, w)
         torch.testing.assert_close(g(x), f(x))
+
+
+@pytest.mark.parametrize("mode", ["nearest", "bilinear"])
+@pytest.mark.parametrize("padding", ["zeros", "border", "reflection"])
+def test_volumes_at_given_positions(mode, padding):
+    x, grid = torch.randn(2, 3, 4, 5, 6), torch.rand(2, 3, 4, 7, 3) * 3 - 1.5
+    grid[0, 0, 0, 0], grid[0, 0, 0, 1], grid[1, 2, 3, 6] = float("nan"), float("inf"), -77.3 if padding == "reflection" else -1e30
+    x[0, 0, 0, 0, 0], x[1, 2, 3, 4, 5] = float("inf"), float("nan")
+    same(lambda x, g: tuple(F.grid_sample(x, g, mode, padding, align) for align in (False, True)), x, grid)
+    same(lambda x, g: F.grid_sample(x, g, mode, padding, True), x[:, :, :1, :, :1], grid)
