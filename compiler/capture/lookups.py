@@ -7,13 +7,12 @@ guard per class, which costs nothing per call while the class stays as it is.
 from __future__ import annotations
 
 import threading
-import types
-import weakref
 from contextlib import contextmanager
 from typing import Any, Iterator
 
 from ..guards import source as S
 from ..guards.guard import Guard
+from ..guards.values import found_in_class
 from .inline_policy import is_trusted_module
 
 __all__ = ["Missing", "MISSING", "class_attribute", "recording", "class_guards"]
@@ -81,10 +80,8 @@ def class_guards(table: Table, made: Any) -> list[Guard]:
         for name, found in names.items():
             if found is MISSING:
                 expected.append((name, ...))
-            elif isinstance(found, types.FunctionType):
-                expected.append((name, weakref.ref(found)))
             elif found is None or hasattr(type(found), "__get__"):
-                expected.append((name, found))
+                expected.append((name, found_in_class(found)))
         if expected:
             guards.append(Guard(S.const(cls), "CLASS", tuple(expected), None, None, "names looked up in the class"))
     return guards

@@ -19,6 +19,7 @@ from ..graph.tensor import TraceTensor
 from ..guards import source as S
 from ..guards.guard import Guard
 from ..guards.source import Source
+from ..guards.weak import present
 from ..marks import dynamic_dims
 from ..runtime.dispatch import Dispatcher, disabled
 from . import values
@@ -273,9 +274,10 @@ class _Builder:
             shape = [values.encode_expr(s) for s in spec.shape]
             return [Check("tensor", path, {"dtype": str(spec.dtype), "device": spec.device.type, "requires_grad": bool(spec.requires_grad), "shape": shape}, where)]
         if g.kind in ("EQUALS", "ID"):
-            return [Check("const", path, values.encode(g.expected), where)]
+            return [Check("const", path, values.encode(present(g.expected)), where)]
         if g.kind == "TYPE":
-            return [Check("type", path, f"{g.expected.__module__}.{g.expected.__qualname__}", where)]
+            wanted = present(g.expected)
+            return [Check("type", path, f"{wanted.__module__}.{wanted.__qualname__}", where)]
         if g.kind == "LEN":
             return [Check("len", path, g.expected, where)]
         if g.kind == "DICT_KEYS":

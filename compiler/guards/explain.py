@@ -19,6 +19,7 @@ from .source import Source
 from .state import read_field
 from .tensors import is_symbol, tensor_mismatch
 from .values import Unreachable, class_holds, const_equal, float_holds, dict_keys, length, same_code
+from .weak import present
 
 __all__ = ["explain_failure", "tensor_failure", "plain_failure", "predicate_failure", "brief"]
 
@@ -48,6 +49,7 @@ _STATE_ADVICE = {
 
 def brief(value: Any) -> str:
     """A short text of a value that runs no code of the user's."""
+    value = present(value)
     t = type(value)
     if t in (int, float, bool, str, bytes, complex, type(None), torch.dtype, torch.device, torch.Size, torch.layout):
         text = repr(value)
@@ -192,8 +194,8 @@ def plain_failure(guard: Guard, name: str, value: Any) -> GuardFailure:
     kind, expected = guard.kind, guard.expected
     f = GuardFailure(guard, _plain_value(value), kind.lower())
     if kind in ("ID", "WEAK_ID"):
-        wanted = expected() if isinstance(expected, weakref.ref) else expected
-        if kind == "WEAK_ID" and wanted is None:
+        wanted = expected() if kind == "WEAK_ID" and isinstance(expected, weakref.ref) else present(expected)
+        if wanted is None and expected is not None:
             f.expected_text, f.got_text = f"`{name}` was an object that is gone", f"`{name}` is {brief(value)}"
             f.suggestion = "keep one object and change its contents, instead of making a new one for each call"
         elif type(wanted) in (bool, type(None)) or type(value) in (bool, type(None)):

@@ -20,6 +20,7 @@ from ..symbolic.expr import is_signed
 from .guard import Guard, GuardFailure
 from .tensors import is_symbol
 from .values import Unreachable, const_equal, float_holds, length
+from .weak import present
 
 __all__ = ["TensorDescription", "Forecast", "describe", "would_recompile"]
 
@@ -200,11 +201,11 @@ def _equals(g: Guard, name: str, value: Any, bindings: dict[str, int]) -> GuardF
 
 
 def _identity(g: Guard, name: str, value: Any, bindings: dict[str, int]) -> GuardFailure | None:
-    return None if value is g.expected else plain_failure(g, name, value)
+    return None if value is present(g.expected) else plain_failure(g, name, value)
 
 
 def _type(g: Guard, name: str, value: Any, bindings: dict[str, int]) -> GuardFailure | None:
-    return None if type(value) is g.expected else plain_failure(g, name, value)
+    return None if type(value) is present(g.expected) else plain_failure(g, name, value)
 
 
 def _float(g: Guard, name: str, value: Any, bindings: dict[str, int]) -> GuardFailure | None:

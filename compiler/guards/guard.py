@@ -3,7 +3,7 @@
 capture writes `Guard`s, the guard compiler turns them into one program (C, or pure Python where the extension is not
 built), and the report and the recompile reasons read them. `kind` says what is checked of the value at `source`:
 
-kind            expected
+kind            expected (classes, functions, modules and members of enums are held weakly: `weak.weakly`)
 ID              the object itself (identity); used for None, True, False, modules, classes, functions
 TYPE            the exact type
 EQUALS          an immutable constant: same type and equal (NaN equals NaN, 0.0 differs from -0.0)
@@ -22,8 +22,8 @@ NO_OVERLAP      tuple of Sources: the tensors' memory does not overlap (needed w
 STATE           GlobalState field dict: {"grad_mode": True, ...}; source is None
 CODE            the code object of the function at source
 FUNCTION        FunctionSpec: a Python function of this code (or an equal one of the same file) and these globals
-CLASS           tuple of (name, found): what the names give in the class at source and its bases; `found` is the object, a
-                weak reference to it (functions), or Ellipsis where there is no such attribute
+CLASS           tuple of (name, found): what the names give in the class at source and its bases; `found` is the object, what
+                `values.found_in_class` made of a descriptor, or Ellipsis where there is no such attribute
 WEAK_ID         a weak reference: identity, without keeping the object alive (module instances, user objects). An object
                 may be given too: it is referenced weakly where it can be
 
@@ -36,6 +36,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .source import Source
+from .weak import Weak, bare_code, reference, weakly
 
 __all__ = ["Guard", "TensorSpec", "FunctionSpec", "GuardFailure", "KINDS", "STATE_FIELDS"]
 
@@ -69,8 +70,13 @@ class TensorSpec:
 class FunctionSpec:
     """What a FUNCTION guard fixes. A function defined anew by the same text (a cell that ran again) fits; its closure and
     its defaults are guarded apart, where they are read."""
-    code: Any                        # types.CodeType
+    code: Any                        # types.CodeType; kept as one that is equal, and no function's
     globals: Any = None              # its __globals__; None: those of the frame's own function
+    original: Any = field(init=False)    # a weak reference to the code that was given
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "original", Weak(self.code))
+        object.__setattr__(self, "code", bare_code(self.code))
 
 
 @dataclass(frozen=True)
@@ -81,6 +87,9 @@ class Guard:
     file: str | None = None          # the user's line that made capture rely on this
     line: int | None = None
     why: str = ""                    # one short phrase: "branch on x.shape[0]", "attribute read"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "expected", reference(self.expected) if self.kind == "ID" else weakly(self.expected))
 
 
 @dataclass

@@ -15,7 +15,8 @@ from .guard import Guard, TensorSpec
 from .plan import Plan
 from .state import flag_function, read_field
 from .tensors import is_symbol, key_template, tensor_mismatch
-from .values import COMPARISONS, Unreachable, plain_key, same_code, step
+from .values import COMPARISONS, Unreachable, plain_key, same_code, same_found, step
+from .weak import Weak
 
 __all__ = ["lower_plan"]
 
@@ -103,12 +104,14 @@ class _Lowering:
         many = isinstance(where, tuple)
         common: dict[str, Any] = dict(guard=index, base=-1 if many or where < 0 else self.slot[where])
         slots = tuple(self.slot[w] for w in where) if many else ()
+        if kind in ("TYPE", "CODE") and type(payload) is not Weak:
+            payload = Weak(payload)
         if kind in ("ID", "WEAK_ID", "TYPE", "EQUALS", "CODE"):
             return self._make("C_" + kind, obj=payload, **common)
         if kind == "FUNCTION":
-            return self._make("C_FUNCTION", obj=payload.code, data=payload.globals, ask=same_code, **common)
+            return self._make("C_FUNCTION", obj=payload.code, data=(payload.globals, payload.original() or payload.code), ask=same_code, **common)
         if kind == "CLASS":
-            return self._make("C_CLASS", obj=tuple(part for pair in payload for part in pair), **common)
+            return self._make("C_CLASS", obj=tuple(part for pair in payload for part in pair), ask=same_found, **common)
         if kind == "LACKS":
             return self._make("C_LACKS", obj=payload, hash_=hash(payload) if plain_key(payload) else -1, **common)
         if kind == "LEN":

@@ -24,6 +24,7 @@ from .guard import KINDS, STATE_FIELDS, Guard, TensorSpec
 from .source import Source
 from .tensors import is_symbol
 from .values import is_constant
+from .weak import Weak
 
 __all__ = ["Plan", "make_plan"]
 
@@ -121,6 +122,8 @@ def make_plan(guards: Sequence[Guard], n_locals: int) -> Plan:
             payload = _weak(payload)
             if not isinstance(payload, weakref.ref):
                 kind = "ID"
+        elif g.kind == "ID" and type(payload) is Weak:
+            kind = "WEAK_ID"
         elif g.kind == "PREDICATE":
             sources = ()
         elif g.kind == "TENSOR":
@@ -219,7 +222,9 @@ def _emit(plan: Plan, checks: list[_Check]) -> None:
         if is_watched(s) and out is not plan.watched:
             return load(s, plan.watched)  # the slot is filled before `last` runs
         base, kind, parent = -1, s.kind, s.base
-        key = s.key[0] if kind in ("local", "closure") else s.key
+        key = s.key[0] if kind in ("local", "closure") else s.key if kind != "const" else s.held
+        if type(key) is Weak and kind == "const":
+            kind = "weak"
         if kind == "attr" and key == "__func__" and parent is not None and parent.kind == "attr":
             kind, key, parent = "method", parent.key, parent.base  # obj.method.__func__: no bound method is made
         if parent is not None:

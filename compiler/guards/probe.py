@@ -19,6 +19,7 @@ import torch
 from .. import events
 from ..native import native
 from .values import TUPLE_GETTER
+from .weak import Weak
 
 __all__ = ["prepare", "tensor_layout_known", "thread_state", "ThreadState"]
 
@@ -363,6 +364,7 @@ def prepare() -> None:
         torch.nn.Module.__getattr__,
         torch._C.TensorBase.requires_grad,
         TUPLE_GETTER,
+        Weak,
     )
     try:
         with (

@@ -31,6 +31,7 @@ from .values import (
     same_code,
     step,
 )
+from .weak import present
 
 __all__ = ["PythonGuardProgram", "evaluate_source", "no_overlap"]
 
@@ -162,7 +163,7 @@ class PythonGuardProgram:
             known = expected()
             return known is not None and value is known
         if kind == "TYPE":
-            return type(value) is expected
+            return type(value) is present(expected)
         if kind == "EQUALS":
             return const_equal(value, expected)
         if kind == "LEN":
@@ -208,5 +209,5 @@ class PythonGuardProgram:
         if kind == "CLASS":
             return class_holds(value, expected)
         if kind == "CODE":
-            return type(value) is types.FunctionType and value.__code__ is expected
+            return type(value) is types.FunctionType and value.__code__ is present(expected)
         raise AssertionError(kind)

@@ -13,6 +13,8 @@ from typing import Any, Callable, Hashable
 
 import torch
 
+from .weak import Weak, reference
+
 __all__ = ["Source", "local", "closure", "glob", "builtin", "function", "attr", "item", "dict_value", "type_of",
            "cell", "const", "default", "kwdefault", "size", "stride", "storage_offset", "ratio", "calc", "scalar", "array", "array_text", "plain", "plain_text", "drawn",
            "calc_text", "scalar_text", "scalar_tensor", "optimizer_state", "optimizer_state_text"]
@@ -32,7 +34,8 @@ class Source:
     builtin   None   name            builtins.<name>, where no global of that name shadows it
     function  None   None            the function object of the frame
     drawn     None   (n, fn, args, named)  fn(*args, **named): draw n of a random number. Never guarded; evaluated once, in order
-    const     None   object          an object that the entry itself holds (a module, a class, a torch function)
+    const     None   object          an object that was fixed by what was guarded before: kept by the entry, or weakly (`weak.reference`): then `held`
+                                     is a Weak, and `key` what it refers to
     attr      src    name            getattr(base, name)
     item      src    key             base[key], key a constant
     dict      src    key             base[key] where base is exactly a dict (keys may be any hashable constant)
@@ -53,11 +56,15 @@ class Source:
     plain     src    None            the tensor at base, of a class of the program's, as a plain tensor over its memory. Never guarded
     """
 
-    __slots__ = ("kind", "base", "key", "_hash", "__weakref__")
+    __slots__ = ("kind", "base", "held", "_hash", "__weakref__")
     kind: str
     base: "Source | None"
-    key: Any
+    held: Any
     _hash: int
+
+    @property
+    def key(self) -> Any:
+        return self.held() if type(self.held) is Weak else self.held
 
     def __repr__(self) -> str:
         return f"<Source {self.name()}>"
@@ -91,8 +98,11 @@ class Source:
         if k == "ratio":
             return f"({self.key[0].py()} / {self.key[1].py()})"
         if k == "const":
-            named = getattr(self.key, "__qualname__", None) or getattr(self.key, "__name__", None)
-            return named or f"<{type(self.key).__name__}>"
+            obj = self.key
+            if obj is None and self.held is not None:
+                return "<an object that is gone>"
+            named = getattr(obj, "__qualname__", None) or getattr(obj, "__name__", None)
+            return named or f"<{type(obj).__name__}>"
         assert self.base is not None
         b = self.base.name()
         if k == "attr":
@@ -212,9 +222,9 @@ def _make(kind: str, base: Source | None, key: Any) -> Source:
     weak = kind == "const" or base is not None and base.root.kind == "const"
     table: Any = _from_objects if weak else _table
     s = table.get(k)
-    if s is None:
+    if s is None or kind == "const" and s.key is not key:        # another object lies where one was that is gone
         s = object.__new__(Source)
-        s.kind, s.base, s.key = kind, base, key
+        s.kind, s.base, s.held = kind, base, reference(key) if kind == "const" else key
         s._hash = hash(k)
         table[k] = s
     return s
@@ -243,7 +253,7 @@ def scalar(base: Source, dtype: Any, device: Any) -> Source: return _make("scala
 def optimizer_state(base: Source, group: int, index: int) -> Source: return _make("optimized", base, (group, index))
 def drawn(n: int, fn: Any, args: tuple, named: tuple) -> Source:
     s: Source = object.__new__(Source)                   # one of its own: a draw is no path to an object
-    s.kind, s.base, s.key, s._hash = "drawn", None, (n, fn, args, named), hash(("drawn", n))
+    s.kind, s.base, s.held, s._hash = "drawn", None, (n, fn, args, named), hash(("drawn", n))
     return s
 
 

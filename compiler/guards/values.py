@@ -13,11 +13,12 @@ import math
 import operator
 import re
 import types
-import weakref
 from collections import OrderedDict, defaultdict, deque, namedtuple
 from typing import Any
 
 import torch
+
+from .weak import Weak, present
 
 __all__ = [
     "Unreachable",
@@ -35,8 +36,15 @@ __all__ = [
     "file_of",
     "class_lookup",
     "class_holds",
+    "found_in_class",
+    "same_found",
     "step",
 ]
+
+
+_PARTS: dict[type, tuple[str, ...]] = {
+    property: ("fget", "fset", "fdel"), staticmethod: ("__func__",), classmethod: ("__func__",),
+    types.MemberDescriptorType: ("__objclass__", "__name__"), types.GetSetDescriptorType: ("__objclass__", "__name__")}
 
 
 class Unreachable(Exception):
@@ -288,6 +296,8 @@ def const_equal(a: Any, b: Any) -> bool:
     if a is b:
         return True
     t = type(a)
+    if type(b) is Weak:
+        return b() is a
     if t is not type(b):
         return False
     if t is int or t is str or t is bytes:
@@ -335,20 +345,29 @@ def class_holds(cls: Any, expected: tuple) -> bool:
     """Whether the names of a CLASS guard still give what they gave."""
     if not isinstance(cls, type):
         return False
-    for name, wanted in expected:
-        if isinstance(wanted, weakref.ref):
-            wanted = wanted()
-            if wanted is None:
-                return False
-        if class_lookup(cls, name) is not wanted:
-            return False
-    return True
+    return all(same_found(class_lookup(cls, name), wanted) for name, wanted in expected)
+
+
+def found_in_class(found: Any) -> Any:
+    """What a CLASS guard holds of a descriptor: those that take no weak reference are known by what they are made of."""
+    parts = _PARTS.get(type(found))
+    if parts is None:
+        return Weak(found) if type(found).__weakrefoffset__ else found
+    return (type(found), *(getattr(found, p) for p in parts))
+
+
+def same_found(found: Any, wanted: Any) -> bool:
+    """Whether a class lookup gave what it gave when `found_in_class` was asked, and what `weakly` made of that."""
+    if type(wanted) is tuple:
+        parts = (type(found), *(getattr(found, p) for p in _PARTS[type(found)])) if type(found) in _PARTS else ()
+        return len(parts) == len(wanted) and all(a is present(b) for a, b in zip(parts, wanted))
+    return found is wanted or type(wanted) is Weak and found is wanted() and found is not None
 
 
 def is_constant(value: Any) -> bool:
     """Whether EQUALS can hold this value: const_equal decides it without user code."""
     t = type(value)
-    if t in (int, float, complex, str, bytes, torch.device) or isinstance(value, (*_IDENTITY_TYPES, enum.Enum)):
+    if t in (int, float, complex, str, bytes, torch.device, Weak) or isinstance(value, (*_IDENTITY_TYPES, enum.Enum)):
         return True
     if t is tuple or t is torch.Size or t is frozenset:
         return all(is_constant(v) for v in value)

@@ -25,6 +25,53 @@ static int own(Run *r, PyObject *o)
     return 0;
 }
 
+/* What a weak reference refers to, borrowed; None where that is gone. */
+#define REFERENT(ref) (((PyWeakReference *)(ref))->wr_object)
+
+/* Whether an immutable value refers to nothing that the collector of cycles knows: what the record may hold. */
+static int is_closed(PyObject *o)
+{
+    if (PyTuple_Check(o)) {
+        for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(o); i++) {
+            if (!is_closed(PyTuple_GET_ITEM(o, i)))
+                return 0;
+        }
+        return 1;
+    }
+    if (PyFrozenSet_CheckExact(o)) {
+        PySetObject *set = (PySetObject *)o;
+        for (setentry *e = set->table; e <= set->table + set->mask; e++) {
+            if (e->key && e->hash != -1 && !is_closed(e->key))
+                return 0;
+        }
+        return 1;
+    }
+    if (PySlice_Check(o)) {
+        PySliceObject *s = (PySliceObject *)o;
+        return is_closed(s->start) && is_closed(s->stop) && is_closed(s->step);
+    }
+    return !PyType_IS_GC(Py_TYPE(o));
+}
+
+/* Record that `o`, which is equal to `expected`, stays it: it is held, or, where the guard holds parts of it weakly, its parts are watched. */
+static void rec_equal(Recorder *rec, PyObject *o, PyObject *expected)
+{
+    if (Py_TYPE(expected) == tc_torch.weak) {
+        rec_word(rec, &REFERENT(expected));
+    } else if (is_closed(o)) {
+        rec_hold(rec, o);
+    } else if (PyTuple_CheckExact(o)) {
+        rec_word(rec, &o->ob_type);
+        rec_tuple_item(rec, o, -1);
+        for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(o); i++) {
+            rec_tuple_item(rec, o, i);
+            rec_equal(rec, PyTuple_GET_ITEM(o, i), PyTuple_GET_ITEM(expected, i));
+        }
+    } else {
+        rec->unwatchable = 1;
+    }
+}
+
 /* ---- loads */
 static inline int64_t tensor_number(PyObject *o, int what, Py_ssize_t dim, int *ok)
 {
@@ -92,7 +139,7 @@ static PyObject *load(Run *r, const Ins *i)
     case L_CONST:
         return i->obj;
     case L_WEAK:
-        v = ((PyWeakReference *)i->obj)->wr_object;
+        v = REFERENT(i->obj);
         if (rec)
             rec_word(rec, &((PyWeakReference *)i->obj)->wr_object);
         return v == Py_None || Py_REFCNT(v) <= 0 ? NULL : v;
@@ -307,6 +354,14 @@ static int check_no_overlap(Run *r, const Ins *i)
     return HOLDS;
 }
 
+static int ask_about(PyObject *ask, PyObject *found, PyObject *expected)
+{
+    PyObject *answer = PyObject_CallFunctionObjArgs(ask, found, expected, NULL);
+    int yes = answer ? PyObject_IsTrue(answer) : ERROR;
+    Py_XDECREF(answer);
+    return yes;
+}
+
 /* The code that the guard names, or an equal one of the same file (a cell that ran again), with the globals it had. */
 static int check_function(Run *r, const Ins *i, PyObject *v)
 {
@@ -322,11 +377,9 @@ static int check_function(Run *r, const Ins *i, PyObject *v)
     PyObject *globals = c->globals ? c->globals : PyFunction_Check(r->func) ? PyFunction_GET_GLOBALS(r->func) : NULL;
     if (f->func_globals != globals)
         return FAILED;
-    if (f->func_code == i->obj || (c->equal && ((PyWeakReference *)c->equal)->wr_object == f->func_code))
+    if (REFERENT(c->equal) == f->func_code)
         return HOLDS;
-    PyObject *answer = PyObject_CallFunctionObjArgs(i->ask, f->func_code, i->obj, NULL);
-    int yes = answer ? PyObject_IsTrue(answer) : ERROR;
-    Py_XDECREF(answer);
+    int yes = ask_about(i->ask, f->func_code, i->obj);
     if (yes > 0) {
         PyObject *ref = PyWeakref_NewRef(f->func_code, NULL);
         if (ref == NULL)
@@ -337,7 +390,7 @@ static int check_function(Run *r, const Ins *i, PyObject *v)
 }
 
 /* What the names give in the class and its bases: obj is (name, expected, name, expected, ...); expected is the object, a
-   weak reference to it, or Ellipsis for none. */
+   weak reference to it, a tuple that Python compares with it (values.same_found), or Ellipsis for none. */
 static int check_class(Run *r, const Ins *i, PyObject *v)
 {
     if (!PyType_Check(v))
@@ -350,11 +403,16 @@ static int check_class(Run *r, const Ins *i, PyObject *v)
         PyObject *found = _PyType_Lookup((PyTypeObject *)v, PyTuple_GET_ITEM(i->obj, k));
         PyObject *expected = PyTuple_GET_ITEM(i->obj, k + 1);
         if (PyWeakref_CheckRef(expected)) {
-            expected = ((PyWeakReference *)expected)->wr_object;
+            expected = REFERENT(expected);
             if (expected == Py_None)
                 return FAILED;
         } else if (expected == Py_Ellipsis) {
             expected = NULL;
+        } else if (PyTuple_CheckExact(expected)) {
+            int yes = found ? ask_about(i->ask, found, expected) : FAILED;
+            if (yes != HOLDS)
+                return yes;
+            continue;
         }
         if (found != expected)
             return FAILED;
@@ -372,15 +430,17 @@ static int check(Run *r, const Ins *i)
     case C_WEAK_ID:
         if (rec)
             rec_word(rec, &((PyWeakReference *)i->obj)->wr_object);
-        return v == ((PyWeakReference *)i->obj)->wr_object && v != Py_None;
+        return v == REFERENT(i->obj) && v != Py_None;
     case C_TYPE:
         if (rec)
             rec_object(rec, v);
-        return (PyObject *)Py_TYPE(v) == i->obj;
+        return (PyObject *)Py_TYPE(v) == REFERENT(i->obj);
     case C_EQUALS:
+        if (!tc_const_equal(v, i->obj))
+            return FAILED;
         if (rec)
-            rec_hold(rec, v);
-        return tc_const_equal(v, i->obj);
+            rec_equal(rec, v, i->obj);
+        return HOLDS;
     case C_LEN: {
         int frozen;
         Py_ssize_t n = tc_length(v, &frozen);
@@ -471,7 +531,7 @@ static int check(Run *r, const Ins *i)
             if (PyFunction_Check(v))
                 rec_word(rec, &((PyFunctionObject *)v)->func_code);
         }
-        return PyFunction_Check(v) && ((PyFunctionObject *)v)->func_code == i->obj;
+        return PyFunction_Check(v) && ((PyFunctionObject *)v)->func_code == REFERENT(i->obj);
     case C_FUNCTION:
         return check_function(r, i, v);
     case C_CLASS:

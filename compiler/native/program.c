@@ -142,7 +142,7 @@ static int ins_init(Ins *i, PyObject *tuple)
     i->hash = hash;
     i->obj = Py_NewRef(obj);
     i->ask = Py_NewRef(ask);
-    if ((op == C_WEAK_ID || op == L_WEAK) && !PyWeakref_CheckRef(obj)) {
+    if ((op == C_WEAK_ID || op == C_TYPE || op == C_CODE || op == L_WEAK) && !PyWeakref_CheckRef(obj)) {
         PyErr_SetString(PyExc_TypeError, "a weak reference was expected");
         return -1;
     }
@@ -184,7 +184,10 @@ static int ins_init(Ins *i, PyObject *tuple)
             PyErr_NoMemory();
             return -1;
         }
-        c->globals = data == Py_None ? NULL : Py_NewRef(data);
+        PyObject *globals, *code;                   /* obj: code that is equal to that of the function, and no function's */
+        if (!PyArg_ParseTuple(data, "OO", &globals, &code) || (c->equal = PyWeakref_NewRef(code, NULL)) == NULL)
+            return -1;
+        c->globals = globals == Py_None ? NULL : Py_NewRef(globals);
         return 0;
     }
     case C_CLASS:
@@ -345,8 +348,8 @@ static PyObject *program_bindings(Program *p, void *closure)
 static PyObject *program_watch_info(Program *p, void *closure)
 {
     (void)closure;
-    return Py_BuildValue("{s:O,s:n,s:n,s:n,s:i,s:i,s:i}", "armed", p->armed ? Py_True : Py_False, "words", p->rec.n_words,
-                         "dicts", p->rec.n_dicts, "types", p->rec.n_types, "demoted", (int)p->n_demoted,
+    return Py_BuildValue("{s:O,s:n,s:n,s:i,s:i,s:i}", "armed", p->armed ? Py_True : Py_False, "words", p->rec.n_words,
+                         "dicts", p->rec.n_dicts, "demoted", (int)p->n_demoted,
                          "steps", (int)p->watched.n, "armings", p->rearmed);
 }
 
@@ -395,17 +398,17 @@ PyTypeObject tc_GuardProgram_Type = {
 };
 
 /* set_torch(TensorBase, Tensor, Parameter, Size, device, nn.Module.__getattr__, TensorBase.requires_grad,
-   the type of a named tuple's fields) */
+   the type of a named tuple's fields, guards.weak.Weak) */
 static PyObject *set_torch(PyObject *self, PyObject *args)
 {
-    PyObject *o[8];
+    PyObject *o[9];
     (void)self;
-    if (!PyArg_ParseTuple(args, "OOOOOOO!O", &o[0], &o[1], &o[2], &o[3], &o[4], &o[5], &PyGetSetDescr_Type, &o[6], &o[7]))
+    if (!PyArg_ParseTuple(args, "OOOOOOO!OO", &o[0], &o[1], &o[2], &o[3], &o[4], &o[5], &PyGetSetDescr_Type, &o[6], &o[7], &o[8]))
         return NULL;
-    for (int i = 0; i < 8; i++)
+    for (int i = 0; i < 9; i++)
         Py_INCREF(o[i]);                            /* for the life of the process, as torch itself */
     tc_torch = (TorchNames){(PyTypeObject *)o[0], (PyTypeObject *)o[1], (PyTypeObject *)o[2], (PyTypeObject *)o[3],
-                            (PyTypeObject *)o[4], (PyTypeObject *)o[7], o[5], ((PyGetSetDescrObject *)o[6])->d_getset};
+                            (PyTypeObject *)o[4], (PyTypeObject *)o[7], (PyTypeObject *)o[8], o[5], ((PyGetSetDescrObject *)o[6])->d_getset};
     Py_RETURN_NONE;
 }
 

@@ -432,6 +432,8 @@ int tc_const_equal(PyObject *a, PyObject *b)
     if (a == b)
         return 1;
     PyTypeObject *t = Py_TYPE(a);
+    if (Py_TYPE(b) == tc_torch.weak)                /* stands for its object */
+        return ((PyWeakReference *)b)->wr_object == a;
     if (t != Py_TYPE(b))
         return 0;
     if (t == &PyLong_Type || t == &PyUnicode_Type || t == &PyBytes_Type || (t == tc_torch.device && t != NULL)) {

@@ -25,7 +25,7 @@ HIDDEN int tc_const_equal(PyObject *a, PyObject *b);
 
 /* Set by Python once: torch's types and nn.Module.__getattr__. */
 typedef struct {
-    PyTypeObject *tensor_base, *tensor, *parameter, *size, *device, *tuplegetter;
+    PyTypeObject *tensor_base, *tensor, *parameter, *size, *device, *tuplegetter, *weak;
     PyObject *module_getattr;
     PyGetSetDef *requires_grad;     /* of TensorBase */
 } TorchNames;

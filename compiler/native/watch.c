@@ -57,11 +57,8 @@ void rec_clear(Recorder *rec)
     memset(rec, 0, sizeof *rec);
     for (Py_ssize_t i = 0; i < old.n_lookups; i++)
         Py_DECREF(old.lookups[i].key);
-    for (Py_ssize_t i = 0; i < old.n_types; i++)
-        Py_DECREF(old.types[i].type);
     PyMem_Free(old.words);
     PyMem_Free(old.word_dict);
-    PyMem_Free(old.types);
     PyMem_Free(old.lookups);
     PyMem_Free(old.dicts);
     PyMem_Free(old.seen);
@@ -145,6 +142,10 @@ static inline int has_version(PyTypeObject *type)
 #endif
 }
 
+/* The version is a word like any other: it lies behind a word that says that the type is alive (an object's type pointer, a weak reference's
+   object), so the record needs no reference. It is half a word; what fills the other half does not change. */
+_Static_assert(offsetof(PyTypeObject, tp_version_tag) % sizeof(uint64_t) == 0, "a type's version starts a word");
+
 void rec_type(Recorder *rec, PyTypeObject *type)
 {
     static PyObject *name;
@@ -168,12 +169,7 @@ void rec_type(Recorder *rec, PyTypeObject *type)
         rec->unwatchable = 1;
         return;
     }
-    if (grow(&rec->types, &rec->cap_types, rec->n_types, sizeof *rec->types) < 0) {
-        rec->failed = 1;
-        return;
-    }
-    Py_INCREF(type);
-    rec->types[rec->n_types++] = (TypeVersion){type, type->tp_version_tag};
+    rec_word(rec, &type->tp_version_tag);
 }
 
 static DictRecord *dict_record(Recorder *rec, PyObject *dict)
@@ -367,10 +363,6 @@ static int words_unchanged(Recorder *rec)
 
 int rec_valid(Recorder *rec)
 {
-    for (Py_ssize_t i = 0; i < rec->n_types; i++) {
-        if (UNLIKELY(rec->types[i].type->tp_version_tag != rec->types[i].version))
-            return 0;
-    }
 #if PY_VERSION_HEX >= 0x030C0000
     if (LIKELY(rec->writes == dict_writes)) {
         const Word *w = rec->quick, *end = w + rec->n_quick;

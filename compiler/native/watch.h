@@ -1,4 +1,4 @@
-/* What a watched result depends on: a list of memory words with the values they had, and of type versions.
+/* What a watched result depends on: a list of memory words with the values they had.
 
    CPython changes a dict's version tag with each change of its contents (never using a value twice) and a type's
    version tag with each change of the type or of its bases. An object's attributes are reached through two more words:
@@ -13,7 +13,6 @@
 #include "values.h"
 
 typedef struct { const uint64_t *addr; uint64_t value; } Word;
-typedef struct { PyTypeObject *type; unsigned int version; } TypeVersion;
 typedef struct {
     PyObject *key, *value;                                  /* value and its type: compared only */
     PyTypeObject *type;
@@ -26,7 +25,6 @@ typedef struct { uint64_t addr; int32_t index; } Seen;
 struct Recorder {
     Word *words; Py_ssize_t n_words, cap_words;
     int32_t *word_dict; Py_ssize_t cap_word_dict;           /* for each word the dict record it is the version of, or -1 */
-    TypeVersion *types; Py_ssize_t n_types, cap_types;
     Lookup *lookups; Py_ssize_t n_lookups, cap_lookups;
     DictRecord *dicts; Py_ssize_t n_dicts, cap_dicts;
     Seen *seen; Py_ssize_t n_seen, cap_seen;                /* hash table of recorded addresses */

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from ..guards.guard import Guard, GuardFailure, TensorSpec
+from ..guards.weak import present
 
 __all__ = ["guard_text", "expected_text", "guard_class", "spec_text", "failure_words", "failure_subject", "short"]
 
@@ -83,7 +84,7 @@ def expected_text(g: Guard) -> str:
     if g.kind == "WEAK_ID":
         obj = e() if callable(e) else e
         return f"this {type(obj).__name__}" if obj is not None else "an object that is gone"
-    return short(e)
+    return short(present(e))
 
 
 def _name(source: Any) -> str:

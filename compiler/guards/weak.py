@@ -1,0 +1,51 @@
+"""What guards and sources hold of the program: classes, functions, modules and members of enums, none of which they keep alive.
+
+An entry hangs on a code object, where the collector of cycles does not look: a class held there, whose methods hold that code, would never go.
+So these are held by `Weak` references; once one is gone, what asks for it fails, and the entry can be dropped.
+"""
+from __future__ import annotations
+
+import enum
+import types
+import weakref
+from typing import Any
+
+__all__ = ["Weak", "reference", "weakly", "present", "bare_code"]
+
+_HEAP_TYPE = 1 << 9
+_flags_of = type.__dict__["__flags__"].__get__
+_KEPT_BY_OTHERS = (types.FunctionType, types.ModuleType, types.CodeType)
+
+
+class Weak(weakref.ref):
+    """A weak reference that stands for its object: const_equal(object, Weak(object)) holds. The program's own references are of other types."""
+    __slots__ = ()
+
+
+def _is_kept_by_others(value: Any) -> bool:
+    t = type(value)
+    mro = t.__mro__                       # isinstance would ask the object
+    if type in mro:
+        return bool(_flags_of(value) & _HEAP_TYPE)
+    return t in _KEPT_BY_OTHERS or enum.Enum in mro and t.__weakrefoffset__ != 0
+
+
+def reference(value: Any) -> Any:
+    """A Weak for a class, function, module or member of an enum; other values as they are."""
+    return Weak(value) if _is_kept_by_others(value) else value
+
+
+def weakly(value: Any) -> Any:
+    """As `reference`, in tuples and frozensets, too."""
+    t = type(value)
+    return t(map(weakly, value)) if t is tuple or t is frozenset else reference(value)
+
+
+def present(value: Any) -> Any:
+    """The object behind what `reference` gave; None where it is gone."""
+    return value() if type(value) is Weak else value
+
+
+def bare_code(code: types.CodeType) -> types.CodeType:
+    """Code that is equal to `code` and belongs to no function: no entries hang on it, or on the code inside of it."""
+    return code.replace(co_consts=tuple(bare_code(c) if isinstance(c, types.CodeType) else c for c in code.co_consts))
