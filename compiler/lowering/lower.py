@@ -19,7 +19,7 @@ from .ir import Axis, Buffer, LoopNest, Value, cast, clear, const, load, param, 
 from .lowered import Extern, LoweredGraph, LoweredStep, OutputSpec, Param, View
 from .ref import (Ref, Scalar, contiguous_strides, dim_symbol, flat_index, is_one, numel, ref_of_buffer, remap, same, shape_of, strided)
 
-__all__ = ["lower", "Lowering", "NoRule", "rule", "view_rule", "RULES"]
+__all__ = ["lower", "Lowering", "NoRule", "rule", "view_rule", "order_of_loads", "RULES"]
 
 RULES: dict[Any, Callable] = {}
 
@@ -285,7 +285,7 @@ class Lowering:
         reduced = {d % n for d in dims} if n else set()
         out_dtype = torch.int64 if op in ("argmax", "argmin") else value.dtype
         shape = tuple(1 if d in reduced else s for d, s in enumerate(src_shape) if keepdim or d not in reduced)
-        order = list(range(n)) if logical_order else _order_of_loads(value, src_shape)
+        order = list(range(n)) if logical_order else order_of_loads(value, src_shape)
         domain = tuple(Axis(dim_symbol(n, d), src_shape[d]) for d in order if not is_one(src_shape[d]))
         red_names = {dim_symbol(n, d).name for d in reduced}
         b = self._buffer(self._node_name() + suffix, shape, out_dtype, stride)
@@ -414,7 +414,7 @@ class Lowering:
                     return self.realise(a)               # (kernels of attention take expanded masks as they are)
                 if at is not None and _rows_in_place(a):
                     return self.realise(a)               # (and parts of a wider product)
-                return (rows and self.aligned(a, m)) or self.realise(a, strides_of(m) if _is_tensor(m) else None)
+                return (rows and self.aligned(a, m)) or self.realise(a, strides_of(m) if _is_tensor(m) and not (rows and _matrix_in_place(a)) else None)
             if isinstance(a, (list, tuple)):
                 ms = m if isinstance(m, (list, tuple)) and len(m) == len(a) else [None] * len(a)
                 return type(a)(conv(x, y) for x, y in zip(a, ms))
@@ -516,6 +516,16 @@ def _rows_in_place(a: Ref) -> bool:
     return all(type(st) is int and st % 8 == 0 and (st > 0 or is_one(n)) for n, st in zip(a.shape[:-1], v[1][:-1])) and type(v[2]) is int and v[2] % 8 == 0
 
 
+def _matrix_in_place(a: Ref) -> bool:
+    """Whether this is a matrix, or a batch of them, that the library reads where it lies: rows or columns in one piece each, at multiples of
+    16 bytes."""
+    v = strided(a) if a.ndim in (2, 3) and a.dtype in (torch.float16, torch.bfloat16, torch.float32) else None
+    if v is None or 1 not in v[1][-2:] or type(v[2]) is not int or v[2] * a.dtype.itemsize % 16:
+        return False
+    at = a.ndim - 1 if v[1][-1] == 1 else a.ndim - 2
+    return all(d == at or type(st) is int and st > 0 and st * a.dtype.itemsize % 16 == 0 for d, st in enumerate(v[1]))
+
+
 def _narrowed(value: Value, shape: tuple) -> tuple:
     """The shape with 1 for each dimension that `value` does not vary over: what repeats itself is kept once."""
     if len(shape) < 2 or not all(type(s) is int for s in shape) or math.prod(shape) < 2:
@@ -610,7 +620,7 @@ def _rank(stride: Any) -> int:
     return stride if type(stride) is int else stride.eval({name: 8191 for name in stride.symbol_names()})
 
 
-def _order_of_loads(value: Value, shape: Sequence[Any]) -> list[int]:
+def order_of_loads(value: Value, shape: Sequence[Any]) -> list[int]:
     """Dimensions in the order of the memory of the largest thing that `value` reads."""
     n = len(shape)
     best: list[int] | None = None

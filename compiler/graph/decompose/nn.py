@@ -68,14 +68,18 @@ def native_group_norm(b: Builder, x: Node, weight: Node | None, bias: Node | Non
                       eps: float) -> Any:
     if _empty(x):
         return NotImplemented
-    per = c // group
-    u = b.view(upcast(b, x), [n, group, per * hxw])
-    r = b.emit(aten.var_mean.correction, u, [2], correction=0, keepdim=True)
+    per, spatial = c // group, list(_shape(x)[2:])
+    u = upcast(b, x)
+    ones = [1] * len(spatial)
+    # (channels are parted and nothing is flattened: whatever order the memory has, it is read in that order)
+    r = b.emit(aten.var_mean.correction, b.view(u, [n, group, per, *spatial]), list(range(2, 3 + len(spatial))), correction=0, keepdim=True)
     var, mean = b.item(r, 0), b.item(r, 1)
     rstd = b.unary("rsqrt", b.add(var, eps))
-    y = b.mul(b.sub(u, mean), rstd)
-    y = b.view(y, _shape(x))
-    spread = [1, c, *[1] * (len(_shape(x)) - 2)]
+
+    def channels(t: Node) -> Node:
+        return b.view(b.expand(t, [n, group, per, *ones]), [n, c, *ones])
+    y = b.mul(b.sub(u, channels(mean)), channels(rstd))
+    spread = [1, c, *ones]
     y = _affine(b, y, None if weight is None else b.view(weight, spread), None if bias is None else b.view(bias, spread))
     stat = b.meta(aten.native_group_norm.default, (x, weight, bias, n, c, hxw, group, eps), {})[1].dtype
     return (b.cast(y, dtype_of(x)), b.cast(b.view(mean, [n, group]), stat), b.cast(b.view(rstd, [n, group]), stat))

@@ -46,8 +46,9 @@ def channels_last(a: AtenGraph) -> None:
             if n.args[0] in chosen and _four(n.meta["val"]):
                 n.meta["val"] = n.args[0].meta["val"][n.args[1]]
                 chosen.add(n)
-        elif _elementwise(n) and _four(n.meta["val"]) and (any(x in chosen and _same(x, n) for x in n.all_input_nodes) or _feeds_convolution(n)):
+        elif _elementwise(n) and _four(n.meta["val"]) and (any((x in chosen or _lies_last(x)) and _same(x, n) for x in n.all_input_nodes) or _feeds_convolution(n)):
             n.meta["val"] = _turned(n.meta["val"])
+            n.kwargs = {k: v for k, v in n.kwargs.items() if k != "memory_format"}
             chosen.add(n)
 
 
@@ -88,7 +89,13 @@ def _same(x: Node, n: Node) -> bool:
 def _elementwise(n: Node) -> bool:
     op = n.target
     return isinstance(op, torch._ops.OpOverload) and (torch.Tag.pointwise in op.tags or op is aten._to_copy.default or op is aten.clone.default) \
-        and "memory_format" not in n.kwargs and "device" not in n.kwargs
+        and "device" not in n.kwargs
+
+
+def _lies_last(x: Node) -> bool:
+    """Channels last already: what is made contiguous of it (eager's group norm takes nothing else) need not be."""
+    m = x.meta["val"]
+    return isinstance(m, TensorMeta) and len(m.shape) == 4 and tuple(m.stride) == tuple(channels_last_strides(m.shape)) != tuple(contiguous_strides(m.shape))
 
 
 def _feeds_convolution(n: Node) -> bool:

@@ -8,11 +8,12 @@ import torch
 
 from ...symbolic.expr import Expr, mul_all
 from ..ir import Value, cast, const, index, prim
-from ..lower import Lowering, NoRule, rule
+from ..lower import Lowering, NoRule, order_of_loads, rule
 from ..promote import compute_dtype, operand, rounded
-from ..ref import Ref, dim_symbol, remap
+from ..ref import Ref, dim_symbol, is_one, remap
 
 C = const
+SHORT = 64                       # elements of a piece of memory that is too short to be read alone
 
 
 def dims_of(dim: Any, ndim: int) -> list[int]:
@@ -124,10 +125,28 @@ def moments(lo: Lowering, x: Ref, dims: Sequence[int], dtype: torch.dtype) -> tu
     """(mean, sum of squared differences from it), keepdim, in dtype: two passes, as exact as Welford's method and cheaper on a
     row that is in the cache."""
     v = cast(x.value, dtype)
+    last = _short_inside(lo, v, x.shape, dims)
+    if last is not None:                                 # each column first, then what the columns of a group make together
+        rest = [d for d in dims if d != last]
+        part, spread = moments(lo, x, rest, dtype)
+        total = lo.reduce("sum", part.value, part.shape, [last], True, suffix="_sum")
+        mean_ = lo.store(prim("div", total.value, operand_count(part.shape, [last], dtype)), total.shape, dtype, suffix="_mean")
+        d = prim("sub", part.value, mean_.value)
+        between = prim("mul", operand_count(x.shape, rest, dtype), prim("mul", d, d))
+        return mean_, lo.reduce("sum", prim("add", spread.value, between), part.shape, [last], True, suffix="_m2")
     s = lo.reduce("sum", v, x.shape, dims, True, suffix="_sum")
     mean_ = lo.store(prim("div", s.value, operand_count(x.shape, dims, dtype)), s.shape, dtype, suffix="_mean")
     d = prim("sub", v, mean_.value)
     return mean_, lo.reduce("sum", prim("mul", d, d), x.shape, dims, True, suffix="_m2")
+
+
+def _short_inside(lo: Lowering, v: Value, shape: Sequence[Any], dims: Sequence[int]) -> int | None:
+    """The reduced dimension that memory runs along in short pieces, with dimensions that stay around it (groups of channels, channels last): a GPU
+    reads whole lines where those are kept, too."""
+    order = [d for d in order_of_loads(v, shape) if not is_one(shape[d])]
+    if torch.device(lo._device()).type != "cuda" or len(order) < 3 or order[-1] not in dims or order[-2] in dims:
+        return None
+    return order[-1] if type(shape[order[-1]]) is int and shape[order[-1]] <= SHORT and any(d in dims for d in order[:-2]) else None
 
 
 def _squeezed(x: Ref, dims: Sequence[int], keepdim: bool) -> Ref:
