@@ -35,6 +35,7 @@ from .guards.explain import explain_failure
 from .guards.guard import Guard
 from .guards.program import compile_guards
 from .guards.source import local
+from .guards.weak import referents
 from .logs import log_error, log_guards
 from .marks import dynamic_dims, is_disabled, static_dims
 from .recompile import FrameState, is_full, learn, make_room
@@ -276,7 +277,7 @@ class Engine:
         entry.generation = self.generation
         make_room(cache, self.generation, self.opts.get("recompile_limit"))
         cache.add(entry)
-        _drop_with_owner(cache, entry, result)
+        _drop_with_owners(cache, entry, result.guards)
         events.emit("entry", frame=name, entry=entry, func=func, args=args)
         safe = not result.effects and not result.breaks
         events.emit("call", frame=name, cached=False, call=EntryCall(
@@ -420,16 +421,16 @@ def _guard_later_decisions(result: CaptureResult) -> None:
             result.guards.append(Guard(None, "PREDICATE", expr, file, line, why or "size"))
 
 
-def _drop_with_owner(cache: CodeCache, entry: Entry, result: CaptureResult) -> None:
-    """An entry made for one object (a model) goes when the object goes."""
-    def gone() -> None:
-        if entry in cache.entries:
-            cache.remove(entry)
-    for g in result.guards:
-        if g.kind == "WEAK_ID" and g.source is not None and g.source.kind == "local":
-            owner = g.expected()
-            if owner is not None:
-                weakref.finalize(owner, gone).atexit = False
+def _drop_with_owners(cache: CodeCache, entry: Entry, guards: Sequence[Guard]) -> None:
+    """An entry made for an object (a model, a class) goes when the object goes: its guards would never hold again."""
+    where = weakref.ref(cache)
+
+    def gone(reference: weakref.ref) -> None:
+        found = where()
+        for e in found.entries if found is not None else ():
+            if any(r is reference for r in getattr(e, "owners", ())):
+                found.remove(e)
+    entry.owners = [weakref.ref(o, gone) for o in referents(guards)]
 
 
 def _fullgraph_message(b: Any) -> str:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import inspect
 import sys
 import types
-import weakref
 from contextlib import contextmanager
 from typing import Any, Iterator, TypeVar
 
@@ -18,22 +17,25 @@ from .config import Options
 from .engine import Engine
 from .guards.values import file_of
 from .runtime import hook as _hook
-from .runtime.dispatch import forget_code
+from .runtime.dispatch import forget_all, forget_code
 
 __all__ = ["enable", "run_code", "reset", "engine_for", "all_engines"]
 
 T = TypeVar("T")
 _CELLS = 256                         # distinct cells whose entries are kept
-_engines: "dict[Any, HookEngine]" = {}
+_ENGINES = 64                        # sets of options whose engines are kept
+_engines: "dict[Any, HookEngine]" = {}      # the one asked for last is the last
 
 
 def engine_for(opts: Options) -> "HookEngine":
-    """The engine of a set of options: one per set, kept for the process, so that entries serve later cells."""
+    """The engine of a set of options, kept so that entries serve later cells. Of very many sets (a backend that is defined anew by each
+    cell), the one that was not asked for longest goes, with its entries."""
     key = (opts.mode, opts.backend if isinstance(opts.backend, str) else id(opts.backend), opts.fullgraph, opts.dynamic,
            tuple(sorted(opts.given.items())), stages.replaced())
-    e = _engines.get(key)
-    if e is None:
-        e = _engines[key] = HookEngine(opts)
+    e = _engines.pop(key, None) or HookEngine(opts)
+    _engines[key] = e
+    while len(_engines) > _ENGINES:
+        _engines.pop(next(iter(_engines))).reset()
     return e
 
 
@@ -75,7 +77,6 @@ class HookEngine(Engine):
         super().__init__(opts)
         self.caches: _CellMemo[Any] = _CellMemo()
         self.states = _CellMemo()
-        self._named: dict[tuple[str, int], weakref.ref[types.CodeType]] = {}     # qualified name, globals -> the code seen last
 
     def cache(self, code: types.CodeType) -> Any:
         from .runtime.dispatch import code_cache
@@ -85,35 +86,13 @@ class HookEngine(Engine):
         return c
 
     def frame_cache(self, func: types.FunctionType) -> Any:
-        code = func.__code__
-        if code not in self.caches:
-            self._replace(func)
-        return self.cache(code)                # so that reset() knows it
-
-    def _replace(self, func: types.FunctionType) -> None:
-        """A cell that is run again defines its functions and classes anew. The entries of what had the name before go: those of a
-        method hold its class, which holds the method, whose code holds its entries."""
-        code, names = func.__code__, self._named
-        key = (code.co_qualname, id(func.__globals__))
-        before = names[key]() if key in names else None
-        if before is not None and before is not code and _defined(func.__globals__, code.co_qualname) is not before:
-            forget_code(before)
-        names[key] = weakref.ref(code, lambda ref: names.pop(key, None) if names.get(key) is ref else None)
+        return self.cache(func.__code__)       # a cell's code is known again by its value
 
     def reset(self) -> None:
         for code in self.caches:
-            forget_code(code)
+            forget_code(code, self.number)
         self.caches.clear()
         self.states.clear()
-
-
-def _defined(namespace: dict[str, Any], qualname: str) -> Any:
-    """The code of the function that a qualified name leads to now; None where it leads nowhere."""
-    first, *rest = qualname.split(".")
-    found = namespace.get(first)
-    for name in rest:
-        found = vars(found).get(name) if isinstance(found, type) else None
-    return getattr(inspect.unwrap(found) if callable(found) else found, "__code__", None)
 
 
 @contextmanager
@@ -162,6 +141,7 @@ def run_code(code: types.CodeType, namespace: dict[str, Any], opts: Options) -> 
 
 
 def reset() -> None:
-    """Forget the entries of all engines."""
+    """Forget the entries of all engines, also of those that are gone."""
     for e in _engines.values():
         e.reset()
+    forget_all()

@@ -8,9 +8,10 @@ from __future__ import annotations
 import enum
 import types
 import weakref
+from collections.abc import Iterable
 from typing import Any
 
-__all__ = ["Weak", "reference", "weakly", "present", "bare_code"]
+__all__ = ["Weak", "reference", "weakly", "present", "referents", "bare_code"]
 
 _HEAP_TYPE = 1 << 9
 _flags_of = type.__dict__["__flags__"].__get__
@@ -44,6 +45,27 @@ def weakly(value: Any) -> Any:
 def present(value: Any) -> Any:
     """The object behind what `reference` gave; None where it is gone."""
     return value() if type(value) is Weak else value
+
+
+def referents(guards: Iterable[Any]) -> list[Any]:
+    """The objects without which one of the guards never holds again."""
+    found: dict[int, Any] = {}
+
+    def look(held: Any) -> None:
+        if type(held) is tuple:
+            for part in held:
+                look(part)
+        elif type(held) is Weak:
+            found[id(held())] = held()
+    for g in guards:
+        if g.kind == "WEAK_ID" and isinstance(g.expected, weakref.ref):
+            found[id(g.expected())] = g.expected()
+        else:
+            look(g.expected)
+        if g.source is not None and g.source.root.kind == "const":
+            look(g.source.root.held)
+    found.pop(id(None), None)
+    return list(found.values())
 
 
 def bare_code(code: types.CodeType) -> types.CodeType:

@@ -23,7 +23,7 @@ from .. import events
 
 __all__ = ["native", "why_missing", "say_missing"]
 
-API = 21  # TCOMPILE_NATIVE_API in native.h
+API = 22  # TCOMPILE_NATIVE_API in native.h
 
 native: ModuleType | None = None
 why_missing: str | None = None

@@ -232,7 +232,11 @@ static PyObject *cache_remove(CodeCache *c, PyObject *entry)
             memmove(c->entries + i, c->entries + i + 1, (size_t)(c->n - i - 1) * sizeof *c->entries);
             c->n--;
             c->version++;
+            PyObject *none = PyList_New(0);         /* what it failed by is held there */
             Py_DECREF(entry);
+            if (none == NULL)
+                return NULL;
+            Py_SETREF(c->last_failures, none);
             Py_RETURN_NONE;
         }
     }

@@ -16,7 +16,7 @@ typedef struct CodeCache {
     Entry **entries;
     Py_ssize_t n, cap;
     unsigned int version;       /* changes when entries come, go or change places */
-    char skip;                  /* the hook passes frames of this code over */
+    char skip, skip_all;        /* the hook passes frames of this code over; for all sets of options (in the first of the list) */
     PyObject *last_failures;    /* list of (entry, guard index) of the last miss */
     PyObject *dict, *weakrefs;
 } CodeCache;

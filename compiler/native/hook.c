@@ -358,7 +358,7 @@ static PyObject *evaluate(PyThreadState *ts, _PyInterpreterFrame *frame, int thr
     if (!(code->co_flags & CO_OPTIMIZED) || (code->co_flags & (CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR)))
         return previous(ts, frame, throwflag);
     GetExtra((PyObject *)code, extra_index, &state);
-    if (state == SKIP || (IS_CACHE(state) && ((CodeCache *)state)->skip))
+    if (state == SKIP || (IS_CACHE(state) && ((CodeCache *)state)->skip_all))
         return previous(ts, frame, throwflag);
     if (!at_start(frame, code) || callback == NULL || Py_TYPE(frame_func(frame)) != &PyFunction_Type)
         return previous(ts, frame, throwflag);
@@ -619,7 +619,7 @@ static PyObject *skip_code(PyObject *self, PyObject *code)
     if (!IS_CACHE(state) && SetExtra(code, extra_index, SKIP) < 0)
         return NULL;
     if (IS_CACHE(state))
-        ((CodeCache *)state)->skip = 1;
+        ((CodeCache *)state)->skip_all = 1;
     Py_RETURN_NONE;
 }
 
@@ -631,6 +631,8 @@ static PyObject *unskip_code(PyObject *self, PyObject *code)
         return NULL;
     if (state == SKIP && SetExtra(code, extra_index, NULL) < 0)
         return NULL;
+    if (IS_CACHE(state))
+        ((CodeCache *)state)->skip_all = 0;
     for (CodeCache *c = IS_CACHE(state) ? state : NULL; c; c = c->next)
         c->skip = 0;
     Py_RETURN_NONE;
@@ -642,7 +644,7 @@ static PyObject *is_skipped(PyObject *self, PyObject *code)
     (void)self;
     if (!is_code(code) || GetExtra(code, extra_index, &state) < 0)
         return NULL;
-    return PyBool_FromLong(IS_CACHE(state) ? ((CodeCache *)state)->skip : state == SKIP);
+    return PyBool_FromLong(IS_CACHE(state) ? ((CodeCache *)state)->skip_all : state == SKIP);
 }
 
 /* code_cache(code, create=True, owner=0): the CodeCache of a set of options, which lives as long as the code object does */
@@ -670,7 +672,7 @@ static PyObject *code_cache(PyObject *self, PyObject *args)
         ((CodeCache *)state)->next = (CodeCache *)Py_NewRef(cache);
         return cache;
     }
-    ((CodeCache *)cache)->skip = state == SKIP;
+    ((CodeCache *)cache)->skip_all = state == SKIP;
     if (SetExtra(code, extra_index, Py_NewRef(cache)) < 0) {
         Py_DECREF(cache);
         Py_CLEAR(cache);
@@ -678,21 +680,58 @@ static PyObject *code_cache(PyObject *self, PyObject *args)
     return cache;
 }
 
-static PyObject *forget_code(PyObject *self, PyObject *code)
+/* Drop what a cache has; 0, or -1 with an exception set. */
+static int cache_forget(CodeCache *c)
 {
+    PyObject *done = PyObject_CallMethod((PyObject *)c, "clear", NULL);
+    Py_XDECREF(done);
+    c->skip = 0;
+    return done ? 0 : -1;
+}
+
+/* forget_code(code, owner=-1): of all sets of options, or of one, whose cache goes */
+static PyObject *forget_code(PyObject *self, PyObject *args)
+{
+    PyObject *code;
+    long long owner = -1;
     void *state = NULL;
     (void)self;
-    if (!is_code(code) || GetExtra(code, extra_index, &state) < 0)
+    if (!PyArg_ParseTuple(args, "O|L:forget_code", &code, &owner) || !is_code(code) || GetExtra(code, extra_index, &state) < 0)
         return NULL;
-    if (state == SKIP && SetExtra(code, extra_index, NULL) < 0)
+    if (state == SKIP && owner < 0 && SetExtra(code, extra_index, NULL) < 0)
         return NULL;
-    for (CodeCache *c = IS_CACHE(state) ? state : NULL; c; c = c->next) {
-        PyObject *r = PyObject_CallMethod((PyObject *)c, "clear", NULL);
-        if (r == NULL)
-            return NULL;
-        Py_DECREF(r);
-        c->skip = 0;
+    if (!IS_CACHE(state))
+        Py_RETURN_NONE;
+    if (owner < 0) {
+        ((CodeCache *)state)->skip_all = 0;
+        for (CodeCache *c = state; c; c = c->next) {
+            if (cache_forget(c) < 0)
+                return NULL;
+        }
+        Py_RETURN_NONE;
     }
+    CodeCache *found = cache_of(state, (unsigned long long)owner), *before = state;
+    if (found == NULL)
+        Py_RETURN_NONE;
+    Py_INCREF(found);
+    if (found == state) {
+        CodeCache *next = found->next;
+        if (next)
+            next->skip_all = found->skip_all;
+        if (SetExtra(code, extra_index, next ? Py_NewRef(next) : found->skip_all ? SKIP : NULL) < 0) {
+            Py_DECREF(found);
+            return NULL;
+        }
+    } else {
+        while (before->next != found)
+            before = before->next;
+        Py_XINCREF(found->next);
+        Py_SETREF(before->next, found->next);
+    }
+    int failed = cache_forget(found);               /* somebody may hold it */
+    Py_DECREF(found);
+    if (failed < 0)
+        return NULL;
     Py_RETURN_NONE;
 }
 
@@ -705,7 +744,7 @@ static PyMethodDef functions[] = {
     {"unskip_code", unskip_code, METH_O, "Undo skip_code."},
     {"is_skipped", is_skipped, METH_O, "Whether frames of this code are passed over."},
     {"code_cache", code_cache, METH_VARARGS, "code_cache(code, create=True, owner=0): the CodeCache of a code object for one set of options, or None."},
-    {"forget_code", forget_code, METH_O, "Drop the entries of a code object, and its skip mark."},
+    {"forget_code", forget_code, METH_VARARGS, "forget_code(code, owner=-1): drop the entries of a code object, and its skip mark; those of one set of options, or of all."},
     {NULL, NULL, 0, NULL},
 };
 

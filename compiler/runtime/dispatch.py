@@ -33,6 +33,7 @@ __all__ = [
     "RUN_ORIGINAL",
     "code_cache",
     "forget_code",
+    "forget_all",
     "disabled",
     "is_disabled",
 ]
@@ -178,6 +179,7 @@ def _reduce(d: Any) -> Any:
 
 
 _by_code: dict[tuple[int, int], PythonCodeCache] = {}           # id of the code, owner
+_with_caches: dict[int, weakref.ref[types.CodeType]] = {}       # by id; where the extension keeps the caches on the code objects
 
 if native is not None:
     Entry, CodeCache, Dispatcher, RUN_ORIGINAL = native.Entry, native.CodeCache, native.Dispatcher, native.RUN_ORIGINAL
@@ -193,7 +195,10 @@ def code_cache(code: types.CodeType, create: bool = True, owner: int = 0) -> Any
     `owner`, or None where there is none and `create` is false. It lives as long as the code object. Nothing that an entry holds may hold the
     code object in its turn: code objects are not garbage collected, and the cycle would stay for good."""
     if native is not None:
-        return native.code_cache(code, create, owner)
+        found = native.code_cache(code, create, owner)
+        if create and id(code) not in _with_caches:
+            _with_caches[id(code)] = weakref.ref(code, lambda _, key=id(code): _with_caches.pop(key, None))
+        return found
     found = _by_code.get((id(code), owner))
     if found is None and create:
         found = _by_code[id(code), owner] = PythonCodeCache()
@@ -201,14 +206,25 @@ def code_cache(code: types.CodeType, create: bool = True, owner: int = 0) -> Any
     return found
 
 
-def forget_code(code: types.CodeType) -> None:
-    """Drop the entries of a code object, and its skip mark."""
+def forget_code(code: types.CodeType, owner: int | None = None) -> None:
+    """Drop the entries of a code object for the set of options of number `owner` (None: for all), and its skip mark."""
     if native is not None:
-        native.forget_code(code)
+        native.forget_code(code, -1 if owner is None else owner)
     for key, cache in _by_code.items():
-        if key[0] == id(code):
+        if key[0] == id(code) and owner in (None, key[1]):
             cache.clear()
             cache.skip = False
+
+
+def forget_all() -> None:
+    """Drop the entries of all code objects that have a cache."""
+    for reference in list(_with_caches.values()):
+        code = reference()
+        if code is not None:
+            forget_code(code)
+    for cache in _by_code.values():
+        cache.clear()
+        cache.skip = False
 
 
 @contextmanager
