@@ -182,7 +182,7 @@ def divmod_(m: Machine, a: Any, b: Any) -> Any:
 
 @function(round)
 def round_(m: Machine, value: Any, digits: Any = None) -> Any:
-    from .operators import python_method, specialize
+    from .operators import native_operation, python_method, specialize
     if type(value) is TraceTensor and hasattr(torch.Tensor, "__round__"):
         return tensor_calls.call_method(m, value, "round", [], {} if digits is None else {"decimals": digits})
     method = python_method(type(value), "__round__")
@@ -190,6 +190,8 @@ def round_(m: Machine, value: Any, digits: Any = None) -> Any:
         return m.call(method, [value] if digits is None else [value, digits])
     if type(value) is TraceTensor:
         raise Raised(TypeError("type Tensor doesn't define __round__ method"))
+    if type(value) is torch.SymFloat and digits is not None:
+        return native_operation(m, round, value, as_index(m, digits))
     return m.native(round, specialize(value), as_index(m, digits))
 
 
@@ -245,7 +247,9 @@ def sorted_(m: Machine, iterable: Any, *, key: Any = None, reverse: Any = False)
 
 
 def _extreme(m: Machine, fn: Callable, args: tuple, key: Any, default: Any) -> Any:
-    from .operators import compare
+    from .operators import compare, native_operation
+    if len(args) > 1 and key is None and torch.SymFloat in map(type, args) and {float, torch.SymFloat}.issuperset(map(type, args)):
+        return native_operation(m, fn, *args)
     values = _native_iter(m, args[0]) if len(args) == 1 else iter(args)
     best = next(values, MISSING)
     if best is MISSING:
@@ -408,6 +412,8 @@ def float_(m: Machine, *args: Any) -> Any:
         raise Break("item", "float() reads the value of a tensor into Python")
     if len(args) == 1 and type(args[0]) is torch.SymInt:
         return size_floats.to_float(m, args[0])
+    if len(args) == 1 and type(args[0]) is torch.SymFloat:
+        return args[0]
     if args and type(args[0]) not in ATOMS:
         method = python_method(type(args[0]), "__float__")
         if method is not None:

@@ -57,6 +57,10 @@ def _own_setattr(t: type) -> bool:
     return isinstance(setter, types.FunctionType) and setter is not torch.nn.Module.__setattr__
 
 
+def _may_raise(step: Source) -> bool:
+    return step.kind == "computed" or step.kind == "scalar" and step.key[2]
+
+
 class EntryWriter:
     """Collects the lines of one entry. Values are made again from what the entry has: sources, constants, graph outputs."""
 
@@ -64,6 +68,7 @@ class EntryWriter:
         self.machine, self.params = machine, params
         self.namespace: dict[str, Any] = {}
         self.loads: list[str] = []                     # before the graph
+        self.computed: list[str] = []                  # after those: they may raise what the program raises
         self.body: list[str] = []                      # after it
         self.outputs: list[Any] = []                   # values that the graph must give
         self._output_names: dict[Any, str] = {}
@@ -110,7 +115,7 @@ class EntryWriter:
         else:
             text = self.step(source)
             name = self.fresh("__s")
-            self.loads.append(f"{name} = {text}")
+            (self.computed if any(map(_may_raise, source.path())) else self.loads).append(f"{name} = {text}")
         self._source_names[source] = name
         return name
 
@@ -118,6 +123,8 @@ class EntryWriter:
         """The expression for one step of a path, over the variable of its base."""
         if source.kind == "ratio":
             return f"{self._integer(source.key[0])} / {self._integer(source.key[1])}"
+        if source.kind == "computed":
+            return f"{self.constant(source.key[0])}({', '.join(self._operand(o) for o in source.key[1])})"
         if source.base is None:
             return source.code("__fn", self.namespace)
         base = self.load(source.base)
@@ -230,6 +237,11 @@ class EntryWriter:
             from .operators import specialize
             return repr(specialize(v))
         return self._integer(self.machine.env.to_expr(v))
+
+    def _operand(self, operand: Any) -> str:
+        if isinstance(operand, Source):
+            return self.load(operand)
+        return self._integer(operand) if isinstance(operand, Expr) else self._atom(operand)
 
     def _integer(self, expr: Expr) -> str:
         """Over variables that hold the symbols."""
@@ -527,7 +539,7 @@ class EntryWriter:
         if draws:
             lines.append(f"    __generators = {self.constant(generator_states)}()")
         lines += [f"    {text}" for text in self.loads]
-        if not has_graph:
+        if not has_graph and not self.computed:
             return "\n".join([*lines, *(f"    {text}" for text in self.body)]) + "\n"
         outs = ", ".join(f"__g{i}" for i in range(len(self.outputs)))
         assign = f"{outs}{',' if len(self.outputs) == 1 else ''} = " if self.outputs else ""
@@ -537,7 +549,8 @@ class EntryWriter:
         back = f"        {'__set_grad_enabled(__modes)' if modes == 'grad' else '__modes.restore()'}"
         if modes:
             lines.append("    __modes = " + ("__grad_enabled()" if modes == "grad" else "__TorchModes()"))
-        lines += ["    try:", f"        {assign}{name}({', '.join(arguments)})", "    except Exception as __e:", "        __error = [__e]",
+        call = [f"        {assign}{name}({', '.join(arguments)})"] if has_graph else []
+        lines += ["    try:", *(f"        {text}" for text in self.computed), *call, "    except Exception as __e:", "        __error = [__e]",
                   *([back, "    except BaseException:", back, "        raise"] if modes else []), "    else:"]
         lines += [f"        {text}" for text in self.body]
         if keeping is None:

@@ -16,10 +16,11 @@ from ..symbolic import expr as E
 from ..symbolic.node import SymNode
 from .signals import Break
 
-__all__ = ["FloatNode", "Fact", "is_power_of_two"]
+__all__ = ["FloatNode", "Fact", "computed", "is_power_of_two"]
 
 Fact = tuple[str, float, bool]       # (comparison, constant, outcome)
 _MOST_POWER = 8.0                     # no size to that power is infinite
+_NEVER_NEGATIVE = (abs, math.exp, math.sqrt, math.hypot)
 _COMPARISONS: dict[str, Callable[[float, float], bool]] = {
     "lt": operator.lt, "le": operator.le, "gt": operator.gt, "ge": operator.ge, "eq": operator.eq, "ne": operator.ne}
 
@@ -53,6 +54,13 @@ class FloatNode(SymNode):
             for integer in root.key:
                 self.env.specialize(integer)
             return self.expr
+        if root.kind == "computed":
+            for operand in root.key[1]:
+                if isinstance(operand, Source):
+                    FloatNode(0.0, operand, self.env)._number()
+                elif isinstance(operand, E.Expr):
+                    self.env.specialize(operand)
+            return self.expr
         if root.kind == "drawn":
             raise Break("random_python")                 # no two calls draw the same
         reached = self.source                            # an attribute, say, under the arithmetic
@@ -65,20 +73,9 @@ class FloatNode(SymNode):
     def calculated(self, op: str, f: Callable[[float, float], float], o: SymNode, reflected: bool = False) -> SymNode:
         """`self op o`, or `o op self` where reflected; `f` computes it."""
         c = _constant(o)
-        if c is None or not math.isfinite(c) or op == "truediv" and (self.expr if reflected else c) == 0:
-            a, b = (o, self) if reflected else (self, o)
-            return self.wrap_float(f(float(a._number()), float(b._number())))
-        if op == "pow" and (reflected or abs(c) > _MOST_POWER or not self._positive()):
-            return self.wrap_float(f(c, self._number()) if reflected else f(self._number(), c))
-        if op == "truediv" and reflected and self.source.root.kind == "ratio":
-            if not self._positive():
-                return self.wrap_float(f(c, self._number()))
-        elif op == "truediv" and reflected:              # the entry computes it ahead of all else, where it must not raise
-            if self.source.kind == "calc":
-                return self.wrap_float(f(c, self._number()))
-            if self.source.kind == "drawn":
-                self._number()
-            self.env.float_fact(self.source, ("ne", 0.0, True))
+        if c is None or not math.isfinite(c) or op == "pow" and (reflected or abs(c) > _MOST_POWER or not self._positive()) or op == "truediv" and (
+                c == 0 or reflected and not self._positive()):
+            return computed(f, o, self) if reflected else computed(f, self, o)
         value = f(c, self.expr) if reflected else f(self.expr, c)
         return FloatNode(value, S.calc(self.source, op, c, reflected), self.env)
 
@@ -103,7 +100,7 @@ class FloatNode(SymNode):
     def function(self, f: Callable[[float], float]) -> SymNode:
         """A function of module math, of a number that is positive in every call; of others it needs the number."""
         if not self._positive():
-            return self.wrap_float(f(self._number()))
+            return computed(f, self)
         return FloatNode(f(self.expr), S.calc(self.source, f.__name__, None, False), self.env)
 
     def _positive(self) -> bool:
@@ -127,7 +124,7 @@ class FloatNode(SymNode):
         return getattr(self.wrap_float(self._number()), name)(*args)
 
     def abs(self) -> SymNode:
-        return self._pinned("abs")
+        return computed(abs, self)
 
     def floor(self) -> SymNode:
         return self._pinned("floor")
@@ -141,7 +138,7 @@ class FloatNode(SymNode):
     sym_int = trunc
 
     def round(self, ndigits: int | None = None) -> SymNode:
-        return self._pinned("round", ndigits)
+        return self._pinned("round") if ndigits is None else computed(round, self, self.wrap_int(ndigits))
 
     def is_integer(self) -> SymNode:
         return self._pinned("is_integer")
@@ -152,7 +149,7 @@ class FloatNode(SymNode):
         if self.source.kind == "ratio" and c is not None and math.isfinite(c) and is_power_of_two(self.source.key[1]):
             p, q = c.as_integer_ratio()                  # nothing is rounded: a comparison of integers
             return SymNode(getattr(E, name)(self.source.key[0] * q, self.source.key[1] * p), self.env, bool)
-        if c is None or self.source.kind in ("calc", "drawn"):
+        if c is None or self.source.kind in ("calc", "computed", "drawn"):
             return self.wrap_bool(compare(self._number(), o._number()))
         outcome = compare(self.expr, c)
         self.env.float_fact(self.source, (name, c, outcome))
@@ -182,6 +179,37 @@ class FloatNode(SymNode):
 
     def guard_bool(self, file: str, line: int) -> bool:
         return self.bool_()
+
+
+def computed(f: Callable[..., float], *operands: SymNode) -> SymNode:
+    """`f(*operands)` of numbers among which are symbols, by a pure function of Python's. Where it gives no float, or might give none in another
+    call, the numbers are relied on."""
+    value = f(*map(_plain, operands))                    # what it raises, the program raises here, and in every call with such numbers
+    if type(value) is not float or f is operator.pow and not _real_power(*operands):
+        for o in operands:
+            o._number()
+        return operands[0].wrap_float(value)
+    parts = tuple(o.source if isinstance(o, FloatNode) else o.expr if o.constant is None else o.constant for o in operands)
+    return FloatNode(value, S.computed(f, parts), operands[0].env)
+
+
+def _plain(o: SymNode) -> Any:
+    return o.expr if isinstance(o, FloatNode) else o.hint if o.constant is None else o.constant
+
+
+def _real_power(base: SymNode, exponent: SymNode) -> bool:
+    """Whether base ** exponent is a float in every call, or raises."""
+    if not isinstance(base, FloatNode):
+        return base.env.decide(E.gt(base.expr, 0)) if base.constant is None else base.constant > 0
+    c = _constant(exponent)
+    if c is not None and c.is_integer() or base._positive():
+        return True
+    if base.source.kind == "computed" and base.source.key[0] in _NEVER_NEGATIVE:
+        return True
+    if base.expr <= 0 or base.source.base is not None or base.source.kind in ("computed", "drawn", "ratio"):
+        return False
+    base.env.float_fact(base.source, ("gt", 0.0, True))
+    return True
 
 
 def is_power_of_two(e: E.Expr) -> bool:

@@ -185,6 +185,8 @@ class GraphBuilder:
 
     def record(self, kind: str, target: Callable | str, args: tuple, kwargs: dict, result: Any) -> Any:
         """Add a call whose result on TraceTensors is `result` (a tensor, or a tuple or list that holds some)."""
+        if target is operator.pow and not isinstance(args[0], TraceTensor):
+            target = torch.pow                           # torch.fx writes -2.0 ** x for (-2.0) ** x
         refused = number_too_large(target, args, kwargs, result)
         if refused is not None:
             raise Break("unsupported", f"{refused} is more than {result.dtype} holds")

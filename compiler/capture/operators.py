@@ -103,9 +103,10 @@ def native_operation(m: Machine, fn: Callable, *args: Any) -> Any:
         m.world.pin(a)
     if m.env.hints:
         m.env.location = m.user_line()
+    if any(type(a) in _SYMBOLIC for a in args):
         if fn in _DIVISIONS and isinstance(args[1], torch.SymInt) and args[1] == 0:
             raise Raised(ZeroDivisionError("division by zero" if fn is operator.truediv else "integer division or modulo by zero"))
-        if any(type(a) in _SYMBOLIC for a in args) and (result := size_floats.operation(m, fn, args)) is not None:
+        if (result := size_floats.operation(m, fn, args)) is not None:
             return result
     if fn is operator.floordiv and any(type(a) is torch.SymFloat for a in args):
         args = tuple([specialize(a) for a in args])                # SymFloat's way by an integer loses the sign of -0.0

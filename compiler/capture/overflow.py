@@ -10,9 +10,9 @@ from typing import Any, Callable
 
 import torch
 
-__all__ = ["number_too_large"]
+__all__ = ["AS_TENSORS", "number_too_large"]
 
-_AS_TENSORS = frozenset(("add", "sub", "rsub", "mul", "truediv", "div", "divide", "multiply", "subtract", "true_divide", "floordiv", "floor_divide", "mod",
+AS_TENSORS = frozenset(("add", "sub", "rsub", "mul", "truediv", "div", "divide", "multiply", "subtract", "true_divide", "floordiv", "floor_divide", "mod",
                          "remainder", "fmod", "eq", "ne", "lt", "le", "gt", "ge", "maximum", "minimum", "xlogy", "float_power", "iadd", "isub",
                          "imul", "itruediv", "ifloordiv", "imod"))
 _FILL = frozenset(("full", "full_like", "new_full", "fill", "clamp", "clip", "clamp_min", "clamp_max", "masked_fill", "index_fill", "scatter", "pad",
@@ -39,7 +39,7 @@ def number_too_large(target: Callable | str, args: tuple, kwargs: dict, result: 
             return a
         scales = any(kwargs.get(k) is a for k in _SCALES)
         if dtype.is_floating_point or dtype.is_complex:
-            if type(a) is float and abs(a) > torch.finfo(dtype).max and (scales or name not in _AS_TENSORS):
+            if type(a) is float and abs(a) > torch.finfo(dtype).max and (scales or name not in AS_TENSORS):
                 return a
         elif (scales or name in _FILL) and not torch.iinfo(dtype).min <= a <= torch.iinfo(dtype).max:
             return a

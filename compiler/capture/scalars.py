@@ -15,11 +15,12 @@ from ..graph.tensor import TraceTensor, trace_tensor_like
 from ..guards import source as S
 from ..guards.guard import TensorSpec
 from .float_node import FloatNode
+from .overflow import AS_TENSORS
 
 if TYPE_CHECKING:
     from .machine import Machine
 
-__all__ = ["holds_float", "scalar_operation", "pinned", "float_symbol", "scalar_input"]
+__all__ = ["holds_float", "by_tensor", "filled", "scalar_operation", "pinned", "float_symbol", "scalar_input"]
 
 _OPERATORS: dict[Any, bool] = {              # -> whether it writes to its first operand
     operator.add: False, operator.sub: False, operator.mul: False, operator.truediv: False, operator.iadd: True, operator.isub: True,
@@ -29,6 +30,14 @@ METHODS: dict[str, Callable] = {
     "add": torch.add, "sub": torch.sub, "mul": torch.mul, "div": torch.div, "subtract": torch.subtract, "multiply": torch.multiply,
     "divide": torch.divide, "true_divide": torch.true_divide, "add_": operator.iadd, "sub_": operator.isub, "mul_": operator.imul,
     "div_": operator.itruediv}
+# Functions in which a 0-dim tensor means what the number means, by name: those that round the number to the type of the first tensor, and others.
+_OF_FIRST = frozenset(("fill_", "masked_fill", "masked_fill_", "index_fill", "index_fill_", "setitem"))
+_COMPARISONS = frozenset(("lt", "le", "gt", "ge", "eq", "ne", "less", "less_equal", "greater", "greater_equal", "not_equal"))
+_BOUNDS = frozenset(("clamp", "clip", "clamp_", "clip_"))
+_BY_TENSOR = _OF_FIRST | _COMPARISONS | _BOUNDS | frozenset((
+    "where", "clamp_min", "clamp_max", "clamp_min_", "clamp_max_", "pow", "pow_", "lerp", "lerp_", "mod", "floordiv", "remainder", "remainder_", "floor_divide",
+    "floor_divide_", "imod", "ifloordiv", "ipow", "fmod", "fmod_"))
+_FILLED = frozenset(("full", "full_like", "new_full"))
 _WIDE = (torch.float32, torch.float64)
 _NARROW = (torch.bfloat16, torch.float16)
 
@@ -52,10 +61,44 @@ def pinned(value: Any) -> Any:
     return {k: pinned(v) for k, v in value.items()} if type(value) is dict else value
 
 
+def by_tensor(m: Machine, name: str, args: list, kwargs: dict) -> tuple[list, dict] | None:
+    """The arguments of a function, or of a method behind its tensor, with scalar inputs of the graph in place of floats that may vary; None where only
+    the numbers will do."""
+    from . import tensor_calls
+    given = [*args, *kwargs.values()]
+    tensors = [a for a in given if type(a) is TraceTensor]
+    if name not in _BY_TENSOR or not tensors or not all(isinstance(a.node, FloatNode) for a in given if type(a) is torch.SymFloat):
+        return None
+    dtypes = {t.dtype for t in (tensors[:1] if name in _OF_FIRST else tensors) if t.dtype.is_floating_point or t.dtype.is_complex}
+    if len(dtypes) > 1 or not dtypes and (name in _OF_FIRST or name.endswith("_")):
+        return None
+    dtype = dtypes.pop() if dtypes else torch.get_default_dtype()
+    if dtype not in _WIDE and not (dtype in _NARROW and name in _OF_FIRST | _COMPARISONS):
+        return None
+
+    def as_tensor(a: Any) -> Any:
+        if type(a) is torch.SymFloat:
+            return scalar_input(m, a.node, dtype, tensors[0].device, strict=name not in AS_TENSORS)
+        if name in _BOUNDS and type(a) in (int, float):          # both bounds are tensors, or none is
+            return tensor_calls.call_factory(m, torch.full, [(), a], {"dtype": dtype, "device": tensors[0].device})
+        return a
+    return list(map(as_tensor, args)), {k: as_tensor(v) for k, v in kwargs.items()}
+
+
+def filled(m: Machine, name: str, make: Callable[[Any], Any], number: Any) -> Any:
+    """`make(number)`, a tensor full of a float that may vary; None where only the number will do."""
+    from . import tensor_calls
+    if name not in _FILLED or type(number) is not torch.SymFloat or not isinstance(number.node, FloatNode):
+        return None
+    return tensor_calls.call_method(m, make(0.0), "fill_", [number], {})
+
+
 def scalar_operation(m: Machine, fn: Any, args: list, run: Callable[[Any, list], Any]) -> Any:
     """`fn(*args)` where an argument is a float that may vary; `run(fn, args)` records a call."""
     writes = _OPERATORS.get(fn) if getattr(fn, "__hash__", None) else None
     from .tensor_calls import call_method
+    if writes is None and (given := by_tensor(m, fn.__name__, args, {})) is not None:
+        return run(fn, given[0])
     tensors = [a for a in args if type(a) is TraceTensor]
     floats = [a for a in args if type(a) is torch.SymFloat]
     if writes is None or len(args) != 2 or len(tensors) != 1 or len(floats) != 1 or not isinstance(floats[0].node, FloatNode):
@@ -75,13 +118,14 @@ def scalar_operation(m: Machine, fn: Any, args: list, run: Callable[[Any, list],
     return run(fn, pinned(args))
 
 
-def scalar_input(m: Machine, node: FloatNode, dtype: torch.dtype, device: torch.device) -> TraceTensor:
-    """The graph's input for the float, one for each dtype and device. The entry fills it at each call."""
-    source = S.scalar(node.source, dtype, device)
+def scalar_input(m: Machine, node: FloatNode, dtype: torch.dtype, device: torch.device, strict: bool = False) -> TraceTensor:
+    """The graph's input for the float, one for each dtype and device. The entry fills it at each call. A number that is too large for the dtype is
+    infinite, or where `strict` the call runs as plain Python, which refuses it."""
+    source = S.scalar(node.source, dtype, device, strict)
     known = m.world.scalars.get(source)
     if known is None:
         with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
-            real = S.scalar_tensor(node.expr, dtype, device)
+            real = S.scalar_tensor(node.expr, dtype, device, strict)
         known = m.world.scalars[source] = trace_tensor_like(real)
         spec = TensorSpec(torch.Tensor, dtype, device, False, (), ())
         m.graph.add_input(real, known, source, spec, False)

@@ -13,7 +13,8 @@ import torch
 
 from ..guards import source as S
 from ..symbolic import expr as E
-from .float_node import FloatNode, is_power_of_two
+from ..symbolic.node import SymNode
+from .float_node import FloatNode, computed, is_power_of_two
 
 if TYPE_CHECKING:
     from .machine import Machine
@@ -24,6 +25,9 @@ _OPERATORS: dict[Any, tuple[str, Callable]] = {}
 for _name in ("add", "sub", "mul", "truediv", "pow"):
     _OPERATORS[getattr(operator, _name)] = _OPERATORS[getattr(operator, f"i{_name}")] = (_name, getattr(operator, _name))
 _FUNCTIONS = (math.sqrt, math.log, math.log2, math.log10)
+_PURE = frozenset((operator.add, operator.sub, operator.mul, operator.truediv, operator.pow, operator.mod, operator.floordiv, operator.imod,
+                   operator.ifloordiv, operator.neg, operator.pos, abs, round, min, max))
+_MATH = frozenset(f for f in vars(math).values() if callable(f))
 _SMALL = 1 << 16
 _LARGE = 1 << 53                                # integers below it are float64 numbers
 
@@ -33,11 +37,11 @@ def operation(m: Machine, fn: Any, args: tuple) -> Any:
     if not m.opts.size_floats:
         return None
     if len(args) == 1 and fn in _FUNCTIONS and (node := _node(m, args[0])) is not None:
-        return _wrapped(node.function(fn))
+        return _wrapped(m.native(node.function, fn))
     if len(args) == 1 and fn in (math.floor, math.ceil, math.trunc) and type(args[0]) is torch.SymFloat:
         return to_int(m, args[0], fn)
     if len(args) != 2 or fn not in _OPERATORS:
-        return None
+        return _computed(m, fn, args)
     name, function = _OPERATORS[fn]
     a, b = args
     if name == "truediv" and type(a) in (int, torch.SymInt) and type(b) in (int, torch.SymInt):
@@ -46,8 +50,17 @@ def operation(m: Machine, fn: Any, args: tuple) -> Any:
         plain = type(other) is float or type(other) is int and (type(symbol) is torch.SymFloat or name == "pow" and other < 0 and not reflected)
         if plain and abs(other) < _LARGE and (node := _node(m, symbol)) is not None:
             exact = _exact(m, node, name, float(other), reflected)
-            return _wrapped(node.calculated(name, function, node.wrap_float(other), reflected)) if exact is None else exact
-    return None
+            return _wrapped(m.native(node.calculated, name, function, node.wrap_float(other), reflected)) if exact is None else exact
+    return _computed(m, function, args)
+
+
+def _computed(m: Machine, fn: Any, args: tuple) -> Any:
+    """A function that the entry computes as Python does, of floats that vary, or one of module math of integers that do."""
+    if not (fn in _PURE and any(type(a) is torch.SymFloat for a in args) or fn in _MATH) or not all(
+            type(a) in (int, float, torch.SymInt) or type(a) is torch.SymFloat and isinstance(a.node, FloatNode) for a in args):
+        return None
+    nodes = [a.node if type(a) in (torch.SymInt, torch.SymFloat) else SymNode(E.integer(a) if type(a) is int else a, m.env, type(a)) for a in args]
+    return _wrapped(m.native(computed, fn, *nodes))
 
 
 def to_float(m: Machine, value: torch.SymInt) -> Any:

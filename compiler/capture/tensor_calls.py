@@ -171,6 +171,13 @@ def call_function(m: Machine, fn: Callable, args: list, kwargs: dict) -> Any:
         from .subclass_calls import operate
         return operate(m, fn, args, kwargs)
     if scalars.holds_float(args) or scalars.holds_float(kwargs.values()):
+        name = fn.__name__ if type(fn) is types.BuiltinFunctionType else ""
+        if (given := scalars.by_tensor(m, name, args, kwargs)) is not None:
+            return call_function(m, fn, *given)
+        if kwargs and args and type(args[0]) is TraceTensor and holds_scale(args[0], name, args[1:], kwargs):
+            return scaled(m, args[0], name, args[1:], kwargs)
+        if len(args) == 2 and (made := scalars.filled(m, name, lambda number: call_function(m, fn, [args[0], number], kwargs), args[1])) is not None:
+            return made
         if not kwargs:
             return scalars.scalar_operation(m, fn, args, lambda f, a: call_function(m, f, a, {}))
         args, kwargs = scalars.pinned(args), scalars.pinned(kwargs)
@@ -221,7 +228,13 @@ def call_method(m: Machine, obj: TraceTensor, name: str, args: list, kwargs: dic
     if kwargs and holds_scale(obj, name, args, kwargs):
         return scaled(m, obj, name, args, kwargs)
     if scalars.holds_float(args) or scalars.holds_float(kwargs.values()):
+        if name == "new_tensor" and len(args) == 1 and type(args[0]) is torch.SymFloat:
+            name, args = "new_full", [(), *args]
         same = scalars.METHODS.get(name)
+        if (given := scalars.by_tensor(m, name, [obj, *args], kwargs)) is not None:
+            return call_method(m, obj, name, given[0][1:], given[1])
+        if len(args) == 2 and (made := scalars.filled(m, name, lambda number: call_method(m, obj, name, [args[0], number], kwargs), args[1])) is not None:
+            return made
         if same is not None and not kwargs:
             return call_operator(m, same, [obj, *args]) if name.endswith("_") else call_function(m, same, [obj, *args], {})
         args, kwargs = scalars.pinned(args), scalars.pinned(kwargs)
@@ -329,15 +342,22 @@ FACTORIES = frozenset((*_SIZED, torch.full, torch.arange, torch.linspace, torch.
 
 
 def _numbers_that_vary(data: Any) -> list:
-    """The integers that torch.tensor is given, alone or in a flat sequence, where one of them is a symbol."""
+    """The numbers that torch.tensor is given, alone or in a flat sequence, where one of them is a symbol."""
     numbers = list(data) if type(data) in (list, tuple, torch.Size) else [data]
-    return numbers if all(type(n) in (int, torch.SymInt) for n in numbers) and any(type(n) is torch.SymInt for n in numbers) else []
+    return numbers if {int, float, torch.SymInt, torch.SymFloat}.issuperset(map(type, numbers)) and any(map(_symbolic, numbers)) else []
 
 
 def call_factory(m: Machine, fn: Callable, args: list, kwargs: dict) -> Any:
     """A function that makes a tensor from plain values. It never draws random numbers nor allocates: it runs on the meta device."""
-    args = scalars.pinned([m.deep_plain(a) for a in args])
-    kwargs = scalars.pinned({k: m.deep_plain(v) for k, v in kwargs.items()})
+    args, kwargs = [m.deep_plain(a) for a in args], {k: m.deep_plain(v) for k, v in kwargs.items()}
+    if fn in (torch.tensor, torch.as_tensor) and args and not kwargs.get("requires_grad") and (numbers := _numbers_that_vary(args[0])):
+        usual = torch.int64 if {int, torch.SymInt}.issuperset(map(type, numbers)) else torch.get_default_dtype()
+        same = {"dtype": kwargs.get("dtype") or usual, "device": kwargs.get("device")}
+        each = [call_factory(m, torch.full, [(), n], dict(same)) for n in numbers]
+        return call_function(m, torch.stack, [each], {}) if isinstance(args[0], (list, tuple)) else each[0]
+    if fn is torch.full and len(args) == 2 and (made := scalars.filled(m, "full", lambda number: call_factory(m, fn, [args[0], number], kwargs), args[1])) is not None:
+        return made
+    args, kwargs = scalars.pinned(args), scalars.pinned(kwargs)
     if args and type(args[0]) is range:
         args[0] = list(args[0])
     if holds_array(args):
@@ -347,10 +367,6 @@ def call_factory(m: Machine, fn: Callable, args: list, kwargs: dict) -> Any:
         copy = call_method(m, call_method(m, args[0], "detach", [], {}), "clone", [], {})
         wanted = {k: v for k, v in kwargs.items() if k in ("dtype", "device") and v is not None}
         return call_method(m, copy, "to", [], wanted) if wanted else copy
-    if fn is torch.tensor and args and not kwargs.get("requires_grad") and (numbers := _numbers_that_vary(args[0])):
-        same = {"dtype": kwargs.get("dtype") or torch.int64, "device": kwargs.get("device")}
-        each = [call_factory(m, torch.full, [(), n], dict(same)) for n in numbers]
-        return each[0] if type(args[0]) is torch.SymInt else call_function(m, torch.stack, [each], {})
     if fn is torch.tensor and args and kwargs.get("dtype") is None and _holds_numpy_number(args[0]):
         kwargs = {**kwargs, "dtype": torch.tensor(args[0]).dtype}              # the graph has it as a plain number
     if holds_tensor(args) or holds_tensor(kwargs):

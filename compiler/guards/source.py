@@ -16,7 +16,7 @@ import torch
 from .weak import Weak, reference
 
 __all__ = ["Source", "local", "closure", "glob", "builtin", "function", "attr", "item", "dict_value", "type_of",
-           "cell", "const", "default", "kwdefault", "size", "stride", "storage_offset", "ratio", "calc", "scalar", "array", "array_text", "plain", "plain_text", "drawn",
+           "cell", "const", "default", "kwdefault", "size", "stride", "storage_offset", "ratio", "computed", "calc", "scalar", "array", "array_text", "plain", "plain_text", "drawn",
            "calc_text", "scalar_text", "scalar_tensor", "optimizer_state", "optimizer_state_text"]
 
 _table: dict[tuple, "Source"] = {}
@@ -49,9 +49,11 @@ class Source:
     optimized src    (g, i)          base["state"][base["param_groups"][g]["params"][i]]: base is the __dict__ of an optimizer. The state of its
                                      parameter i of group g, whichever tensor that is
     ratio     None   (a, b)          the float a / b of two integer Exprs, whose symbols have sources of their own. Never guarded
+    computed  None   (fn, operands)  fn(*operands), a float: operands are Sources of floats, integer Exprs and plain numbers. Never guarded; what it raises
+                                     eager raises, too
     calc      src    (op, c, r)      base op c, or c op base where r; op add, sub, mul, truediv or pow, c the repr of a float; or a function of module
                                      math, with c empty. Never guarded
-    scalar    src    (dtype, device) a 0-dim tensor of the float at base. Never guarded
+    scalar    src    (dtype, device, strict)  a 0-dim tensor of the float at base; strict: what the dtype does not hold raises. Never guarded
     array     src    None            a tensor over the memory of the numpy array at base. Never guarded
     plain     src    None            the tensor at base, of a class of the program's, as a plain tensor over its memory. Never guarded
     """
@@ -95,6 +97,8 @@ class Source:
             return "<this function>"
         if k == "drawn":
             return f"{getattr(self.key[1], '__name__', 'random')}()"
+        if k == "computed":
+            return f"{self.key[0].__name__}({', '.join(_operand_name(o) for o in self.key[1])})"
         if k == "ratio":
             return f"({self.key[0].py()} / {self.key[1].py()})"
         if k == "const":
@@ -179,17 +183,19 @@ def calc_text(base: str, key: tuple[str, str, bool], name: Callable[[Any], str])
     return f"({c} {_OPERATORS[op]} {base})" if reflected else f"({base} {_OPERATORS[op]} {c})"
 
 
-def scalar_text(base: str, key: tuple[Any, Any], name: Callable[[Any], str]) -> str:
+def scalar_text(base: str, key: tuple[Any, Any, bool], name: Callable[[Any], str]) -> str:
     """The Python text of a `scalar` step; `name` gives the name of an object that the text needs."""
-    dtype, device = key
-    return f"{name(scalar_tensor)}({base}, {name(dtype)}, {name(device)})"
+    dtype, device, strict = key
+    return f"{name(scalar_tensor)}({base}, {name(dtype)}, {name(device)}, {strict})"
 
 
-def scalar_tensor(value: float, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """A 0-dim tensor of a number as operators take it: what is too large for the dtype is infinite, where torch.full raises."""
+def scalar_tensor(value: float, dtype: torch.dtype, device: torch.device, strict: bool = False) -> torch.Tensor:
+    """A 0-dim tensor of a number as operators take it: what is too large for the dtype is infinite, where torch.full raises, as it does where `strict`."""
     try:
         return torch.full((), value, dtype=dtype, device=device)
     except RuntimeError:
+        if strict:
+            raise
         return torch.full((), value, dtype=torch.float64, device=device).to(dtype)
 
 
@@ -206,6 +212,10 @@ def array_text(base: str, name: Callable[[Any], str]) -> str:
 def plain_text(base: str, name: Callable[[Any], str]) -> str:
     """The Python text of a `plain` step; `name` gives the name of an object that the text needs."""
     return f"{name(torch.Tensor.as_subclass)}({base}, {name(torch.Tensor)})"
+
+
+def _operand_name(operand: Any) -> str:
+    return operand.name() if isinstance(operand, Source) else operand.py() if hasattr(operand, "py") else repr(operand)
 
 
 def _const_name(obj: Any, consts: dict[str, Any] | None) -> str:
@@ -249,7 +259,10 @@ def storage_offset(base: Source) -> Source: return _make("offset", base, None)
 def calc(base: Source, op: str, c: float | None, reflected: bool) -> Source:
     return _make("calc", base, (op, "" if c is None else repr(c), reflected))        # as text: 0.0 and -0.0 are equal keys
 def ratio(a: Any, b: Any) -> Source: return _make("ratio", None, (a, b))
-def scalar(base: Source, dtype: Any, device: Any) -> Source: return _make("scalar", base, (dtype, device))
+def computed(fn: Any, operands: tuple) -> Source:
+    # as text: 0.0 and -0.0, and 1 and 1.0, are equal keys
+    return _make("computed", None, (fn, operands, tuple(repr(o) for o in operands if not isinstance(o, Source))))
+def scalar(base: Source, dtype: Any, device: Any, strict: bool = False) -> Source: return _make("scalar", base, (dtype, device, strict))
 def optimizer_state(base: Source, group: int, index: int) -> Source: return _make("optimized", base, (group, index))
 def drawn(n: int, fn: Any, args: tuple, named: tuple) -> Source:
     s: Source = object.__new__(Source)                   # one of its own: a draw is no path to an object

@@ -1,0 +1,91 @@
+"""Floats that vary and meet each other, functions of module math, and operators that take numbers: the entry computes as Python does, in two entries."""
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+import tcompile
+
+X = torch.tensor([-1.5, 0.25, 2.0, 3.0])
+SCOPE = {"torch": torch, "math": math}
+
+
+def made(expression):
+    scope: dict = {}
+    exec(f"def fn(x, v, w):\n    return {expression}", SCOPE, scope)
+    return scope["fn"]
+
+
+def outcome(fn, *args):
+    try:
+        return fn(*args)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+
+
+NUMBERS = [
+    "x * (v * w + v - w / 7), v * w", "x * (v / w), x + 1 / v", "x * math.exp(-v * w), math.atan2(v, w)", "x * math.sqrt(v)", "x * v ** w", "x * abs(v) ** 0.5",
+    "x * min(1.0, v / 10) + max(v * 2, w), max(v, w)", "x + round(v, 1), round(v * w, 2)", "x * (v // w) + v % w", "x + float(v), -v", "x * math.log(v)",
+    "x * (v * x.shape[0]), v ** 3 / x.shape[0]",
+]
+OPERATORS = [
+    "x.clamp(max=v), x.clamp(-1, v), x.clamp(min=v, max=w), torch.clip(x, v)", "x > v, v <= x, x == w, (x * 2).int() >= v", "torch.where(x > v, x, v), torch.where(x > 0, v, 1.0)",
+    "x.abs() ** v, v ** x, (x * 3).int() ** v", "torch.full((2, 3), v), torch.full_like(x, v), x.new_full((2,), v), x.new_tensor(v)",
+    "torch.tensor(v), torch.tensor([v, 1, w]), torch.tensor(v, dtype=torch.float64)", "x.masked_fill(x > 0, v), x.clone().fill_(v), x.index_fill(0, torch.tensor([1]), w)",
+    "x // v, x % v, v // x, v % x, torch.fmod(x, v)", "x.lerp(x + 1, v), torch.add(x, x, alpha=v), torch.addcmul(x, x, x, value=w)", "x.bfloat16() > v, x.bfloat16().masked_fill(x > 0, v)",
+    "x.clone().clamp_(min=v), x.clone().clamp_(v, 2.5), x.clone().pow_(v)", "x.double().clamp(v), torch.maximum(x, torch.tensor(v))",
+]
+VALUES = [(-2.0, 3.0), (-0.75, -2.5), (1.25, 2.0), (2.5, 0.5), (3.0, -1.0), (0.125, 7.5), (5.5, 5.5)]
+
+
+@pytest.mark.parametrize("expression", NUMBERS + OPERATORS)
+@pytest.mark.parametrize("backend", ["eager", "tcompile"])
+def test_two_entries(expression, backend):
+    fn = made(expression)
+    values = VALUES
+    if "v ** w" in expression or "math.sqrt(v)" in expression or "math.log(v)" in expression:
+        values = [(abs(v), w) for v, w in VALUES]
+    with tcompile.record() as recorded:
+        compiled = tcompile.compile(fn, backend=backend, fullgraph=True)
+        for v, w in values:
+            wanted, got = fn(X, v, w), compiled(X, v, w)
+            torch.testing.assert_close(got, wanted, rtol=1e-5, atol=1e-6, equal_nan=True)
+            assert [t.dtype for t in got if isinstance(t, torch.Tensor)] == [t.dtype for t in wanted if isinstance(t, torch.Tensor)]
+            assert [n for n in got if type(n) is float] == [n for n in wanted if type(n) is float]
+    assert len(recorded.report().entries) <= 2
+
+
+@pytest.mark.parametrize("expression", ["x * (v / w)", "x * (1 / v)", "x * math.log(v)", "x * math.exp(v)", "x * v ** w", "x * (v % w)", "x * math.sqrt(v - w)", "x * (v ** -2)",
+                                        "x.fill_(v * w)", "x.clamp(max=v)", "x * (v * w)", "torch.full((2,), v)"])
+def test_numbers_that_python_refuses(expression):
+    fn = made(expression)
+    compiled = tcompile.compile(fn, backend="eager")
+    for v, w in ((1.0, 2.0), (2.0, 3.0), (0.0, 0.0), (-1.0, 0.5), (1e300, 1e300), (800.0, -3.0), (-0.0, 1.0), (math.inf, math.nan), (3.0, 2.0)):
+        wanted, got = outcome(fn, X.clone(), v, w), outcome(compiled, X.clone(), v, w)
+        assert str(got) == str(wanted), (v, w)
+
+
+def test_effects_before_an_error_happen_once():
+    seen = []
+
+    def fn(x, v, w):
+        seen.append(v)
+        y = x.add_(1) * 2
+        return y * (v / w)
+    compiled = tcompile.compile(fn, backend="eager")
+    for v, w in ((1.0, 2.0), (2.0, 3.0), (4.0, 0.0), (5.0, 2.0)):
+        x, expected = X.clone(), X + 1
+        seen.clear()
+        outcome(compiled, x, v, w)
+        assert seen == [v]
+        torch.testing.assert_close(x, expected)
+
+
+def test_a_negative_base_keeps_its_sign_in_a_graph():
+    def fn(x):
+        return (-2.0) ** x
+    x = torch.tensor([1.0, 2.0, 0.5])
+    torch.testing.assert_close(tcompile.compile(fn, backend="eager")(x), fn(x), equal_nan=True)
+    torch.testing.assert_close(tcompile.compile(fn)(x), fn(x), equal_nan=True)
