@@ -47,7 +47,12 @@ def build_native(root: Path, say: Any = print) -> Path | None:
         sys.modules[spec.name] = module  # dataclasses look their module up
         try:
             spec.loader.exec_module(module)
-            return module.build_inplace()
+            library = module.build_inplace()
+            try:
+                module.build_node()
+            except RuntimeError as error:  # torch without headers, or no C++ compiler
+                say(f"tcompile: calls with gradients take a microsecond more each: node.cpp was not built: {str(error)[-500:]}")
+            return library
         except Exception as error:  # whatever it was: an install without it works
             reason = f"{type(error).__name__}: {error}"
     for line in (RULE, "tcompile: the C extension was NOT built; guards and the frame hook run in pure Python, slower.",

@@ -22,7 +22,7 @@ from ..errors import InternalError, TCompileError
 from ..graph.aten import AtenGraph
 from ..graph.interpret import interpret
 from ..graph.tensor import DataDependentError
-from ..native import native
+from ..native import autograd_node, native
 from ..runtime.dispatch import disabled
 from .joint import CannotTrace, JointGraph, NoGradient
 from .modes import tracing_modes
@@ -141,10 +141,7 @@ class GradGraph:
             forward = native.GradForward(
                 graph, rest, self.n_outputs, tuple([self.at[k] for k in outputs]), tuple([kept[i] for i in saved if i < n]),
                 tuple([kept[i] for i in saved if i >= n]), tuple(self.hidden_views), tuple([2 * i + strong for i, strong in remembered]))
-            function = type("TCompiled", (torch.autograd.Function,), {
-                "forward": forward, "backward": staticmethod(backward),
-                "setup_context": staticmethod(torch.autograd.Function.setup_context)})       # where torch looks first
-            return _apply_of(function), forward, None if inputs is None else tuple(inputs), tuple(outputs)
+            return _apply_of(forward, backward), forward, None if inputs is None else tuple(inputs), tuple(outputs)
         if self.parted is None:
             parts = [part(range(self.n_tangents), None, range(len(kept)), self.remembered, partial(_backward, self))]
         else:
@@ -345,9 +342,14 @@ def _size_reader(name: str, forward: Any) -> Callable[[tuple], int]:
     raise CannotTrace(f"no input gives the size {name} by itself")
 
 
-def _apply_of(function: type) -> Callable:
-    """The part of `Function.apply` that is in C. What Function.apply does before (functorch's transforms, keyword arguments) does not arise:
-    guards keep transforms out, and inputs come by position."""
+def _apply_of(forward: Any, backward: Callable) -> Callable:
+    """What applies a Function of these: node.cpp, or the part of `Function.apply` that is in C. What Function.apply does before (functorch's
+    transforms, keyword arguments) does not arise: guards keep transforms out, and inputs come by position."""
+    node = autograd_node()
+    if node is not None:
+        return node.Apply(forward, backward)
+    function = type("TCompiled", (torch.autograd.Function,), {
+        "forward": forward, "backward": staticmethod(backward), "setup_context": staticmethod(torch.autograd.Function.setup_context)})    # where torch looks first
     return torch._C._FunctionBase.__dict__["apply"].__get__(None, function)
 
 

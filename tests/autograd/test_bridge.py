@@ -1,6 +1,8 @@
 """Calls with gradients run in C, also where results are views or of several independent parts."""
 from __future__ import annotations
 
+import gc
+import weakref
 from typing import Any, Callable
 
 import pytest
@@ -9,9 +11,19 @@ import torch.nn as nn
 
 import tcompile
 from tcompile.compiler.autograd import bridge
-from tcompile.compiler.native import native
+from tcompile.compiler.native import autograd_node, native
 
 needs_native = pytest.mark.skipif(native is None, reason="the C extension is not built")
+WAYS = ["node", "function"]                   # compiler/native/node.cpp, and torch's Function where that is not built
+
+
+@pytest.fixture(params=WAYS)
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    if request.param == "function":
+        monkeypatch.setattr(bridge, "autograd_node", lambda: None)
+    elif autograd_node() is None:
+        pytest.skip("node.cpp was not built for this torch")
+    return request.param
 
 
 @pytest.fixture
@@ -58,7 +70,7 @@ CASES: dict[str, Callable] = {
 
 @needs_native
 @pytest.mark.parametrize("name", CASES)
-def test_in_c(name: str, graphs: list) -> None:
+def test_in_c(name: str, graphs: list, way: str) -> None:
     same_as_eager(CASES[name], torch.randn(4, 5, requires_grad=True), torch.randn(5, 6, requires_grad=True), graphs=graphs)
 
 
@@ -82,7 +94,7 @@ def test_parts_with_sizes_that_change(graphs: list) -> None:
 
 
 @needs_native
-def test_an_error_in_the_graph_of_several_parts_leaves_the_grad_mode() -> None:
+def test_an_error_in_the_graph_of_several_parts_leaves_the_grad_mode(way: str) -> None:
     w = torch.randn(3, 2, requires_grad=True)
 
     def f(i: torch.Tensor, w: torch.Tensor) -> tuple:
@@ -96,10 +108,92 @@ def test_an_error_in_the_graph_of_several_parts_leaves_the_grad_mode() -> None:
 
 
 @needs_native
-def test_a_hook_for_saved_tensors_that_raises_ends_the_call() -> None:
+def test_a_hook_for_saved_tensors_that_raises_ends_the_call(way: str) -> None:
     def pack(t: torch.Tensor) -> torch.Tensor:
         raise ValueError("no room")
     x = torch.randn(4, requires_grad=True)
     c = tcompile.compile(lambda x: (x.sin().exp(), x.cos().exp()))
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t), pytest.raises(ValueError, match="no room"):
         c(x)
+
+
+def curved(x: torch.Tensor) -> torch.Tensor:
+    return (x.sin() * x.exp()).tanh()
+
+
+@needs_native
+def test_what_autograd_is_told(way: str) -> None:
+    x = torch.randn(6, requires_grad=True)
+    c = tcompile.compile(curved, fullgraph=True)
+    y = c(x)
+    heard: list[str] = []
+    assert isinstance(y.grad_fn, torch.autograd.graph.Node) and y.grad_fn.name() == "TCompiledBackward"
+    assert y.grad_fn.next_functions[0][0].variable is x and not y.is_leaf
+    y.grad_fn.register_prehook(lambda tangents: heard.append("before"))
+    y.grad_fn.register_hook(lambda grads, tangents: heard.append("after"))
+    y.sum().backward()
+    want, = torch.autograd.grad(curved(x).sum(), x)
+    torch.testing.assert_close(x.grad, want)
+    assert heard == ["before", "after"]
+    with pytest.raises(RuntimeError, match="backward through the graph a second time"):
+        y.sum().backward()
+    y = c(x)
+    with torch.no_grad():
+        x.add_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        y.sum().backward()
+
+
+@needs_native
+def test_kept_tensors_go_through_hooks(way: str) -> None:
+    x = torch.randn(6, requires_grad=True)
+    packed: list[int] = []
+
+    def pack(t: torch.Tensor) -> list:
+        packed.append(t.numel())
+        return t.tolist()
+    with torch.autograd.graph.saved_tensors_hooks(pack, torch.tensor):
+        y = tcompile.compile(curved)(x)
+    assert packed
+    got, = torch.autograd.grad(y.sum(), x)
+    torch.testing.assert_close(got, torch.autograd.grad(curved(x).sum(), x)[0])
+
+
+@needs_native
+def test_a_long_chain_of_calls_is_freed(way: str) -> None:
+    x = torch.ones(2, requires_grad=True)
+    c = tcompile.compile(lambda t: t * 1.00001)
+    z = x
+    for _ in range(20000):
+        z = c(z)
+    z.sum().backward()
+    assert abs(float(x.grad[0]) - 1.00001 ** 20000) < 1e-2
+    kept = weakref.ref(z)
+    del z
+    gc.collect()
+    assert kept() is None
+
+
+@needs_native
+def test_calls_leave_nothing(way: str) -> None:
+    c = tcompile.compile(curved)
+
+    def once() -> weakref.ref:
+        x = torch.randn(6, requires_grad=True)
+        c(x).sum().backward()
+        return weakref.ref(x)
+    gone = [once() for _ in range(100)]
+    gc.collect()
+    assert all(r() is None for r in gone)
+
+
+@needs_native
+def test_an_error_in_backward_is_raised_as_it_is(way: str) -> None:
+    x = torch.randn(6, requires_grad=True)
+
+    def refuse(saved: Any) -> torch.Tensor:
+        raise KeyError("gone")
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: t.detach(), refuse):
+        y = tcompile.compile(curved)(x)
+    with pytest.raises(KeyError, match="gone"):
+        y.sum().backward()
