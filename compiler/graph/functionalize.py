@@ -13,10 +13,10 @@ import torch
 import torch.fx
 
 from ..symbolic.env import ShapeEnv
-from ..symbolic.expr import Expr, as_expr, eq, le, maybe_int
+from ..symbolic.expr import Expr, as_expr, eq, le, lt, maybe_int
 from .aten import AtenGraph, GraphOutput
 from .meta import TensorMeta, views
-from .meta.core import fold, same, state
+from .meta.core import fold, is_dense, same, state
 from .opinfo import OpInfo, op_info
 from .tensor import TraceTensor, from_meta, tensor_meta
 
@@ -273,12 +273,17 @@ class Functionalizer:
             last = last + (as_expr(n) - 1) * st
         for n, st in zip(base.shape, base.stride):
             end = end + (as_expr(n) - 1) * st
-        return all(bool(p.value) if p.is_const else self.env is not None and self.env.decide(p) for p in (le(as_expr(0), begin), le(last, end)))
+        return all(map(self._holds, (le(as_expr(0), begin), le(last, end))))
+
+    def _holds(self, fact: Expr) -> bool:
+        return bool(fact.value) if fact.is_const else self.env is not None and self.env.decide(fact)
 
     def _record_write(self, info: OpInfo, args: tuple, kwargs: dict, out: Any) -> None:
         def get(i: int) -> Any:
             return args[i] if i < len(args) else kwargs.get(info.arg_names[i])
         targets = [get(i) for i in info.writes]
+        flat = [t for x in targets for t in (x if isinstance(x, (list, tuple)) else (x,))]
+        self._refuse_shared_memory(info.op, flat, (*args, *kwargs.values()))
         if info.name == "copy_":
             self._write(targets[0], self._fit(self._arg(args[1]), self.alias_of(targets[0]).meta))
             return
@@ -300,7 +305,6 @@ class Functionalizer:
                 if name not in fkw and info.arg_names.index(name) >= len(fargs):
                     fkw[name] = v
         val = _metas(info.rule, fargs, fkw) if info.rule is not None else None
-        flat = [t for x in targets for t in (x if isinstance(x, (list, tuple)) else (x,))]
         if val is None:
             val = tuple(self.alias_of(t).meta for t in flat)
             val = val[0] if len(returns) == 1 and not lists[0] else val
@@ -316,6 +320,24 @@ class Functionalizer:
                 self._write(t, self._fit(self._getitem(n, i + skip, val[i + skip]), self.alias_of(t).meta))
         else:
             self._write(flat[0], self._fit(n, self.alias_of(flat[0]).meta))
+
+    def _refuse_shared_memory(self, op: Any, written: list, operands: tuple) -> None:
+        """What torch's kernels refuse, they are to say: a write to memory in which an operand lies in part (x.add_(x.T), x[1:].add_(x[:-1])). They
+        look at tensors without gaps alone; so does this."""
+        aliases = [self.aliases[id(x)] for x in operands if isinstance(x, torch.Tensor) and id(x) in self.aliases]
+        for t in written:
+            a = self.alias_of(t)
+            if any(b is not a and b.memory is a.memory and self._partly_in(a.meta, b.meta) for b in aliases):
+                raise NotImplementedError(f"{op} writes to memory in which one of its arguments lies in part")
+
+    def _partly_in(self, a: TensorMeta, b: TensorMeta) -> bool:
+        """Whether two tensors without gaps share some of their memory, but are not the same (at::get_overlap_status)."""
+        if not (is_dense(a.shape, a.stride) and is_dense(b.shape, b.stride)):
+            return False
+        (begin, end), (other_begin, other_end) = _bytes_of(a), _bytes_of(b)
+        if self._holds(eq(begin, other_begin)) and self._holds(eq(end, other_end)):
+            return not (len(a.stride) == len(b.stride) and all(map(self._equal, a.stride, b.stride)))
+        return self._holds(lt(begin, other_end)) and self._holds(lt(other_begin, end))
 
     def several_views_of(self, t: torch.Tensor) -> str:
         """The name of the operator (unbind, split, ...) that `t` is a part or a view of a part of: eager autograd refuses to write into it.
@@ -410,8 +432,7 @@ class Functionalizer:
         if scatter is not None:
             return self.call(scatter, (parent, value, *args), kw, fresh)
         if name == "aten::expand":
-            raise RuntimeError("unsupported operation: more than one element of the written-to tensor refers to a single "
-                               "memory location. Please clone() the tensor before performing the operation.")
+            raise NotImplementedError("a write to a tensor whose elements share memory")
         if step.meta.dtype != pm.dtype:
             raise NotImplementedError(f"a write through {name} of another dtype")
         off = maybe_int(as_expr(step.meta.storage_offset) - as_expr(pm.storage_offset))
@@ -463,7 +484,7 @@ class Functionalizer:
         return self.call(aten.clone.default, (node,), {}, meta.replace(storage_offset=0, requires_grad=False))
 
     def _equal(self, a: Any, b: Any) -> bool:
-        return as_expr(a) is as_expr(b) or self.env is not None and self.env.decide(eq(as_expr(a), as_expr(b)))
+        return self._holds(eq(as_expr(a), as_expr(b)))
 
     def _output(self, v: Any, slot: Any) -> GraphOutput:
         if isinstance(v, NewValue):
@@ -505,6 +526,14 @@ class Functionalizer:
     def _seen_other(self, a: _Alias, v: torch.Tensor) -> bool:
         """Whether `v` is another tensor object (a detach, an alias) on the same memory than the one that made it."""
         return a.tensor is not None and a.tensor is not v
+
+
+def _bytes_of(m: TensorMeta) -> tuple[Expr, Expr]:
+    """Where a tensor without gaps begins and ends in its memory."""
+    begin, elements = as_expr(m.storage_offset) * m.dtype.itemsize, as_expr(1)
+    for n in m.shape:
+        elements = elements * as_expr(n)
+    return begin, begin + elements * m.dtype.itemsize
 
 
 def _is_view(n: torch.fx.Node) -> bool:

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import pytest
+import tcompile
 import torch
 from tests.graph.helpers import copy_of, graph_of, ops, same
 
@@ -210,7 +211,7 @@ def test_graph_is_functional_and_clean():
 
 
 def test_expanded_write_is_refused():
-    with pytest.raises(RuntimeError, match="single memory location"):
+    with pytest.raises(NotImplementedError, match="elements share memory"):
         graph_of(lambda x: x.clone()[0].expand(4, 3).add_(1), [x43])
 
 
@@ -243,3 +244,35 @@ def test_gradients_are_recorded():
     verify(a)
     for got, want in zip(interpret(a, [t.detach() for t in ts]), step(*ts)):
         torch.testing.assert_close(got, want.detach())
+
+
+def shifted(x):
+    x.view(-1)[1:].add_(x.view(-1)[:-1])
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("write", [
+    shifted, lambda x: x.add_(x.t()), lambda x: x[1:3].copy_(x[:2]), lambda x: torch.add(x[:2], 1, out=x[1:3]), lambda x: x[0].expand(4, 4).add_(1),
+    lambda x: torch.neg(x, out=x.t())])
+def test_what_eager_refuses_for_shared_memory_is_refused_in_its_words(write, dynamic):
+    with pytest.raises(RuntimeError) as eager:
+        write(torch.ones(4, 4))
+    x = torch.ones(4, 4)
+    with pytest.raises(RuntimeError) as compiled:
+        tcompile.compile(write, dynamic=dynamic)(x)
+    assert str(compiled.value) == str(eager.value) and "single memory location" in str(eager.value) and x.equal(torch.ones(4, 4))
+
+
+@pytest.mark.parametrize("write", [
+    lambda x: x[:2].add_(x[2:]), lambda x: x[:, 0].add_(x[:, 1]), lambda x: x.add_(x), lambda x: x.add_(x.view(4, 4)), lambda x: x[::2].mul_(x[1::2])])
+def test_writes_beside_what_is_read_are_compiled(write):
+    x = torch.arange(16.0).reshape(4, 4)
+    y = x.clone()
+    write(y)
+    report = tcompile.explain(write)(x)
+    assert x.equal(y) and report.kernels and not report.fallbacks
+
+
+def test_a_fill_of_elements_that_share_memory():
+    x, y = torch.ones(4), torch.ones(4)
+    assert tcompile.compile(lambda x: x.expand(3, 4).fill_(2))(x).equal(y.expand(3, 4).fill_(2)) and x.equal(y)
