@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Callable
 import torch
 
 from ..guards import source as S
-from . import tensor_calls
+from . import containers, tensor_calls
 from .exceptions import traceback_at
 from .generators import InlineGenerator
 from .inline_policy import is_trusted_module
@@ -438,8 +438,6 @@ def _native_data(m: Machine, obj: Any, source: Any, name: str) -> Any:
     written = m.world.pending.get(id(obj))
     if written is not None and name in written:
         return written[name]
-    if name == "__dict__" and source is not None and written:
-        raise Break("mutation", "the __dict__ of an object with pending changes is read")
     if source is None and isinstance(obj, types.FunctionType) and id(obj) not in m.world.created:
         source = m.world.anchor(obj)
     try:
@@ -460,6 +458,8 @@ def _native_data(m: Machine, obj: Any, source: Any, name: str) -> Any:
             return value
         if isinstance(value, (types.CodeType, types.ModuleType)):
             return value
+    if name == "__dict__":
+        m.world.dict_owners[id(value)] = obj
     return m.world.load(value, S.attr(source, name), "attribute")
 
 
@@ -532,14 +532,26 @@ def _fallback(m: Machine, obj: Any, t: type, name: str) -> Any:
 
 def _module_member(m: Machine, module: torch.nn.Module, t: type, name: str) -> Any:
     """A parameter, buffer or submodule of an nn.Module."""
-    d = module.__dict__
-    source = m.world.source_of(module)
+    own, source = module.__dict__, m.world.source_of(module)
     for table in _module_tables:
-        members = d.get(table)
-        if members is not None and name in members:
-            value = members[name]
-            return value if source is None else m.world.load(value, S.attr(source, name), table[1:-1])
+        members = _module_table(m, module, table)
+        if members is None:
+            continue
+        if members is own.get(table) and id(members) not in m.world.shadows:
+            if name in members:
+                return members[name] if source is None else m.world.load(members[name], S.attr(source, name), table[1:-1])
+        elif m.world.is_outside(members):                # exchanged, read or written in this frame: as it is by now
+            if containers.contains(m, members, name):
+                return containers.get_item(m, members, name)
+        elif name in members:
+            return members[name]
     raise Raised(_missing(m, module, t, name))
+
+
+def _module_table(m: Machine, module: torch.nn.Module, table: str) -> Any:
+    """The module's `_parameters`, `_buffers` or `_modules` as the program sees it; None where there is none yet."""
+    written = m.world.pending.get(id(module))
+    return written[table] if written is not None and table in written else module.__dict__.get(table)
 
 
 # --- writing
@@ -607,6 +619,8 @@ def generic_set(m: Machine, obj: Any, name: str, value: Any) -> None:
         _refuse_odd_descriptor(raw, "__set__", setter)
     if name in ("__class__", "__dict__") and m.world.is_outside(obj):
         raise Break("mutation", f"{name} of an object from outside is set")
+    if isinstance(obj, torch.nn.Module) and m.world.is_outside(obj) and "_parameters" in obj.__dict__ and _is_member(m, obj, name, _module_tables):
+        raise Break("mutation", f"`{name}` of a module is set past its __setattr__")
     if m.world.is_outside(obj) and raw is MISSING and _instance_dict(obj) is None:
         raise Raised(AttributeError(f"'{t.__name__}' object has no attribute '{name}'"))
     _store(m, obj, name, value)
@@ -621,12 +635,21 @@ def _set_module_attribute(m: Machine, module: torch.nn.Module, name: str, value:
         return
     if "_parameters" not in d:
         raise Break("module_construction", f"{type(module).__name__} is being constructed")
-    if isinstance(value, torch.nn.Module) or isinstance(value, torch.nn.Parameter) or \
-            name in d["_parameters"] or name in d["_modules"]:
+    if isinstance(value, torch.nn.Module) or isinstance(value, torch.nn.Parameter) or _is_member(m, module, name, ("_parameters", "_modules")):
         raise Break("mutation", f"the parameter or submodule `{name}` of a module is replaced")
-    if name in d["_buffers"] and not (value is None or isinstance(value, TraceTensor)):
-        raise Break("mutation", f"the buffer `{name}` of a module is replaced")
+    if _is_member(m, module, name, ("_buffers",)):
+        if not (value is None or isinstance(value, TraceTensor)):
+            raise Break("mutation", f"the buffer `{name}` of a module is replaced")
+        if m.truth(m.getattr(torch.nn.modules.module, "_global_buffer_registration_hooks")):
+            raise Break("mutation", f"the buffer `{name}` of a module is replaced, which a hook of the program's listens to")
+        containers.mutate(m, m.getattr(module, "_buffers"), "__setitem__", [name, value], {})
+        return
     generic_set(m, module, name, value)
+
+
+def _is_member(m: Machine, module: torch.nn.Module, name: str, tables: tuple[str, ...]) -> bool:
+    return any(name in (containers.plain(m, members) if id(members) in m.world.shadows else members)
+               for members in (_module_table(m, module, table) for table in tables))
 
 
 def delete_attribute(m: Machine, obj: Any, name: str) -> None:

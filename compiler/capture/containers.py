@@ -21,7 +21,7 @@ from .generators import InlineGenerator, PythonIterator
 from .late_text import LateText, settled
 from .signals import Break, Raised
 from .tensor_subclasses import Subclassed
-from .world import ATOMS, TraceTensor
+from .world import ATOMS, MISSING, TraceTensor
 
 if TYPE_CHECKING:
     from .machine import Machine
@@ -65,6 +65,17 @@ def _shadow(m: Machine, obj: Any) -> Shadow:
     return shadow
 
 
+def _written_attributes(m: Machine, obj: Any) -> dict[str, Any]:
+    """Where `obj` is the __dict__ of an object: the attributes that were written to and are not in it yet."""
+    owner = m.world.dict_owners.get(id(obj))
+    return m.world.pending.get(id(owner), {}) if owner is not None else {}
+
+
+def _refuse_late_attributes(m: Machine, obj: Any) -> None:
+    if m.world.dict_owners and _written_attributes(m, obj):
+        raise Break("mutation", "the __dict__ of an object with pending changes is read")
+
+
 def _check_keys(keys: tuple) -> tuple:
     for k in keys:
         t = type(k)
@@ -75,6 +86,7 @@ def _check_keys(keys: tuple) -> tuple:
 
 def keys_of(m: Machine, obj: dict) -> tuple:
     """The keys of an outside dict as they are now, guarded."""
+    _refuse_late_attributes(m, obj)
     shadow = m.world.shadows.get(id(obj))
     if shadow is not None and (shadow.value is not None or shadow.blind):
         return tuple(_read(m, obj))
@@ -105,6 +117,7 @@ def _follow(view: dict, keys: Any) -> None:
 
 def _read(m: Machine, obj: Any) -> Any:
     """The shadow of an outside container, with all of its content loaded."""
+    _refuse_late_attributes(m, obj)
     shadow = _shadow(m, obj)
     if shadow.value is not None:
         return shadow.value
@@ -232,6 +245,7 @@ def iterate_subclass(m: Machine, value: Any) -> Any:
 
 def length(m: Machine, obj: Any) -> int:
     """len() of an outside container."""
+    _refuse_late_attributes(m, obj)
     shadow = m.world.shadows.get(id(obj))
     if shadow is not None and (shadow.value is not None or shadow.blind):
         return len(_read(m, obj))
@@ -248,6 +262,10 @@ def get_item(m: Machine, obj: Any, key: Any) -> Any:
     base = base_of(obj)
     if base is None or base in (set, frozenset):
         raise Break("unknown_object", f"an item of an object of type {type(obj).__name__} from outside is read")
+    if type(key) is str and key in (written := _written_attributes(m, obj)):
+        if written[key] is MISSING:
+            raise Raised(KeyError(key))
+        return written[key]
     shadow = world.shadows.get(id(obj))
     if shadow is not None and shadow.value is None and shadow.blind and base is dict:
         for name, args in reversed(shadow.blind):
@@ -296,6 +314,8 @@ def contains(m: Machine, obj: Any, item: Any) -> bool | None:
     if base is dict or base is collections.OrderedDict:
         if isinstance(item, TraceTensor):
             raise Break("unknown_object", "a tensor is looked up in a dict from outside")
+        if type(item) is str and item in (written := _written_attributes(m, obj)):
+            return written[item] is not MISSING
         shadow = m.world.shadows.get(id(obj))
         if (shadow is None or (shadow.value is None and not shadow.blind)) and type(item) in ATOMS:
             source = m.world.sources[id(obj)]
@@ -332,7 +352,7 @@ _WRITES: dict[type, set[str]] = {
 _WRITES[collections.OrderedDict] = _WRITES[dict] | {"move_to_end"}
 
 
-_STRUCTURAL = frozenset(("__dict__", "_parameters", "_buffers", "_modules", "_forward_hooks", "_forward_pre_hooks", "_backward_hooks",
+_STRUCTURAL = frozenset(("__dict__", "_forward_hooks", "_forward_pre_hooks", "_backward_hooks",
                          "_backward_pre_hooks", "__annotations__", "__kwdefaults__"))
 
 
@@ -367,7 +387,7 @@ def _mutate(m: Machine, obj: Any, name: str, args: list, kwargs: dict) -> Any:
     if base is None or name not in _WRITES.get(base, ()):
         raise Break("mutation", f"{type(obj).__name__}.{name} changes an object from outside")
     source = m.world.sources[id(obj)]
-    if source.kind == "attr" and source.key in _STRUCTURAL:
+    if source.key in _STRUCTURAL and (source.kind == "attr" or source.base is not None and source.base.key == "__dict__"):
         raise Break("mutation", f"`{source.name()}` is changed, through which attributes are read")
     shadow = _shadow(m, obj)
     if name in ("extend", "extendleft", "__iadd__", "update") and args:

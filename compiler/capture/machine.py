@@ -102,7 +102,7 @@ class Machine:
         """Let go of the program's objects now, not when the garbage collector finds the cycles that the machine is part of: inputs may be large."""
         world = self.world
         for table in (world.keep, world.sources, world.loaded, world.pending, world.made, world.tensors, world.reals, world.shadows, world.shadowed,
-                      world.cell_contents, world.scalars, self.effects.entries, self.graph.keep, self.frames, self.trails):
+                      world.dict_owners, world.cell_contents, world.scalars, self.effects.entries, self.graph.keep, self.frames, self.trails):
             table.clear()
         self.handled = None
         self.passes.freed.clear()

@@ -127,6 +127,7 @@ class World:
         self.reals: dict[int, torch.Tensor] = {}    # id of a stand-in -> the real tensor of this call
         self.shadows: dict[int, Any] = {}           # outside containers read whole or written: id -> containers.Shadow
         self.shadowed: dict[int, Any] = {}          # id of a shadow's content -> the outside container
+        self.dict_owners: dict[int, Any] = {}       # id of an outside object's __dict__ that was read -> the object
         self.cell_contents: dict[int, Source] = {}  # id of an outside cell -> source of its content
         self.state_relied: dict[str, Any] = {}
         self.float_sources: dict[Source, float] = {}    # floats that may vary
