@@ -9,6 +9,7 @@ Random state, module buffers and whatever a call writes to in place are as befor
 from __future__ import annotations
 
 import gc
+import os
 import random
 import sys
 import time
@@ -20,6 +21,7 @@ import torch
 
 from ..compiler.report import schema as s
 from ..compiler.report.calls import EntryCall
+from ..compiler.report.numbers import plural
 from .stats import Bootstrap, interval_of
 
 __all__ = ["measure", "measure_cell", "compare_options", "Contender", "names_put_back", "preserved", "Say"]
@@ -104,6 +106,7 @@ def measure(
     out.calls = [_result(j, engines) for j in jobs]
     out.overall = _overall(jobs, engines)
     out.spent_seconds = time.perf_counter() - t0
+    out.note = _busy()
     missing = [f"{c.name}: {e.engine} {e.reason or e.status}" for c in out.calls for e in c.engines if e.status != "ok"]
     missing += [f"{c.name}: {c.why_not}" for c in out.calls if not c.measured]
     reasons += list(dict.fromkeys(missing))
@@ -151,7 +154,14 @@ def measure_cell(
         engines,
         [_result(job, engines)],
         overall,
+        _busy(),
     )
+
+
+def _busy() -> str:
+    """Words for a machine that has much else to do, whose times are those of waiting for it; empty on a quiet one."""
+    load, cores = os.getloadavg()[0], os.cpu_count() or 1
+    return f"the machine was busy with other programs: {load:.0f} wanted to run on {plural(cores, 'core')}" if load > 2 * cores + 1 else ""
 
 
 def compare_options(
@@ -192,7 +202,7 @@ def _job(call: EntryCall, engine: Any, options: Any) -> _Job:
         try:
             compiled, around = (call.compiled, nullcontext) if call.compiled else engine.again(call.fn, options)
             job.contenders["tcompile"] = Contender(
-                "tcompile", lambda: compiled(*call.args, **call.kwargs), around, cold=call.compile_seconds
+                "tcompile", lambda: compiled(*call.args, **call.kwargs), around, cold=call.compile_seconds, detail=_backend(options)
             )
         except Exception as e:
             job.contenders["tcompile"] = Contender("tcompile", None, status="failed", reason=f"{type(e).__name__}: {e}")
@@ -201,12 +211,18 @@ def _job(call: EntryCall, engine: Any, options: Any) -> _Job:
         job = _Job(call, "graphs", why_not=call.why_not or "it has side effects")
         job.contenders["eager"] = Contender("eager", lambda: [g.eager(*g.inputs) for g in call.graphs])
         job.contenders["tcompile"] = Contender(
-            "tcompile", lambda: [g.compiled(*g.inputs) for g in call.graphs], cold=call.compile_seconds
+            "tcompile", lambda: [g.compiled(*g.inputs) for g in call.graphs], cold=call.compile_seconds, detail=_backend(options)
         )
         return job
     return _Job(
         call, "", why_not=f"not timed: {call.why_not or 'it has side effects'}; repeat=N runs the whole cell again"
     )
+
+
+def _backend(options: Any) -> str:
+    """Words for another's backend behind tcompile's capture; empty for its own."""
+    backend = options.backend
+    return "" if backend == "tcompile" else f"backend={backend if isinstance(backend, str) else getattr(backend, '__name__', type(backend).__name__)}"
 
 
 def _add_stock(job: _Job, say: Say) -> None:
@@ -256,11 +272,14 @@ def _rounds(job: _Job, budget: float) -> None:
             n = 1
         while live and n < _MAX_ROUNDS:
             now = time.perf_counter()
-            if now > end and (n >= _MIN_ROUNDS or now + sum(job.rounds[-1].values()) > end + budget):
+            last = job.rounds[-1] if n else first
+            if now > end and (n >= _MIN_ROUNDS or now + sum(last.values()) > end + budget):
                 break
             order = live[n % len(live) :] + live[: n % len(live)]  # no engine always follows the same one
             job.rounds.append({c.engine: _sample(c) for c in order})
             n += 1
+        if live and not n:
+            job.rounds.append(first)
         if n >= 4 and first in job.rounds:  # enough without the calls that came first
             job.rounds.remove(first)
 

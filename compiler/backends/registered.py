@@ -4,7 +4,9 @@ One of the two files that may import torch._dynamo (the other is stock.py).
 """
 from __future__ import annotations
 
-from typing import Any, Callable
+import re
+from contextlib import contextmanager
+from typing import Any, Callable, Iterator
 
 import torch
 
@@ -28,9 +30,36 @@ def lookup(name: str) -> Callable:
     fn = lookup_backend(name)
 
     def backend(gm: Any, example_inputs: list, **options: Any) -> Callable:
-        return fn(gm, example_inputs, **options)
+        with events.stage(name), _inductor_code():
+            return fn(gm, example_inputs, **options)
     backend.__name__ = name
     return backend
+
+
+# In what inductor writes for a graph: its kernels (on a GPU after a comment that names the nodes of the graph), and the calls of libraries.
+_KERNEL = re.compile(r"^(?:# Topologically Sorted Source Nodes: \[(?P<nodes>[^\]]*)\](?:(?!\n\w+ = ).)*?\n)?"
+                     r"(?P<name>\w+) = async_compile\.(?P<kind>\w+)\((?:(?!\'\'\').)*\'\'\'(?P<source>.*?)\'\'\'", re.S | re.M)
+_LIBRARY = re.compile(r"^ +(?:\w+ = )?(?:extern_kernels\.|torch\.ops\.)([\w.]+)\(", re.M)
+
+
+@contextmanager
+def _inductor_code() -> Iterator[None]:
+    """States the kernels and library calls that inductor writes meanwhile, as this compiler states its own. Other backends write none."""
+    if not events.heard():
+        yield
+        return
+    from torch._inductor.graph import GraphLowering
+    texts: list[str] = []
+    before, GraphLowering.save_output_code = GraphLowering.save_output_code, texts.append
+    try:
+        yield
+    finally:
+        GraphLowering.save_output_code = before
+        for text in texts:
+            for k in _KERNEL.finditer(text):
+                events.emit("kernel", name=k["name"], source=k["source"].strip(), language="triton" if k["kind"] == "triton" else "c++",
+                            origins=[n.strip() for n in (k["nodes"] or "").split(",") if n.strip()])
+            events.emit("schedule", extern=[(op, "a library's kernel", []) for op in _LIBRARY.findall(text)])
 
 
 def tcompile_backend(gm: Any, example_inputs: list, *, options: dict[str, Any] | None = None, mode: str | None = None, **more: Any) -> Callable:

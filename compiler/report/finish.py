@@ -69,6 +69,9 @@ def _status(r: Any, served: int) -> tuple[str, str]:
         return "eager", f"ran as plain Python:{where} {why}"
     if served:
         return "compiled", f"{plural(served, 'call')} served by entries compiled before"
+    anywhere = next((f.reason for f in r.fallbacks if f.frame is None), "")
+    if anywhere:  # no frame was seen: the extension that sees them is missing
+        return "eager", anywhere
     return "nothing", r.why_nothing or "nothing to compile: no tensor code ran"
 
 
@@ -278,6 +281,8 @@ def closed_line(r: Any) -> str:
             parts.append(against(x.ratio, x.lo, x.hi, words))
     if r.speedups.overall and all(c.measured in ("graphs", "") for c in r.speedups.calls):
         parts[-1] += " (graphs alone)"
+    if r.speedups.overall and r.speedups.note:
+        parts[-1] += " (busy machine)"
     if m.graphs:
         cost = f"{seconds(m.compile_seconds)} to compile"
         even = next((c.break_even_calls for c in r.speedups.calls if c.break_even_calls is not None), None)

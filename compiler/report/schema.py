@@ -448,7 +448,11 @@ class EngineTime:
     cold: float | None = None  # the first call, compilation included
     warm: float | None = None  # the second call
     samples: list[float] = field(default_factory=list)
-    detail: str = ""  # what the engine says of itself: stock's graphs and breaks
+    detail: str = ""  # what the engine says of itself: stock's graphs and breaks; tcompile's backend where it is another's
+
+    @property
+    def label(self) -> str:
+        return self.detail if self.engine == "tcompile" and self.detail else self.engine
 
 
 @dataclass
@@ -487,6 +491,7 @@ class Speedups:
     engines: list[str] = field(default_factory=list)
     calls: list[CallTiming] = field(default_factory=list)
     overall: list[Speedup] = field(default_factory=list)
+    note: str = ""  # what makes the figures less certain: other programs at work meanwhile
 
     def __bool__(self) -> bool:
         return bool(self.overall)

@@ -102,12 +102,12 @@ def _speed(sp: s.Speedups) -> list[str]:
         rows = []
         for e in c.engines:
             if e.median is None:
-                rows.append([e.engine, "–", "", e.status + (f": {e.reason}" if e.reason else "")])
+                rows.append([e.label, "–", "", e.status + (f": {e.reason}" if e.reason else "")])
             else:
                 extra = "".join(f"  {k} {seconds(v)}" for k, v in (("cold", e.cold), ("warm", e.warm)) if v is not None)
                 rows.append(
                     [
-                        e.engine,
+                        e.label,
                         seconds(e.median),
                         f"[{seconds_range(e.lo, e.hi)}]",
                         bar(e.median / longest if longest else 0) + extra,
@@ -120,8 +120,7 @@ def _speed(sp: s.Speedups) -> list[str]:
             out.append(f"    pays off after {plural(c.break_even_calls, 'call')}")
         elif c.break_even_reason:
             out.append(f"    {c.break_even_reason}")
-    if sp.status != "measured" and sp.reason:
-        out.append(f"  {sp.reason}")
+    out += [f"  {words}" for words in (sp.reason if sp.status != "measured" else "", sp.note) if words]
     return out
 
 

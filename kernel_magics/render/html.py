@@ -211,7 +211,7 @@ def _speed(sp: s.Speedups) -> str:
         longest = max((e.hi or e.median or 0.0 for e in c.engines), default=0.0)
         rows = []
         for e in c.engines:
-            name = colour(e.engine, svg.ENGINE_COLOURS.get(e.engine, "inherit"))
+            name = colour(e.label, svg.ENGINE_COLOURS.get(e.engine, "inherit"))
             if e.median is None:
                 rows.append([name, "–", dim(e.status + (f": {e.reason}" if e.reason else "")), "", "", ""])
             else:
@@ -233,8 +233,7 @@ def _speed(sp: s.Speedups) -> str:
         elif c.break_even_reason:
             facts.append(c.break_even_reason)
         out.append(f"<div>{esc(' · '.join(facts))}</div>" if facts else "")
-    if sp.status != "measured" and sp.reason:
-        out.append(f"<div>{dim(sp.reason)}</div>")
+    out += [f"<div>{dim(words)}</div>" for words in (sp.reason if sp.status != "measured" else "", sp.note) if words]
     return "".join(out)
 
 

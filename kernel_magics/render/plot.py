@@ -87,11 +87,11 @@ def break_even_figure(report: Any) -> Any:
             continue
         start = 0.0 if e.engine == "eager" else max(0.0, (e.cold or 0.0) - e.median)
         fig.add_scatter(
-            name=e.engine,
+            name=e.label,
             x=[0, most],
             y=[start, start + most * e.median],
             mode="lines+text",
-            text=["", e.engine],
+            text=["", e.label],
             textposition="top left",
             line={"color": ENGINE_COLOURS.get(e.engine, "#8a63c9")},
         )

@@ -1,17 +1,18 @@
 /** Small figures made of plain elements: they take the theme, stack on narrow pages and read as text. */
 
 import { h } from './dom';
-import { engineName, seconds, speedup } from './format';
+import { engineLabel, seconds, speedup } from './format';
 import { EngineTime, Speedup, Stage } from './schema';
 import { t, words } from './texts';
 
 /** Time per call of each engine: a bar to the median, a whisker over its 95 % interval. */
 export function engineBars(engines: EngineTime[], speedups: Speedup[]): HTMLElement {
+  const own = engineLabel(engines.find(e => e.engine === 'tcompile') ?? { engine: 'tcompile' });
   const longest = Math.max(...engines.map(e => e.hi ?? e.median ?? 0), 1e-12);
   return h('div.tc-bars', { role: 'list', 'aria-label': t('Time per call of each engine') }, engines.map(e => {
     const gain = speedups.find(s => s.engine === 'tcompile' && s.over === e.engine);
     const row = (content: (HTMLElement | string)[]) => h('div.tc-bar-row', { role: 'listitem' },
-      h('span.tc-bar-name', null, engineName(e.engine)), ...content);
+      h('span.tc-bar-name', null, engineLabel(e)), ...content);
     if (e.median === null) {
       return row([h('span.tc-bar-none', null, t('not measured: {0}', e.reason || e.status))]);
     }
@@ -23,7 +24,7 @@ export function engineBars(engines: EngineTime[], speedups: Speedup[]): HTMLElem
         h(`span.tc-bar.tc-engine-${e.engine}`, { style: { width: share(e.median) } }),
         h('span.tc-whisker', { style: { left: share(lo), width: share(Math.max(0, hi - lo)) } })),
       h('span.tc-bar-value', { title: t('median of {0} samples of {1} calls; 95 % interval {2} to {3}', e.n, e.inner, seconds(lo), seconds(hi)) },
-        seconds(e.median), gain ? h('span.tc-bar-gain', null, ` ${t('tcompile {0}', `${speedup(gain)[0]} ${speedup(gain)[2]}`)}`) : null)
+        seconds(e.median), gain ? h('span.tc-bar-gain', null, ` ${t('{0}: {1}', own, `${speedup(gain)[0]} ${speedup(gain)[2]}`)}`) : null)
     ]);
   }));
 }

@@ -162,6 +162,11 @@ export function engineName(engine: string): string {
   return ENGINE_NAMES[engine] ?? engine;
 }
 
+/** The name beside an engine's figure: `backend=inductor` where tcompile captured and another's backend compiled. */
+export function engineLabel(e: { engine: string; detail?: string }): string {
+  return e.engine === 'tcompile' && e.detail ? e.detail : engineName(e.engine);
+}
+
 /** What a person calls a frame: `<module>.<loop at line 7>` is the loop at line 7. */
 export function frameWords(name: string): string {
   const loop = /^(.*)\.<loop at line (\d+)>$/.exec(name);

@@ -219,6 +219,9 @@ function closedLine(report: Report, toggle: () => void, controls: string): HTMLE
   if (gains.length && speedups.calls.every(c => c.measured === 'graphs' || !c.measured)) {
     gains.push(h('span.tc-muted', { title: t('the call has side effects: its graphs were timed, without the code between them') }, t('graphs alone')));
   }
+  if (gains.length && speedups.note) {
+    gains.push(h('span.tc-muted', { title: speedups.note }, t('busy machine')));
+  }
   const paid = speedups.calls.find(c => c.break_even_calls !== null)?.break_even_calls;
   const cost = [summary.compile_seconds && status !== 'nothing' ? t('{0} to compile', seconds(summary.compile_seconds)) : '', paid ? t('pays off after {0}', plural(paid, 'call')) : '']
     .filter(Boolean).join(' · ');

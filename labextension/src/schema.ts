@@ -362,6 +362,7 @@ export interface Speedups {
   engines: string[];
   calls: CallTiming[];
   overall: Speedup[];
+  note?: string;
 }
 
 export interface TimelineEvent {

@@ -2,7 +2,7 @@
 
 import { append, Child, clear, empty, h, section, table } from '../dom';
 import { engineBars, meter } from '../figures';
-import { bytes, count, engineName, oneSample, place, plural, rate, seconds, speedup, tick } from '../format';
+import { bytes, count, engineLabel, oneSample, place, plural, rate, seconds, speedup, tick } from '../format';
 import { plot, Series } from '../plot';
 import { CallTiming, Extern, Kernel, Report, Trial } from '../schema';
 import { kernelColour } from '../theme';
@@ -81,7 +81,8 @@ function engines(report: Report, own: (p: { element: HTMLElement; dispose: () =>
   const main = mainCall(report);
   const first = main ? speedups.calls.indexOf(main) : 0;
   show(first);
-  return section(t('Engines'), chooser, speedups.status !== 'measured' && speedups.reason ? h('p.tc-muted', null, speedups.reason) : null, body,
+  return section(t('Engines'), chooser, speedups.status !== 'measured' && speedups.reason ? h('p.tc-muted', null, speedups.reason) : null,
+    speedups.note ? h('p.tc-muted', null, speedups.note) : null, body,
     h('p.tc-muted', null, t('Measured in turn for {0}', seconds(speedups.spent_seconds)) +
       (!speedups.budget_seconds ? '' : speedups.spent_seconds > 1.5 * speedups.budget_seconds && speedups.engines.includes('torch')
         ? t(' with what stock took to compile, which does not count to the {0} allowed', seconds(speedups.budget_seconds))
@@ -99,11 +100,11 @@ function callFigures(call: CallTiming, own: (p: { element: HTMLElement; dispose:
   const heading = h('p', null, h('code', null, call.name), whereOf(call, line => t(' at line {0}', line)), ', ',
     MEASURED_WORDS[call.measured] ?? t('not run again: {0}', call.why_not || t('not safe to repeat')));
   if (!timed.length) {
-    return [heading, table([{ title: t('engine'), cell: e => engineName(e.engine) }, { title: t('why there is no figure'), cell: e => e.reason || e.status }],
+    return [heading, table([{ title: t('engine'), cell: e => engineLabel(e) }, { title: t('why there is no figure'), cell: e => e.reason || e.status }],
       call.engines, { label: t('Engines that were not measured') })];
   }
   const cells = table([
-    { title: t('engine'), cell: e => [h(`span.tc-swatch.tc-engine-${e.engine}`), engineName(e.engine), e.detail ? h('div.tc-muted', null, e.detail) : null] },
+    { title: t('engine'), cell: e => [h(`span.tc-swatch.tc-engine-${e.engine}`), engineLabel(e), e.detail && e.engine !== 'tcompile' ? h('div.tc-muted', null, e.detail) : null] },
     { title: t('first call'), number: true, cell: e => seconds(e.cold), hint: t('cold: compilation included') },
     { title: t('second'), number: true, cell: e => seconds(e.warm), hint: t('warm') },
     { title: t('steady'), number: true, cell: e => e.median === null ? h('span.tc-muted', null, STATUS_WORDS[e.status] ?? e.status, e.reason ? `: ${e.reason}` : '') : seconds(e.median), hint: t('median') },
@@ -123,15 +124,15 @@ function callFigures(call: CallTiming, own: (p: { element: HTMLElement; dispose:
     const points: Series[] = sampled.map((e, i) => {
       const shown = e.samples.filter(v => v <= cap);
       return {
-        name: engineName(e.engine), colour: `--tc-engine-${e.engine}`, points: true, y: shown,
+        name: engineLabel(e), colour: `--tc-engine-${e.engine}`, points: true, y: shown,
         // A fixed spread sideways, so that the same report is always drawn the same.
-        x: shown.map((_, k) => i + (((k * 0.618034) % 1) - 0.5) * 0.5), text: shown.map(v => `${engineName(e.engine)}: ${seconds(v)}`)
+        x: shown.map((_, k) => i + (((k * 0.618034) % 1) - 0.5) * 0.5), text: shown.map(v => `${engineLabel(e)}: ${seconds(v)}`)
       };
     });
     const beyond = slow.length ? t('; {0}, up to {1}, not shown', plural(slow.length, 'slower one'), seconds(Math.max(...slow))) : '';
     figures.push(h('figure.tc-figure-box', null, h('figcaption', null, t('Each sample: time per call{0}', beyond)), own(plot(points, {
       label: t('Distribution of the time per call of each engine'), xTitle: '', yTitle: '', xFormat: String, yFormat: tick,
-      xNames: sampled.map(e => engineName(e.engine))
+      xNames: sampled.map(e => engineLabel(e))
     }))));
   }
   const curve = breakEven(call);
@@ -161,7 +162,7 @@ function breakEven(call: CallTiming): Series[] | null {
   }
   return timed.map(e => {
     const start = e.cold ?? (e.engine === 'tcompile' ? (call.compile_seconds ?? 0) + e.median! : e.median!);
-    return { name: engineName(e.engine), colour: `--tc-engine-${e.engine}`, x, y: x.map(n => start + Math.max(0, n - 1) * e.median!) };
+    return { name: engineLabel(e), colour: `--tc-engine-${e.engine}`, x, y: x.map(n => start + Math.max(0, n - 1) * e.median!) };
   });
 }
 
