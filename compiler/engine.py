@@ -12,7 +12,6 @@ import functools
 import itertools
 import linecache
 import sys
-import threading
 import time
 import types
 import weakref
@@ -49,7 +48,6 @@ from .runtime.dispatch import RUN_ORIGINAL, CodeCache, Dispatcher, Entry, code_c
 
 __all__ = ["Engine"]
 
-_lock = threading.RLock()            # one compilation at a time; calls that hit an entry never take it
 _numbers = itertools.count()
 _option_numbers: dict[tuple, int] = {}
 _backend_numbers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
@@ -131,7 +129,7 @@ class Engine:
         state = self.state(code)
         if state.skip_reason or _watched_by_modes() or _stays_eager(state.name):
             return RUN_ORIGINAL
-        with _lock:
+        with stages.compiling:
             entry = cache.lookup(func, args)          # another thread may have been quicker
             while entry is None:
                 try:

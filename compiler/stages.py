@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import threading
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -52,6 +53,9 @@ STAGES: tuple[Stage, ...] = (
     Stage("runtime", "runtime.build:build", "Generated", "CompiledGraph", "",
           "compile in worker processes, cache by content, load, launch"),
 )
+# Held by whoever compiles: the stages share tables of the process (hash-consed nodes above all). Calls that hit an entry never take it.
+compiling = threading.RLock()
+
 _by_name = {s.name: s for s in STAGES}
 _functions: dict[str, Callable] = {}
 _replaced: dict[str, Callable] = {}
@@ -103,10 +107,11 @@ def compile_captured(captured: Any, opts: Options) -> Callable[..., tuple]:
 
 def compile_aten(aten: Any, opts: Options) -> Callable[..., tuple]:
     """The part of the pipeline behind the graph stage."""
-    lowered = run("lowering", aten, opts=opts)
-    schedule = run("fusion", lowered, opts=opts)
-    generated = run("codegen", schedule, opts=opts)
-    return run("runtime", generated, opts=opts, eager=partial(_interpret, aten))
+    with compiling:
+        lowered = run("lowering", aten, opts=opts)
+        schedule = run("fusion", lowered, opts=opts)
+        generated = run("codegen", schedule, opts=opts)
+        return run("runtime", generated, opts=opts, eager=partial(_interpret, aten))
 
 
 def _interpret(aten: Any, *inputs: Any) -> tuple:

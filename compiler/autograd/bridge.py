@@ -7,7 +7,6 @@ double backward, run by eager kernels, and an event says so.
 from __future__ import annotations
 
 import math
-import threading
 import weakref
 from functools import partial
 from typing import Any, Callable, Sequence
@@ -34,7 +33,6 @@ __all__ = ["aot_eager", "compile_with_grad", "wants_gradients", "GradGraph"]
 
 CompileAten = Callable[[AtenGraph, Options], Callable[..., tuple]]
 
-_lock = threading.RLock()
 _GIVE = {"side": 0, "diff": 1, "input": 2}                  # numbers shared with compiler/native/bridge.c
 SMALL_BYTES = 1 << 16                   # inputs of this size are kept for double backward; larger ones are only looked for
 VARIANT_LIMIT = 8                       # backward graphs per forward graph; past it missing tangents are zeros
@@ -213,7 +211,7 @@ class GradGraph:
         """The compiled backward graph for these tangents and gradients."""
         b = self.backwards.get((present, wanted))
         if b is None:
-            with _lock, disabled():
+            with stages.compiling, disabled():
                 b = self.backwards.get((present, wanted))
                 if b is None:
                     b = self.backwards[present, wanted] = self._compile_backward(present, wanted)

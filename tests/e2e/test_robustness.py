@@ -8,6 +8,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+import time
 import weakref
 from pathlib import Path
 
@@ -21,6 +22,35 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 # ---- threads
+def test_one_compilation_at_a_time():
+    """A backward graph, compiled when autograd asks for it, and another thread's functions: their stages share tables."""
+    told = []
+
+    def lowering(aten, opts):
+        told.append(("begins", threading.get_ident()))
+        time.sleep(0.02)
+        lowered = tcompile.stages.original("lowering")(aten, opts=opts)
+        told.append(("ends", threading.get_ident()))
+        return lowered
+
+    def forward(numbers):
+        for n in numbers:
+            tcompile.compile(lambda x: x * n + 1)(torch.ones(n))
+
+    def backward(numbers):
+        for n in numbers:
+            x = torch.ones(n, requires_grad=True)
+            tcompile.compile(lambda x: (x.sin() * n).sum())(x).backward()
+    with tcompile.stages.replace("lowering", lowering):
+        threads = [threading.Thread(target=forward, args=(range(20, 26),)), threading.Thread(target=backward, args=(range(30, 34),))]
+        for t in threads:
+            t.start()
+        for t in threads:
+            t.join()
+    assert len(told) >= 2 * (6 + 8) and len({who for _, who in told}) == 2
+    assert all(a == ("begins", b[1]) and b[0] == "ends" for a, b in zip(told[::2], told[1::2]))
+
+
 def test_threads_with_shapes_of_their_own():
     """One compiled function, four threads, other shapes: results are right while entries are being made."""
     m = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 4)).eval()
