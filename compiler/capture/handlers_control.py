@@ -10,7 +10,7 @@ from typing import Any
 
 from ..guards import source as S
 from . import groups, operators
-from .asserts import asserted
+from .asserts import asserted, is_assertion
 from .bytecode.version import NULL_FIRST
 from .classes import build_class  # noqa: F401  (registers itself with calls)
 from .elements import items
@@ -120,8 +120,7 @@ def contains_op(m: Machine, f: Frame, ins: Any) -> None:
 
 @handler("TO_BOOL")
 def to_bool(m: Machine, f: Frame, ins: Any) -> None:
-    if type(f.stack[-1]) is not TraceTensor or f.program[f.pc][1].op not in ("POP_JUMP_IF_TRUE", "POP_JUMP_IF_FALSE") or \
-            f.program[f.pc + 1][1].op != "LOAD_ASSERTION_ERROR":          # what an assert tests is asked by the jump
+    if type(f.stack[-1]) is not TraceTensor or not is_assertion(f, f.pc):          # what an assertion tests is asked by the jump
         f.stack[-1] = m.truth(f.stack[-1])
 
 
@@ -134,15 +133,20 @@ def jump(m: Machine, f: Frame, ins: Any) -> None:
 @handler("POP_JUMP_IF_TRUE")
 def pop_jump_if_true(m: Machine, f: Frame, ins: Any) -> None:
     v = f.stack.pop()
-    if v is True or (v is not False and v is not None and (asserted(m, f, v, True) or m.truth(v))):
+    if v is True or v is not False and v is not None and _jumps(m, f, ins, v, True):
         f.pc = ins.target.index
 
 
 @handler("POP_JUMP_IF_FALSE")
 def pop_jump_if_false(m: Machine, f: Frame, ins: Any) -> None:
     v = f.stack.pop()
-    if v is False or v is None or (v is not True and (asserted(m, f, v, False) or not m.truth(v))):
+    if v is False or v is None or v is not True and _jumps(m, f, ins, v, False):
         f.pc = ins.target.index
+
+
+def _jumps(m: Machine, f: Frame, ins: Any, v: Any, jumps_if: bool) -> bool:
+    decided = asserted(m, f, v, jumps_if, ins.target.index)
+    return m.truth(v) is jumps_if if decided is None else decided
 
 
 @handler("POP_JUMP_IF_NONE")

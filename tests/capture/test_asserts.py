@@ -79,3 +79,52 @@ def test_a_number_that_is_returned_at_once():
     fn = torch.Tensor.item
     compiled = tcompile.compile(lambda x: x.item(), backend="eager")
     assert compiled(X[0, 1]) == fn(X[0, 1]) == tcompile.compile(lambda x: fn(x), backend="eager")(X[0, 1])
+
+
+@pytest.mark.parametrize("backend", ["eager", "tcompile"])
+def test_a_branch_that_only_raises_is_an_assertion(backend):
+    def checked(x, low):
+        if torch.isnan(x).any():
+            raise ValueError(f"nan in {x.shape[0]} of {type(x).__name__}")
+        if not (x > low).all():
+            raise RuntimeError("too small, " + ("all of them" if x.numel() == 1 else "some")) from KeyError("x")
+        if x.max() < 100:
+            y = x * 2
+        else:
+            raise IndexError(x.max().item())
+        if x.min().item() == 7:
+            raise AttributeError("seven")
+        return y
+
+    def outcome(fn, *args):
+        try:
+            return fn(*args).tolist()
+        except Exception as error:
+            return type(error), str(error), type(error.__cause__)
+    compiled = tcompile.compile(checked, fullgraph=True, backend=backend)
+    for x, low in ((X, -1), (X * float("nan"), -1), (X, 5), (X + 200, -1), (X * 0 + 7, -1), (X + 1, -1)):
+        assert outcome(compiled, x, low) == outcome(checked, x, low)
+
+
+def test_a_branch_that_may_raise_is_none():
+    def fn(x, strict):
+        if x.sum() < 0:
+            if strict:
+                raise ValueError("negative")
+            return -x
+        return x
+    compiled = tcompile.compile(fn, backend="eager")
+    for x, strict in ((X, True), (-X, False), (X, False)):
+        torch.testing.assert_close(compiled(x, strict), fn(x, strict))
+    with pytest.raises(ValueError, match="negative"):
+        compiled(-X, True)
+
+
+def test_distributions_check_their_arguments():
+    def fn(mean, scale, x):
+        return torch.distributions.Independent(torch.distributions.Normal(mean, scale), 1).log_prob(x)
+    compiled = tcompile.compile(fn, fullgraph=True, backend="eager")
+    for scale in (X + 1, X + 2):
+        torch.testing.assert_close(compiled(X, scale, X), fn(X, scale, X))
+    with pytest.raises(ValueError, match="Expected parameter scale"):
+        compiled(X, X - 1, X)
