@@ -16,6 +16,7 @@ from . import attributes, builtin_calls, classes, modules, operators, optimizers
 from .functional_transforms import Transformed, call_object, jacobian_wrapper
 from .generators import InlineGenerator, PythonIterator
 from .inline_policy import CONSTANT_BY_NAME, is_disabled, is_leaf_function, is_trusted_module, known_constant_functions
+from .nesting import passes_on
 from .signals import Break, Raised
 from .torch_marks import marked_call
 from .world import ATOMS, BOUND_NATIVE, MISSING, TraceTensor, native_owner
@@ -36,6 +37,7 @@ _LEGACY_TYPE = type(torch.FloatTensor)
 _OPS = (torch._ops.OpOverload, torch._ops.OpOverloadPacket)
 
 
+@passes_on
 def call(m: Machine, fn: Any, args: list, kwargs: dict) -> Any:
     """fn(*args, **kwargs) of the program."""
     t = type(fn)
@@ -112,6 +114,7 @@ def call_higher_order(m: Machine, fn: Any, args: list, kwargs: dict) -> Any:
     return builtin_calls.run_handler(handler, m, args, kwargs)
 
 
+@passes_on
 def _call_original(m: Machine, fn: Any, original: Any, args: list, kwargs: dict) -> Any:
     """Calling a compiled or scripted function: the function that it was made from, which is fixed with it."""
     if m.world.is_outside(fn):
@@ -141,6 +144,7 @@ def _call_weakref(m: Machine, ref: Any) -> Any:
     return world.tensors.get(id(target), target)
 
 
+@passes_on
 def _call_partial(m: Machine, fn: functools.partial, args: list, kwargs: dict) -> Any:
     if m.world.is_outside(fn):
         function = m.getattr(fn, "func")
@@ -182,6 +186,7 @@ def _is_logging(fn: Any) -> bool:
     return name in ("warning_once", "info_once", "warn_once", "_warn_once") or name in _SAYING and fn.__module__ == "logging"
 
 
+@passes_on
 def _call_function(m: Machine, fn: types.FunctionType, args: list, kwargs: dict) -> Any:
     constant = known_constant_functions().get(id(fn))
     if constant is not None:
@@ -219,6 +224,7 @@ def _call_function(m: Machine, fn: types.FunctionType, args: list, kwargs: dict)
     return call_python(m, fn, args, kwargs)
 
 
+@passes_on
 def call_python(m: Machine, fn: types.FunctionType, args: list, kwargs: dict) -> Any:
     """Interpret a Python function."""
     world = m.world

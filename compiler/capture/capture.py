@@ -24,6 +24,7 @@ from .breaks import make_graph_break
 from .bytecode.loop_break import make_loop_break, make_native_loop
 from .bytecode.loops import Loop
 from .bytecode.regions import CannotOutline
+from .bytecode.nested import resuming, settle, suspend
 from .bytecode.resume import ResumeSpec, make_break
 from .bytecode.splice import CannotResume, in_flight
 from .entry_source import EntryWriter
@@ -34,6 +35,7 @@ from .lookups import class_guards, recording
 from .loops import enclosing_loop
 from .outside_arrays import refuse_written_arrays
 from .machine import RETURN, Machine, StopAt, Unread, root_frame
+from .nesting import Step, path_of
 from .result import CaptureResult, GraphBreak, SkipFrame
 from .signals import Break, CaptureBug, Raised, Skip, Unrebuildable
 from .tensor_errors import refuses_view
@@ -107,8 +109,9 @@ def capture_frame(code: types.CodeType, func: Any, args: tuple, *, globals: dict
     events.emit("capture_begin", frame=name, file=code.co_filename, line=code.co_firstlineno, code=code)
     stops: dict[int, GraphBreak] = {}
     loops: dict[int, Loop] = {}
+    paths: dict[int, list[Step]] = {}
     for _ in range(opts.max_breaks):
-        attempt = _Attempt(code, func, args, namespace, opts, stops, loops)
+        attempt = _Attempt(code, func, args, namespace, opts, stops, loops, paths)
         try:
             with TorchModes() as attempt.state_before, recording(attempt.machine.world.class_lookups):
                 result = attempt.run()
@@ -138,8 +141,10 @@ def _learn(stops: dict[int, GraphBreak], attempt: "_Attempt", signal: Break) -> 
     if loop is not None:
         index = loop.head if loop.kind == "for" else loop.entry
         attempt.loops[index] = loop
-    if index in stops:
+    if index in stops and not attempt.paths.pop(index, None):
         raise SkipFrame(brk.reason, breaks=[brk])
+    if index not in stops and loop is None and signal.index is None:
+        attempt.paths[index] = path_of(signal.frames)
     stops[index] = brk
 
 
@@ -147,11 +152,11 @@ class _Attempt:
     """One run over the frame with the breaks known so far."""
 
     def __init__(self, code: types.CodeType, func: Any, args: tuple, namespace: dict, opts: CaptureOptions, stops: dict[int, GraphBreak],
-                 loops: dict[int, Loop]):
-        self.code, self.func, self.args, self.opts, self.stops, self.loops = code, func, args, opts, stops, loops
+                 loops: dict[int, Loop], paths: dict[int, list[Step]]):
+        self.code, self.func, self.args, self.opts, self.stops, self.loops, self.paths = code, func, args, opts, stops, loops, paths
         self.namespace = namespace
         self.machine = Machine(opts, namespace)
-        self.machine.stops = stops
+        self.machine.stops, self.machine.paths = stops, paths
         self.machine.initial_state = read_state(DEFAULT_FIELDS)
         self.machine.world.state_relied.update(self.machine.initial_state)
         self.machine.functions_off = not self.machine.initial_state["torch_function"][0]
@@ -164,7 +169,7 @@ class _Attempt:
             frame.slots = []                             # the frame is gone: so are generators that only it held
             machine.close_dropped()
         except StopAt as stop:
-            return self._broken(stop.index)
+            return self._broken(stop.index, stop.frames)
         except Raised as raised:
             if refuses_view(raised.exc):
                 raise SkipFrame(f"it raises {type(raised.exc).__name__}: {raised.exc}", quiet=True) from None
@@ -200,7 +205,7 @@ class _Attempt:
             self.opts.returned(machine, value, writer.outputs)
         return self._result(writer, [])
 
-    def _broken(self, index: int) -> CaptureResult:
+    def _broken(self, index: int, frames: list[Frame]) -> CaptureResult:
         machine, brk = self.machine, self.stops[index]
         if machine.functions_off and machine.initial_state["torch_function"][0]:
             raise SkipFrame(f"where torch functions of subclasses are off: {brk.reason}", breaks=[brk])
@@ -209,13 +214,14 @@ class _Attempt:
         writer = EntryWriter(machine, self._params())
         try:
             self._write_effects(writer)
-            if index in self.loops:
-                self._write_loop(writer, index)
-            else:
-                self._write_break(writer, index)
+            path = self.paths.get(index, [])
+            steps = [Step(self.code, index, self.loops.get(index)), *path]
+            writer.line(f"return {self._leave(writer, frames, steps, self.opts.dispatch)}")
         except Unrebuildable as problem:
+            self._leave_less(index)
             self._break_at_origin(problem, brk)
         except (CannotResume, CannotOutline) as problem:
+            self._leave_less(index)
             raise SkipFrame(f"{brk.reason} The frame cannot go on after it: {problem}", breaks=[brk]) from None
         return self._result(writer, [brk], needs_hook=True)
 
@@ -264,19 +270,38 @@ class _Attempt:
         if now == 0 and before.nesting > 0:
             writer.line(f"{name}.clear_autocast_cache()")          # as leaving the outermost region does
 
-    def _write_break(self, writer: EntryWriter, index: int) -> None:
-        frame = self.frame
-        bytecode = frame.bytecode
-        stack = frame.stack
-        nulls = [depth for depth, v in enumerate(stack) if v is NULL]
-        bound = [i for i, v in enumerate(frame.slots) if v is not MISSING]
-        module_level = not bytecode.is_function
-        spec = make_break(self.code, index, nulls, bound, dispatch=self.opts.dispatch, locals_are_globals=module_level)
-        self._write_call(writer, spec)
+    def _leave_less(self, index: int) -> None:
+        """A frame within the root frame cannot be left where it is: the call that made it is the break."""
+        if self.paths.get(index):
+            self.paths[index].pop()
+            raise _Restart
 
-    def _write_call(self, writer: EntryWriter, spec: ResumeSpec) -> None:
-        """`return` the call of a function that goes on from the state of the frame. It runs as it is, never captured itself."""
-        frame, machine, stack = self.frame, self.machine, self.frame.stack
+    def _leave(self, writer: EntryWriter, frames: list[Frame], steps: list[Step], dispatch: Callable, level: int = 0) -> str:
+        """The call of a function that goes on from the state of frames[level], and of those within it. Break functions run as they are,
+        never captured themselves."""
+        frame, step = frames[level], steps[level]
+        innermost = level + 1 == len(steps)
+        nulls = [depth for depth, v in enumerate(frame.stack) if v is NULL]
+        bound = [i for i, v in enumerate(frame.slots) if v is not MISSING]
+        module_level = not frame.bytecode.is_function
+        suspends = level > 0 and frame.bytecode.instructions[step.index].handler is None
+        onward = suspend if suspends else dispatch if innermost else resuming(dispatch)
+        if step.loop is None:
+            spec: ResumeSpec = make_break(frame.code, step.index, nulls, bound, dispatch=onward, locals_are_globals=module_level,
+                                          within=None if innermost else functools.partial(settle, dispatch))
+        else:
+            try:
+                spec = make_loop_break(frame.code, step.loop, nulls, bound, dispatch=dispatch, leave=onward, locals_are_globals=module_level)
+            except CannotOutline:
+                spec = make_native_loop(frame.code, step.loop, nulls, bound, dispatch=onward, locals_are_globals=module_level)
+        function, arguments = self._break_function(writer, frame, spec, level)
+        if not innermost:
+            arguments.append(self._leave(writer, frames, steps, dispatch, level + 1))
+        return f"{function}({', '.join(arguments)})" if level == 0 else f"{function}, ({', '.join(arguments)}{',' if len(arguments) == 1 else ''})"
+
+    def _break_function(self, writer: EntryWriter, frame: Frame, spec: ResumeSpec, level: int) -> tuple[str, list[str]]:
+        """The name of a function over the code of `spec`, and the arguments that are the frame's state."""
+        machine, stack = self.machine, frame.stack
         runs_natively.add(spec.code)
         handled: dict[int, Any] = {}
         depths = [d for d, kind in enumerate(spec.kinds) if kind == "prev_exc"]
@@ -296,22 +321,17 @@ class _Attempt:
         # One that an inlined comprehension is still to make is empty so far.
         cells = "".join((f"{writer.constant(types.CellType)}()" if frame.slots[slot] is MISSING else writer.value(frame.slots[slot])) + ", "
                         for slot in spec.closure)
-        make = writer.constant(types.FunctionType)
-        writer.line(f"break_0 = {make}({writer.constant(spec.code, 'break_code')}, __fn.__globals__, {spec.code.co_name!r}, None, "
-                    f"{f'({cells})' if cells else None})")
-        writer.line(f"return break_0({', '.join(arguments)})")
+        name = f"break_{level}"
+        writer.line(f"{name} = {writer.constant(types.FunctionType)}({writer.constant(spec.code, 'break_code')}, {self._globals(writer, frame)}, "
+                    f"{spec.code.co_name!r}, None, {f'({cells})' if cells else None})")
+        return name, arguments
 
-    def _write_loop(self, writer: EntryWriter, index: int) -> None:
-        """Hand the frame over where a loop begins: the loop runs natively, its body and what follows it are captured in their turn."""
-        frame = self.frame
-        nulls = [depth for depth, v in enumerate(frame.stack) if v is NULL]
-        bound = [i for i, v in enumerate(frame.slots) if v is not MISSING]
-        module_level = not frame.bytecode.is_function
-        try:
-            spec = make_loop_break(self.code, self.loops[index], nulls, bound, dispatch=self.opts.dispatch, locals_are_globals=module_level)
-        except CannotOutline:
-            spec = make_native_loop(self.code, self.loops[index], nulls, bound, dispatch=self.opts.dispatch, locals_are_globals=module_level)
-        self._write_call(writer, spec)
+    def _globals(self, writer: EntryWriter, frame: Frame) -> str:
+        """An expression for the globals of a frame."""
+        if frame.scope.root:
+            return "__fn.__globals__"
+        source = self.machine.world.source_of(frame.function)
+        return writer.constant(frame.scope.namespace, "globals") if source is None else f"{writer.load(source)}.__globals__"
 
     def _break_at_origin(self, problem: Unrebuildable, brk: GraphBreak | None = None) -> None:
         """The value cannot be made by the entry: break where it was made, so that it is made natively. `brk` is the break that

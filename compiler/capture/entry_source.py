@@ -309,7 +309,7 @@ class EntryWriter:
             return self.constant(v)
         if t is types.FunctionType:
             return self.value(v.__dict__["interprets"]) if "interprets" in v.__dict__ else self._function(v)
-        if (t is types.MethodType or t in BOUND_NATIVE) and type(v.__self__) is TraceTensor:
+        if (t is types.MethodType or t in BOUND_NATIVE) and type(v.__self__) in (TraceTensor, Array):
             return self.assign(v, f"{self.value(v.__self__)}.{v.__name__}")
         if t is types.MethodType:
             return self.assign(v, f"{self.constant(types.MethodType)}({self.value(v.__func__)}, {self.value(v.__self__)})")

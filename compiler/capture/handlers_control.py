@@ -20,6 +20,7 @@ from .generators import InlineGenerator
 from .inline_policy import is_trusted_module
 from .handlers_data import as_mapping, name_of
 from .machine import RETURN, YIELD, Machine, handler
+from .nesting import passes_on
 from .signals import Break, Raised
 from .world import NULL, TraceTensor
 
@@ -198,6 +199,7 @@ def return_value(m: Machine, f: Frame, ins: Any) -> str:
 
 # --- calls and functions
 @handler("CALL")
+@passes_on
 def call(m: Machine, f: Frame, ins: Any) -> None:
     s, n = f.stack, ins.arg
     args = s[-n:] if n else []
@@ -218,6 +220,7 @@ def call(m: Machine, f: Frame, ins: Any) -> None:
 
 
 @handler("CALL_FUNCTION_EX")
+@passes_on
 def call_function_ex(m: Machine, f: Frame, ins: Any) -> None:
     kwargs = as_mapping(m, f.stack.pop()) if ins.arg & 1 else {}
     given = f.stack.pop()

@@ -4,7 +4,7 @@ from __future__ import annotations
 import builtins as _builtins
 import sys
 import types
-from typing import Any, Callable
+from typing import Any, Callable, Collection
 
 from ..guards import source as S
 from ..symbolic.env import ShapeEnv
@@ -18,6 +18,7 @@ from .generators import InlineGenerator, natively
 from .graph_builder import GraphBuilder
 from .inline_policy import is_trusted_module
 from .locations import Position
+from .nesting import Step, frames_left, passes_on
 from .signals import Break, Raised, Skip
 from .tensor_subclasses import ProbeClasses, holds_subclassed
 from .training import BackwardPasses
@@ -45,11 +46,11 @@ def _unsupported(machine: "Machine", frame: Frame, ins: Any) -> None:
 
 
 class StopAt(BaseException):
-    """The root frame has arrived at a forced break."""
+    """The frames have arrived at a forced break; `index` is the root frame's instruction."""
 
-    def __init__(self, index: int):
+    def __init__(self, index: int, frames: list[Frame]):
         super().__init__(index)
-        self.index = index
+        self.index, self.frames = index, frames
 
 
 _programs: CodeMemo[tuple[Bytecode, list]] = CodeMemo()
@@ -80,6 +81,7 @@ class Machine:
         self.frames: list[Frame] = []
         self.handled: BaseException | None = None
         self.stops: dict[int, Any] = {}              # instruction index of the root frame -> reason
+        self.paths: dict[int, list[Step]] = {}       # the same index, of a call -> where the frames within it are left
         self.initial_state: dict[str, Any] = {}      # torch's global state when the frame began
         self.flags_before: dict[str, Any] = {}       # autocast's settings, once the program changes them
         self.state_changed = False                   # grad mode or autocast was set by the program
@@ -147,15 +149,15 @@ class Machine:
 
     def run(self, frame: Frame) -> Any:
         """Run until the frame returns (RETURN) or yields (YIELD); the value is in `frame.result`."""
-        frames, program, stops = self.frames, frame.program, self.stops if frame.is_root else None
+        frames, program, stops = self.frames, frame.program, self.stops_in(frame)
         if len(frames) > _MAX_DEPTH:
             raise Break("recursion")
         frames.append(frame)
         try:
             while True:
                 pc = frame.pc
-                if stops and pc in stops:
-                    raise StopAt(pc)
+                if stops and pc in stops and len(left := frames_left(frames)) == len(frames):
+                    raise StopAt(left[0].pc - (len(left) > 1), left)
                 fn, ins = program[pc]
                 frame.pc = pc + 1
                 self.instructions += 1
@@ -172,9 +174,21 @@ class Machine:
         except Break as signal:
             if signal.where is None:
                 signal.where = [f.position() for f in frames]
+                signal.frames = frames_left(frames)
             raise
         finally:
             frames.pop()
+
+    def stops_in(self, frame: Frame) -> Collection[int]:
+        """The instructions before which a frame that begins now is to be left."""
+        if frame.is_root:
+            return {index for index in self.stops if not self.paths.get(index)}
+        path = self.paths.get(self.frames[0].pc - 1) if self.paths else None
+        depth = len(self.frames)                     # of the frame: the root's is 0
+        if path and depth == len(path) and frame.code is path[-1].code and \
+                all(f.code is step.code and f.pc - 1 == step.index for f, step in zip(self.frames[1:], path)):
+            return (path[-1].index,)
+        return ()
 
     def close_soon(self, generator: InlineGenerator) -> None:
         """A generator lost its last reference: it is closed before the next instruction."""
@@ -227,6 +241,7 @@ class Machine:
         frame.pc = h.target.index
         return True
 
+    @passes_on
     def call_code(self, code: types.CodeType, scope: GlobalScope, function: Any, slots: dict[int, Any], names: Any = None) -> Any:
         """Interpret a call whose parameters are bound already."""
         bytecode, program = program_of(code)
@@ -268,6 +283,7 @@ class Machine:
         return call_back
 
     # --- the operations that everything else is written with
+    @passes_on
     def call(self, fn: Any, args: list, kwargs: dict | None = None) -> Any:
         return calls.call(self, fn, args, kwargs or {})
 

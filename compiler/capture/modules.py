@@ -9,6 +9,7 @@ from torch.nn.modules.lazy import LazyModuleMixin
 
 from ..guards import source as S
 from . import attributes
+from .nesting import passes_on
 from .signals import Break, Skip
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ def _path_of(m: Machine, module: torch.nn.Module) -> str:
     return ".".join(parts)
 
 
+@passes_on
 def call_module(m: Machine, module: torch.nn.Module, args: list, kwargs: dict) -> Any:
     """module(*args, **kwargs)."""
     t = type(module)

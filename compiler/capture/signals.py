@@ -22,6 +22,7 @@ class Break(BaseException):
         super().__init__(kind, reason)
         self.kind, self.reason, self.remedy = kind, reason, remedy
         self.where: Any = None            # filled by the interpreter: list of frame positions, outermost first
+        self.frames: Any = ()             # those that may be left there (nesting.py), the root first
         self.index: int | None = None     # the root frame's instruction to break at; None: the current one
 
 

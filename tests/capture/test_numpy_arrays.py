@@ -126,6 +126,11 @@ def test_the_same_array_twice():
         _alike(fn(*pair), compiled(*pair))
 
 
+def test_a_break_at_the_call_of_a_method():
+    fn = lambda x: (torch.from_numpy(x) + 1, (x > 0.5).astype(np.uint8).sum())        # noqa: E731   (the sum of small integers is numpy's own)
+    _check(fn, _float, fullgraph=False)
+
+
 @pytest.mark.parametrize("fn", [lambda x: np.median(x), lambda x: x[x > 0.5], lambda x: x.tolist(), lambda x: np.argsort(x), lambda x: np.flip(x, 0), lambda x: np.sin(x, x),
                                 lambda x: np.broadcast_to(x, (2, 3, 4)), lambda x: (x > 0.5).astype(np.uint8).sum(), lambda x: x // 0.0])
 def test_what_differs_from_numpy_breaks_or_is_right(fn):

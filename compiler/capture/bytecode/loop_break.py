@@ -40,9 +40,10 @@ class _Way:
 
 
 def make_loop_break(code: CodeType, loop: Loop, nulls: Collection[int] = (), bound: Iterable[int] | int | None = None, *,
-                    dispatch: Callable[..., Any], locals_are_globals: bool = False) -> LoopBreakSpec:
+                    dispatch: Callable[..., Any], leave: Callable[..., Any] | None = None, locals_are_globals: bool = False) -> LoopBreakSpec:
     """A function that runs `loop` (of find_loops(code)) from the state before instruction loop.head: for a `for` loop the iterator is on top of
-    the stack, for a `while` loop the first test has been passed. Arguments and calling convention as for make_break.
+    the stack, for a `while` loop the first test has been passed. Arguments and calling convention as for make_break; `leave` dispatches
+    what follows the loop, where that is not `dispatch`.
 
     Raises CannotResume, CannotOutline.
     """
@@ -70,13 +71,13 @@ def make_loop_break(code: CodeType, loop: Loop, nulls: Collection[int] = (), bou
     params = params_for(bytecode, kinds, mask & live & plain)
     splice = Splice(bytecode, params, sorted(closure), bytecode.instructions[loop.head].positions)
     restore(splice, kinds, params, splice.closure, mask)
-    _emit(splice, plan, region, ways, outer, handled, dispatch, caught)
+    _emit(splice, plan, region, ways, outer, handled, dispatch, leave or dispatch, caught)
     return LoopBreakSpec(splice.finish(), loop.head, params, splice.closure, kinds, mask, 0, region,
                          tuple(way.resume for way in ways.values() if way.resume is not None))
 
 
 def make_native_loop(code: CodeType, loop: Loop, nulls: Collection[int] = (), bound: Iterable[int] | int | None = None, *,
-                     dispatch: Callable[..., Any], locals_are_globals: bool = False) -> LoopBreakSpec:
+                     dispatch: Callable[..., Any], leave: Callable[..., Any] | None = None, locals_are_globals: bool = False) -> LoopBreakSpec:
     """As make_loop_break for a `for` loop whose body cannot be a function of its own: an inlined comprehension appends to a list that lies
     below it on the stack. The whole loop runs natively, and what follows it is resumed. Raises CannotResume, CannotOutline."""
     bytecode = decode(code)
@@ -111,7 +112,7 @@ def make_native_loop(code: CodeType, loop: Loop, nulls: Collection[int] = (), bo
     first = copies[loop.head]
     lead = jump.target = Instruction("NOP", positions=splice.position, handler=first.handler)       # resume.py says why
     splice.code.insert(splice.code.index(first), lead)
-    first.target = emit_tail(splice, resume, dispatch)
+    first.target = emit_tail(splice, resume, leave or dispatch)
     return LoopBreakSpec(splice.finish(), loop.head, params, splice.closure, kinds, mask, 0, None, (resume,))
 
 
@@ -162,7 +163,7 @@ def _touched(plan: Plan) -> int:
 
 
 def _emit(splice: Splice, plan: Plan, region: RegionSpec, ways: dict[int, _Way], outer: Handler | None, handled: set[int],
-          dispatch: Callable[..., Any], caught: ResumeSpec | None) -> None:
+          dispatch: Callable[..., Any], leave: Callable[..., Any], caught: ResumeSpec | None) -> None:
     bytecode, loop = plan.bytecode, plan.loop
     handler = None if outer is None else Handler(bytecode.instructions[loop.head], outer.depth, outer.lasti)     # target set below
     landings = {target: Instruction("NOP", positions=splice.position) for target in ways}
@@ -175,7 +176,7 @@ def _emit(splice: Splice, plan: Plan, region: RegionSpec, ways: dict[int, _Way],
         head = bytecode.instructions[loop.head]
         step = emit("FOR_ITER")
         step.positions, step.target = head.positions, landings[head.target.index]
-    emit_region_call(plan, region, dispatch, emit, handler, splice.slot, lambda leave: start if leave.id == 0 else landings[leave.target])
+    emit_region_call(plan, region, dispatch, emit, handler, splice.slot, lambda way_out: start if way_out.id == 0 else landings[way_out.target])
     for target, landing in landings.items():
         way = ways[target]
         splice.code.append(landing)
@@ -183,9 +184,9 @@ def _emit(splice: Splice, plan: Plan, region: RegionSpec, ways: dict[int, _Way],
             copy_ending(splice, bytecode, way.ending)
         else:
             assert way.resume is not None
-            emit_tail(splice, way.resume, dispatch)
+            emit_tail(splice, way.resume, leave)
     if handler is not None and caught is not None:
         handler.target = splice.emit("PUSH_EXC_INFO")
-        emit_tail(splice, caught, dispatch)
+        emit_tail(splice, caught, leave)
     elif handler is not None:
         handler.target = splice.copy(handled)[outer.target.index]

@@ -46,9 +46,11 @@ class ResumeSpec:
     maybe: int = 0                   # mask of slots that may be unbound: their argument is UNBOUND then
 
     def arguments(self, local_values: Any, stack: Sequence[Any], handled: dict[int, Any] | None = None) -> list[Any]:
-        """The positional arguments: `local_values[slot]`, `stack[depth]`, `handled[depth]`."""
+        """The positional arguments that are the frame's state: `local_values[slot]`, `stack[depth]`, `handled[depth]`."""
         found = []
         for param in self.params:
+            if param.kind == "within":
+                break
             source = local_values if param.kind == "local" else stack if param.kind == "stack" else handled
             found.append(source[param.number])
         return found
@@ -144,7 +146,7 @@ def restore(splice: Splice, kinds: Kinds, params: Sequence[Param], closure: Sequ
     for number in closure:
         if not bound >> number & 1:
             splice.emit("DELETE_FAST", slot=splice.slot(number))       # an empty slot, in the middle of an inlined comprehension
-    splice.restore_stack(kinds, {param.number: at for at, param in enumerate(params) if param.kind != "local"})
+    splice.restore_stack(kinds, {param.number: at for at, param in enumerate(params) if param.kind in ("stack", "handled")})
 
 
 _resumes: CodeMemo[dict[tuple, ResumeSpec]] = CodeMemo()
@@ -255,6 +257,21 @@ def _emit_native(splice: Splice, ins: Instruction) -> Instruction:
     return native
 
 
+def _emit_within(splice: Splice, settle: Callable[[Any], Any] | None) -> Instruction:
+    """Call what goes on in the frame that the call made, and `settle` with its result. Gives the last instruction."""
+    callee, arguments = (i for i, param in enumerate(splice.params) if param.kind == "within")
+    if settle is not None:
+        splice.push_call(settle)
+    if NULL_FIRST:
+        splice.emit("PUSH_NULL")
+    splice.load_and_forget(callee)
+    if not NULL_FIRST:
+        splice.emit("PUSH_NULL")
+    splice.load_and_forget(arguments)
+    call = splice.emit("CALL_FUNCTION_EX", 0)
+    return call if settle is None else splice.emit("CALL", 1)
+
+
 def emit_tail(splice: Splice, resume: ResumeSpec, dispatch: Callable[..., Any] | None) -> Instruction:
     """Pack the state and call the resume function. Returns the first instruction."""
     first = len(splice.code)
@@ -306,21 +323,34 @@ def short_ending(bytecode: Bytecode, index: int, kinds: Kinds, bound: int) -> li
 
 
 def make_break(code: CodeType, index: int, nulls: Collection[int] = (), bound: Iterable[int] | int | None = None, *,
-               dispatch: Callable[..., Any] | None = None, locals_are_globals: bool = False, finish_short: bool = True) -> BreakSpec:
+               dispatch: Callable[..., Any] | None = None, locals_are_globals: bool = False, finish_short: bool = True,
+               within: Callable[[Any], Any] | None = None) -> BreakSpec:
     """A function that executes instruction `index` natively and goes on in resume functions. Arguments as for make_resume.
 
     dispatch: called as dispatch(resume_function, *arguments); None: the resume function is called itself. With `finish_short`, an ending
     that only returns a value known by then (`return None` after the last call) is executed in place.
     An exception of the instruction goes on in a resume function that starts in the handler.
+
+    within: the instruction is a call, and the frame that it made is left as well (nested.py). `nulls` are those below the call's operands, and the
+    last two parameters, of kind "within", are what is called in the instruction's place and the tuple of its arguments. Under a handler the
+    result goes through `within`.
     """
     bytecode = decode(code)
     check_supported(bytecode, locals_are_globals)
+    if within is not None:
+        known = analyse(bytecode).kinds[index]
+        below = len(transfer(bytecode.instructions[index], known)) - 1 if known is not None else 0
+        nulls = [*nulls, *(d for d, kind in enumerate(known or ()) if d >= below and kind == NULL)]
     kinds, mask = resolve(bytecode, index, nulls, bound)
     check_started(bytecode, index)
     live, plain = live_mask(bytecode, index), plain_slots(bytecode)
     check_first_cell(bytecode)
     ins = bytecode.instructions[index]
-    params = params_for(bytecode, kinds, mask & live & plain)
+    held = kinds if within is None else kinds[:below]
+    finish_short = finish_short and (within is None or ins.handler is not None)      # else the result may be Suspended
+    params = params_for(bytecode, held, mask & live & plain)
+    if within is not None:
+        params += Param("within", 0, "__within"), Param("within", 1, "__within_args")
     caught = _caught(code, bytecode, ins, kinds, mask)
     handled = reachable(bytecode, ins.handler.target.index) if ins.handler is not None and caught is None else set()
     nexts: list[tuple[bool, ResumeSpec | None, list[int] | None]] = []
@@ -338,9 +368,9 @@ def make_break(code: CodeType, index: int, nulls: Collection[int] = (), bound: I
     for _, resume, _ in nexts:
         closure |= set(resume.closure if resume is not None else ())
     splice = Splice(bytecode, params, sorted(closure), ins.positions)
-    restore(splice, kinds, params, splice.closure, mask)
-    _emit_body(splice, bytecode, ins, handled, nexts, dispatch, caught)
-    return BreakSpec(splice.finish(), index, params, splice.closure, kinds, mask, successors=tuple(r for _, r, _ in nexts if r is not None))
+    restore(splice, held, params, splice.closure, mask)
+    _emit_body(splice, bytecode, ins, handled, nexts, dispatch, caught, within)
+    return BreakSpec(splice.finish(), index, params, splice.closure, held, mask, successors=tuple(r for _, r, _ in nexts if r is not None))
 
 
 def _caught(code: CodeType, bytecode: Bytecode, ins: Instruction, kinds: Kinds, bound: int) -> ResumeSpec | None:
@@ -354,16 +384,15 @@ def _caught(code: CodeType, bytecode: Bytecode, ins: Instruction, kinds: Kinds, 
 
 
 def _emit_body(splice: Splice, bytecode: Bytecode, ins: Instruction, handled: set[int], nexts: list, dispatch: Callable[..., Any] | None,
-               caught: ResumeSpec | None) -> None:
-    # 3.13 looks up the handler of a call that raises one code unit before it, so the handler must cover something there
-    lead = splice.emit("NOP")
-    native = _emit_native(splice, ins)
+               caught: ResumeSpec | None, within: Callable[[Any], Any] | None) -> None:
+    first = len(splice.code)
+    splice.emit("NOP")         # 3.13 looks up the handler of a call that raises one code unit before it, so the handler must cover something there
+    native = _emit_native(splice, ins) if within is None else _emit_within(splice, within if ins.handler is not None else None)
+    covered = [splice.code[first], native] if within is None else splice.code[first:]
     for jump, resume, ending in nexts:
         if ending is not None:
-            first = len(splice.code)
-            splice.emit("NOP")
+            entry = splice.emit("NOP")
             copy_ending(splice, bytecode, ending)
-            entry = splice.code[first]
         else:
             entry = emit_tail(splice, resume, dispatch)
         if jump:
@@ -371,10 +400,10 @@ def _emit_body(splice: Splice, bytecode: Bytecode, ins: Instruction, handled: se
     if ins.handler is not None and caught is not None:
         catch = splice.emit("PUSH_EXC_INFO")
         emit_tail(splice, caught, dispatch)
-        native.handler = lead.handler = Handler(catch, ins.handler.depth, ins.handler.lasti)
     elif ins.handler is not None:
-        copies = splice.copy(handled)
-        native.handler = lead.handler = Handler(copies[ins.handler.target.index], ins.handler.depth, ins.handler.lasti)
+        catch = splice.copy(handled)[ins.handler.target.index]
+    for each in covered if ins.handler is not None else ():
+        each.handler = Handler(catch, ins.handler.depth, ins.handler.lasti)
 
 
 def copy_ending(splice: Splice, bytecode: Bytecode, path: list[int]) -> None:
