@@ -30,6 +30,7 @@ _MIN_SAMPLE = 3e-4  # a sample lasts at least that long, in seconds, so that the
 _SLOW = 0.02  # seconds a call: from there on a sample is one call, and nothing needs to settle
 _MAX_ROUNDS = 200
 _MIN_ROUNDS = 5
+_PATIENCE = 0.5  # seconds: a call that takes longer at first is not made twice where the time is short
 _MAX_CALLS = 4
 _KEPT_SAMPLES = 100
 MOST_COPIES = 1 << 28  # bytes of inputs that are kept to be put back
@@ -285,17 +286,18 @@ def _rounds(job: _Job, budget: float) -> None:
 
 
 def _warm_up(c: Contender, budget: float) -> float:
-    """First calls, and how many calls make a sample. Gives the seconds of the first call here."""
+    """First calls, and how many calls make a sample. Gives the seconds of a call that is not the first, but for slow ones: what is
+    loaded or allocated once would count against the engine that runs first."""
     first = _once(c)
     if c.cold is None:
         c.cold = first
-    if first > budget / 4:
+    if first > max(budget / 4, _PATIENCE):
         return first
     second = _once(c)
     c.warm = second if c.warm is None else c.warm
     quick = second if second > _SLOW else min(_once(c) for _ in range(3))
     c.inner = max(1, min(10_000, int(min(_MIN_SAMPLE, max(budget / 4, 1e-5)) / max(quick, 1e-8))))
-    return first
+    return second
 
 
 def _once(c: Contender) -> float:

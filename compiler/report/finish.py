@@ -224,7 +224,7 @@ def _findings(r: Any) -> list[s.Finding]:
         out.append(
             s.Finding(
                 "info" if len(which) < 3 else "warning",
-                f"{_called(c.frame_name)} was compiled again {plural(len(which), 'time')} because {what} changed ({c.expected} → {c.got})",
+                f"{_called(c.frame_name)} was compiled again{f' {len(which)} times' if len(which) > 1 else ''} because {what} changed ({c.expected} → {c.got})",
                 c.suggestion,
                 f"recompiles/{which[-1]}",
                 c.line,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from . import schema as s
+from .labels import frame_words
 from .numbers import against, plural, seconds, seconds_range, size
 
 __all__ = ["render", "render_short", "bar", "table"]
@@ -157,7 +158,7 @@ def _recompiles(r: Any) -> list[str]:
     for c in r.recompiles:
         what = f"{c.source}.{c.detail}" if c.source and c.detail else c.source or c.detail or c.kind
         out.append(
-            f"  {c.frame_name}: {what}: expected {c.expected}, got {c.got}"
+            f"  {frame_words(c.frame_name)}: {what}: expected {c.expected}, got {c.got}"
             + (f"   ({c.file}:{c.line})" if c.line else "")
         )
         if c.suggestion:
@@ -168,7 +169,7 @@ def _recompiles(r: Any) -> list[str]:
 def _frames(r: Any) -> list[str]:
     return table(
         [
-            [f.name, f"{f.file}:{f.line}", f.status, plural(len(f.entries), "entry", "entries"), f.reason]
+            [frame_words(f.name), f"{f.file}:{f.line}", f.status, plural(len(f.entries), "entry", "entries"), f.reason]
             for f in r.frames
         ]
     )

@@ -6,11 +6,13 @@ say. Every text of the user's is escaped: sections build on `esc` and on `table`
 
 from __future__ import annotations
 
+import re
 from html import escape
 from typing import Any, Collection, Sequence
 
 from ...compiler.report import schema as s
 from ...compiler.report.finish import SYMBOLS
+from ...compiler.report.labels import frame_words
 from ...compiler.report.numbers import against, count, plural, seconds, seconds_range, size
 from . import svg
 
@@ -33,7 +35,8 @@ STYLE = """\
 .tcr th,.tcr td{text-align:left!important;padding:1px 10px 1px 0;border:0;vertical-align:top;white-space:normal;max-width:60ch}
 .tcr tr{background:transparent!important}
 .tcr th{font-weight:600;opacity:.7}.tcr td.r{text-align:right!important;white-space:nowrap}
-.tcr pre,.tcr code{font-family:var(--jp-code-font-family,ui-monospace,Menlo,Consolas,monospace);font-size:12px;background:transparent;color:inherit}
+.tcr pre,.tcr code{font-family:var(--jp-code-font-family,ui-monospace,Menlo,Consolas,monospace);font-size:12px;background:transparent!important;color:inherit}
+.tcr code{padding:0!important}
 .tcr pre{margin:4px 0;padding:6px 8px;overflow-x:auto;max-height:420px;border-left:2px solid rgba(128,128,128,.35)}
 .tcr td code{white-space:pre-wrap;overflow-wrap:anywhere}.tcr td.src code{white-space:pre}
 .tcr .dim{opacity:.7}.tcr .find{margin:2px 0 2px 12px}.tcr .act{margin-left:14px}
@@ -47,6 +50,11 @@ class Raw(str):
 
 def esc(x: Any) -> Raw:
     return x if isinstance(x, Raw) else Raw(escape(str(x)))
+
+
+def prose(x: Any) -> Raw:
+    """A sentence, whose `names` in backticks are code."""
+    return Raw(re.sub(r"`([^`]+)`", r"<code>\1</code>", esc(x)))
 
 
 def code(x: Any) -> Raw:
@@ -141,9 +149,9 @@ def _findings(r: Any) -> str:
         sign = colour("▲", svg.MARK_COLOURS["break"]) if f.severity == "warning" else Raw("·")
         cost = dim(f" (about {seconds(f.cost_seconds)})") if f.cost_seconds else ""
         action = (
-            f'<div class="act">→ {code(f.action) if _is_code(f.action) else esc(f.action)}</div>' if f.action else ""
+            f'<div class="act">→ {code(f.action) if _is_code(f.action) else prose(f.action)}</div>' if f.action else ""
         )
-        out.append(f'<div class="find">{sign} {esc(f.text)}{cost}{action}</div>')
+        out.append(f'<div class="find">{sign} {prose(f.text)}{cost}{action}</div>')
     return "".join(out)
 
 
@@ -291,7 +299,7 @@ def _breaks(r: Any) -> str:
 def _recompiles(r: Any) -> str:
     rows = [
         [
-            c.frame_name,
+            frame_words(c.frame_name),
             code(f"{c.source}.{c.detail}" if c.source and c.detail else c.source or c.detail or c.kind),
             code(c.expected),
             code(c.got),
@@ -321,7 +329,7 @@ def _guards(r: Any) -> str:
 def _frames(r: Any) -> str:
     rows = [
         [
-            code(f.name),
+            code(frame_words(f.name)) if frame_words(f.name) == f.name else frame_words(f.name),
             _where(f.file, f.line),
             f.status + (f": {f.reason}" if f.reason else ""),
             len(f.entries),

@@ -158,6 +158,7 @@ export function codeView({ model, memory }: ViewContext): View {
       }));
     }
     append(head, [button('×', { class: 'tc-close', title: t('Close {0}', TITLES[name]), 'aria-label': t('Close {0}', TITLES[name]) }, () => toggle(name))]);
+    const theirs = (report.options.backend ?? 'tcompile') !== 'tcompile';
     const left = t('This text was left out to keep the report small enough to save.');
     if (name === 'cell') {
       fillCell(body);
@@ -167,7 +168,7 @@ export function codeView({ model, memory }: ViewContext): View {
       fillGraph(body);
     } else if (name === 'loop IR') {
       const lines = (k?.ir ?? '').split('\n');
-      ir = fillText(body, k?.ir ?? '', 'ir', t('Loop IR of the kernel'), k ? left : t('No kernel was generated.'),
+      ir = fillText(body, k?.ir ?? '', 'ir', t('Loop IR of the kernel'), !k ? t('No kernel was generated.') : theirs ? t('Another compiler wrote this kernel: it has no loop IR.') : left,
         line => chooseNamed(lines[line - 1].split('  # ')[1]?.split(', ') ?? [], name));
     } else if (name === 'kernel') {
       kernel = fillText(body, k?.source ?? '', k?.language === 'triton' ? 'triton' : 'cpp', t('Source of the kernel'),
