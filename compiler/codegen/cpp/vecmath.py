@@ -54,21 +54,25 @@ def need_instruction(s: Support, name: str, tag: str) -> None:
 
 
 _F32 = {
-    "exp": (("fma", "round"), (), """\
-INLINE vf32 exp(vf32 x) {                // 2^n * e^r, |r| <= ln(2)/2
-    x = x > 89.0f ? vf32{} + 89.0f : x;
-    x = x < -104.5f ? vf32{} - 104.5f : x;
-    vf32 n = round(x * 1.44269504f);
-    vf32 r = fma(n, vf32{} - 0.693359375f, x);
-    r = fma(n, vf32{} + 2.12194440e-4f, r);
+    "exp_parts": (("fma",), (), """\
+INLINE vf32 less_ln2(vf32 x, vf32 n) {   // x - n * ln(2)
+    return fma(n, vf32{} + 2.12194440e-4f, fma(n, vf32{} - 0.693359375f, x));
+}
+INLINE vf32 exp_less_1(vf32 r) {         // e^r - 1, |r| <= ln(2)/2
     vf32 p = vf32{} + 1.98756915e-4f;
     p = fma(p, r, vf32{} + 1.39819995e-3f);
     p = fma(p, r, vf32{} + 8.33345205e-3f);
     p = fma(p, r, vf32{} + 4.16657962e-2f);
     p = fma(p, r, vf32{} + 1.66666651e-1f);
     p = fma(p, r, vf32{} + 5.00000000e-1f);
-    p = fma(p, r * r, r) + 1.0f;
-    return scale(p, n);
+    return fma(p, r * r, r);
+}"""),
+    "exp": (("round",), ("exp_parts", "scale"), """\
+INLINE vf32 exp(vf32 x) {                // 2^n * e^r
+    x = x > 89.0f ? vf32{} + 89.0f : x;
+    x = x < -104.5f ? vf32{} - 104.5f : x;
+    vf32 n = round(x * 1.44269504f);
+    return scale(exp_less_1(less_ln2(x, n)) + 1.0f, n);
 }"""),
     "scale": ((), (), """\
 INLINE vf32 scale(vf32 x, vf32 n) {      // x * 2^n in two steps, so that denormal results are right
@@ -91,7 +95,7 @@ INLINE vf32 log(vf32 x) {
     y2 = x < 0.0f ? vf32{} + __builtin_nanf("") : y2;
     return (x == __builtin_inff()) | (x != x) ? x : y2;
 }"""),
-    "erf": (("fma",), ("exp",), """\
+    "erf": (("fma",), ("exp_small",), """\
 INLINE vf32 erf(vf32 x) {
     vf32 t = (vf32)((vi32)x & 0x7fffffff), s = x * x;
     t = t > 4.0f ? vf32{} + 4.0f : t;
@@ -112,11 +116,9 @@ INLINE vf32 erf(vf32 x) {
     r = t > 0.927734375f ? r : q;
     return x == x ? r : x;
 }"""),
-    "exp_small": (("fma", "round"), (), """\
+    "exp_small": (("round",), ("exp_parts",), """\
 INLINE vf32 exp_small(vf32 x) {          // -80 < x <= 0: no denormals, no infinities
-    vf32 n = round(x * 1.44269504f);
-    vf32 r = fma(n, vf32{} - 0.693359375f, x);
-    r = fma(n, vf32{} + 2.12194440e-4f, r);
+    vf32 n = round(x * 1.44269504f), r = less_ln2(x, n);
     vf32 p = vf32{} + 1.39819995e-3f;
     p = fma(p, r, vf32{} + 8.33345205e-3f);
     p = fma(p, r, vf32{} + 4.16657962e-2f);
@@ -253,10 +255,6 @@ def need_function(s: Support, name: str, tag: str) -> bool:
         return True
     instructions, needs, text = entry
     s.long.add(key)
-    if name in ("exp",) and tag == "f32":
-        need_function(s, "scale", tag)
-    if name == "erf":
-        need_function(s, "exp_small", tag)
     s.vector(tag, "i32" if tag == "f32" else "i64")
     for i in instructions:
         need_instruction(s, i, tag)

@@ -63,35 +63,19 @@ INLINE vf32 log1p(vf32 x) {              // log(u) and what 1 + x lost in roundi
     y = x == -1.0f ? -__builtin_inff() - vf32{} : y;
     return (x == __builtin_inff()) | (x != x) | (x == 0.0f) ? x : y;
 }"""),
-    "exp2": (("fma", "round"), ("scale",), """\
+    "exp2": (("round",), ("exp_parts", "scale"), """\
 INLINE vf32 exp2(vf32 x) {
     x = x > 129.0f ? vf32{} + 129.0f : x;
     x = x < -151.0f ? vf32{} - 151.0f : x;
-    vf32 n = round(x), r = (x - n) * 0.693147182f;
-    vf32 p = vf32{} + 1.98756915e-4f;
-    p = fma(p, r, vf32{} + 1.39819995e-3f);
-    p = fma(p, r, vf32{} + 8.33345205e-3f);
-    p = fma(p, r, vf32{} + 4.16657962e-2f);
-    p = fma(p, r, vf32{} + 1.66666651e-1f);
-    p = fma(p, r, vf32{} + 5.00000000e-1f);
-    p = fma(p, r * r, r) + 1.0f;
-    return scale(p, n);
+    vf32 n = round(x);
+    return scale(exp_less_1((x - n) * 0.693147182f) + 1.0f, n);
 }"""),
-    "expm1": (("fma", "round"), ("scale",), """\
+    "expm1": (("round",), ("exp_parts", "scale"), """\
 INLINE vf32 expm1(vf32 x) {              // 2^n * ((e^r - 1) + (1 - 2^-n)), |r| <= ln(2)/2
     vf32 c = x > 89.0f ? vf32{} + 89.0f : x;
     c = c < -20.0f ? vf32{} - 20.0f : c;
     vf32 n = round(c * 1.44269504f);
-    vf32 r = fma(n, vf32{} - 0.693359375f, c);
-    r = fma(n, vf32{} + 2.12194440e-4f, r);
-    vf32 p = vf32{} + 1.98756915e-4f;
-    p = fma(p, r, vf32{} + 1.39819995e-3f);
-    p = fma(p, r, vf32{} + 8.33345205e-3f);
-    p = fma(p, r, vf32{} + 4.16657962e-2f);
-    p = fma(p, r, vf32{} + 1.66666651e-1f);
-    p = fma(p, r, vf32{} + 5.00000000e-1f);
-    p = fma(p, r * r, r);
-    vf32 y = scale(p + (1.0f - scale(vf32{} + 1.0f, -n)), n);
+    vf32 y = scale(exp_less_1(less_ln2(c, n)) + (1.0f - scale(vf32{} + 1.0f, -n)), n);
     return (x == 0.0f) | (x != x) ? x : y;
 }"""),
     "sinh": ((), ("wide",), """\
