@@ -10,7 +10,8 @@
    putting back what was there. Meanwhile frames are its own: ours passes them on. It is never put on top of stock's, since the
    two would then call each other for ever.
 
-   A debugger or a tracer must see what it sees without us: in a thread with a trace function, frames are passed on. */
+   A debugger or a tracer must see what it sees without us: in a thread with a trace function, frames are passed on, and
+   what they call runs without the hook, since the interpreter reports generators in another way where there is one. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
@@ -224,11 +225,13 @@ static PyObject *pass_without_hook(PyThreadState *ts, _PyInterpreterFrame *frame
     return result;
 }
 
-/* Whether a trace function or a debugger watches this thread. Profilers do not count: they may see compiled code. */
+/* Whether a trace function, a debugger or coverage watches this thread. Profilers do not count: they may see compiled code. */
 static inline int is_traced(PyThreadState *ts)
 {
 #if PY_VERSION_HEX >= 0x030C0000
-    return ts->c_tracefunc != NULL || PyThreadState_GetInterpreter(ts)->monitoring_tool_names[0] != NULL;
+    PyObject **tools = PyThreadState_GetInterpreter(ts)->monitoring_tool_names;
+    _Static_assert(PY_MONITORING_PROFILER_ID == 2 && PY_MONITORING_SYS_PROFILE_ID == 6, "which tools there are");
+    return ts->c_tracefunc != NULL || (uintptr_t)tools[0] | (uintptr_t)tools[1] | (uintptr_t)tools[3] | (uintptr_t)tools[4] | (uintptr_t)tools[5];
 #else
     return ts->c_tracefunc != NULL;
 #endif
@@ -347,9 +350,9 @@ done:
 
 static PyObject *evaluate(PyThreadState *ts, _PyInterpreterFrame *frame, int throwflag)
 {
-    if (is_deep(ts))
+    if (is_deep(ts) || UNLIKELY(is_traced(ts)))
         return pass_without_hook(ts, frame, throwflag);
-    if (throwflag || tc_disabled || !is_active(ts) || is_traced(ts) || UNLIKELY(tc_recurses_deeply(ts)))
+    if (throwflag || tc_disabled || !is_active(ts) || UNLIKELY(tc_recurses_deeply(ts)))
         return previous(ts, frame, throwflag);
     if (_PyInterpreterState_GetEvalFrameFunc(PyThreadState_GetInterpreter(ts)) != evaluate)
         return previous(ts, frame, throwflag);          /* another hook sits on top: the frame is its own */

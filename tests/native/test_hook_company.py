@@ -181,8 +181,9 @@ def test_a_trace_function_sees_the_lines_it_would_see():
 
 
 @pytest.mark.skipif(sys.version_info < (3, 12), reason="sys.monitoring is new in 3.12")
-def test_a_debugger_by_monitoring_sees_frames_as_they_are():
-    tool, started = sys.monitoring.DEBUGGER_ID, []
+@pytest.mark.parametrize("tool", ["DEBUGGER_ID", "COVERAGE_ID"])
+def test_a_debugger_by_monitoring_sees_frames_as_they_are(tool):
+    tool, started = getattr(sys.monitoring, tool), []
     with hook.capturing(Watcher(swap=("work",))):
         assert work(1) == "swapped"
         sys.monitoring.use_tool_id(tool, "test debugger")
@@ -196,6 +197,37 @@ def test_a_debugger_by_monitoring_sees_frames_as_they_are():
             sys.monitoring.free_tool_id(tool)
         assert work(3) == "swapped"
     assert "work" in started
+
+
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="sys.monitoring is new in 3.12")
+def test_what_is_monitored_is_what_is_without_the_hook():
+    """An interpreter with another evaluator takes calls of Python functions for calls of native ones, and ends generators another way."""
+    tool, events = sys.monitoring.COVERAGE_ID, sys.monitoring.events
+
+    def numbers():
+        yield 1
+        return 2
+
+    def watched(note):
+        sys.monitoring.register_callback(tool, events.C_RETURN, lambda code, offset, f, arg: note.append(f.__name__))
+        sys.monitoring.register_callback(tool, events.RAISE, lambda code, offset, e: note.append(type(e)))
+        sys.monitoring.set_events(tool, events.CALL | events.RAISE)
+        work(len("ab"))
+        for _ in numbers():
+            pass
+        sys.monitoring.set_events(tool, 0)
+        return note
+
+    def both():
+        sys.monitoring.use_tool_id(tool, "test coverage")
+        try:
+            return watched([])
+        finally:
+            sys.monitoring.free_tool_id(tool)
+
+    without = both()
+    with hook.capturing(Watcher()):
+        assert both() == without and "len" in without and "work" not in without
 
 
 @pytest.mark.skipif(sys.version_info < (3, 12), reason="sys.monitoring is new in 3.12")
