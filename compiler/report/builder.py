@@ -595,52 +595,46 @@ class ReportBuilder:
 
     def _guard_rows(self) -> list[s.GuardRow]:
         """One row per guard; many guards of one kind below one object (a model's parameters) become one row with a count."""
-        groups: dict[tuple, list[s.GuardRow]] = {}
+        groups: dict[tuple, list[tuple]] = {}  # a big model has thousands: words are made only for those that are shown
         places: dict[int, int] = {}
         shares = {i: self._shares(i) for i in {entry for entry, _ in self._guards}}
         for n, (entry, g) in enumerate(self._guards):
             place = places[entry] = places.get(entry, -1) + 1
             cls, ns = shares[entry](place, guard_class(g))
-            name = g.source.name() if g.source is not None else ""
-            row = s.GuardRow(
-                entry,
-                self._users_words(self.r.entries[entry].frame, name),
-                g.kind,
-                self._users_words(self.r.entries[entry].frame, guard_text(g)),
-                expected_text(g),
-                label(g.file),
-                g.line,
-                g.why,
-                cls,
-                self._failed.get((entry, id(g)), 0),
-                ns=ns,
-            )
-            root = self._users_words(self.r.entries[entry].frame, g.source.root.name()) if g.source is not None and g.source.base is not None and not row.failed else ""
-            groups.setdefault((entry, root, g.kind, row.cls) if root else (n,), []).append(row)
+            failed = self._failed.get((entry, id(g)), 0)
+            below = g.source is not None and g.source.base is not None and not failed
+            key = (entry, g.source.root.name(), g.kind, cls) if below else (n,)
+            groups.setdefault(key, []).append((entry, g, cls, failed, ns))
         out: list[s.GuardRow] = []
-        for key, rows in groups.items():
+        for rows in groups.values():
             if len(rows) < _GROUP_FROM:
-                out += rows
+                out += [self._guard_row(*row) for row in rows]
                 continue
-            text = f"{len(rows)} guards of kind {key[2]} below `{key[1]}`, such as: {rows[0].text}"
-            out.append(
-                s.GuardRow(
-                    key[0],
-                    f"{key[1]}…",
-                    key[2],
-                    text,
-                    rows[0].expected,
-                    rows[0].file,
-                    rows[0].line,
-                    rows[0].why,
-                    key[3],
-                    0,
-                    len(rows),
-                    sum(row.ns for row in rows if row.ns is not None) if rows[0].ns is not None else None,
-                )
-            )
+            row = self._guard_row(*rows[0])
+            root = self._users_words(self.r.entries[row.entry].frame, rows[0][1].source.root.name())
+            row.text = f"{len(rows)} guards of kind {row.kind} below `{root}`, such as: {row.text}"
+            row.source, row.count = f"{root}…", len(rows)
+            row.ns = sum(ns for *_, ns in rows if ns is not None) if row.ns is not None else None
+            out.append(row)
         out.sort(key=lambda row: (-row.failed, row.entry))
         return out
+
+    def _guard_row(self, entry: int, g: Any, cls: str, failed: int, ns: float | None) -> s.GuardRow:
+        frame = self.r.entries[entry].frame
+        name = g.source.name() if g.source is not None else ""
+        return s.GuardRow(
+            entry,
+            self._users_words(frame, name),
+            g.kind,
+            self._users_words(frame, guard_text(g)),
+            expected_text(g),
+            label(g.file),
+            g.line,
+            g.why,
+            cls,
+            failed,
+            ns=ns,
+        )
 
     def _graphs(self) -> None:
         from .graphs import all_lines, nodes_of
