@@ -185,3 +185,22 @@ def test_powers_of_two_tensors(simd):
     b = torch.tensor(SPECIAL).repeat(len(SPECIAL))
     got = pointwise(lambda p, q: prim("pow", p, q), a, b, out=torch.float32, simd=simd)
     torch.testing.assert_close(got, torch.pow(a, b), rtol=1e-6, atol=1e-44, equal_nan=True)
+
+
+@pytest.mark.parametrize("simd", SIMD)
+def test_constant_powers(simd):
+    x = torch.cat([torch.tensor([*SPECIAL, 2.0, -2.0, 1e-20, -1e-20, 1e19, -1e19]), torch.randn(3000) * 3])
+    powers = (4.0, 7.0, 16.0, -3.0, -16.0, 1.5, 2.5, 15.5, -1.5, -2.5, 1.7, 17.0)
+    got = pointwise_many({p: (lambda v, p=p: prim("pow", v, const(p, v.dtype)), x) for p in powers}, torch.float32, simd)
+    for p in powers:
+        want = x.pow(p)
+        torch.testing.assert_close(got[p], want, rtol=2e-7, atol=1.5e-45, equal_nan=True, msg=lambda m, p=p: f"{p}: {m}")
+        assert torch.equal(torch.signbit(got[p])[want == 0], torch.signbit(want)[want == 0]), p
+
+
+@pytest.mark.parametrize("simd", SIMD)
+def test_powers_of_negative_numbers(simd):
+    y = torch.tensor([2.0, 3.0, -3.0, 0.5, 8388607.5, 8388609.0, 16777215.0, 16777216.0, 33554432.0, -1.0000001, 1e30, -7.0, 5.0])
+    a, b = -torch.tensor([1.0, 1.0000001, 0.9999999, 2.0, 0.3, 1e-30, 3e38, 1e-40]).repeat_interleave(len(y)), y.repeat(8)
+    got = pointwise(lambda v, w: prim("pow", v, w), a, b, out=torch.float32, simd=simd)
+    torch.testing.assert_close(got, torch.pow(a, b), rtol=2e-7, atol=1.5e-45, equal_nan=True)

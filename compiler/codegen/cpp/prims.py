@@ -283,7 +283,7 @@ def _classify(s: Support, op: str, a: Operand, vector: bool) -> str:
 
 
 def _power(s: Support, a: Operand, b: Operand, ct: CType, vector: bool) -> str | None:
-    """Powers that eager computes without pow()."""
+    """Powers that eager computes without pow(), and of vectors those that products and a root make."""
     try:
         e = float(b.text.strip("()").rstrip("f"))
     except ValueError:
@@ -301,6 +301,9 @@ def _power(s: Support, a: Operand, b: Operand, ct: CType, vector: bool) -> str |
         return _call(s, "sqrt", ct, [a], vector)
     if e == -0.5:
         return _call(s, "rsqrt", ct, [a], vector)
+    if vector and ct.tag == "f32" and abs(e) <= 16 and (2 * e).is_integer():
+        need_function(s, "power", "f32")
+        return f"tc::power<{int(2 * e)}>({x})"
     return None
 
 

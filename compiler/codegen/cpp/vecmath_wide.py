@@ -28,23 +28,29 @@ WIDE_F32: dict[str, tuple] = {
 // Double precision under float functions: arguments are finite and, for the logarithm, positive.
 INLINE vf64 wide(vf32 x) { return __builtin_convertvector(x, vf64); }
 INLINE vf32 narrow(vf64 x) { return __builtin_convertvector(x, vf32); }
-INLINE vf64 wide_log(vf64 x) {           // log(2^e * m) = e * log(2) + 2 * atanh((m - 1) / (m + 1)), sqrt(1/2) <= m < sqrt(2)
+// m ? x : y with a mask that is made of floats: of vectors of two registers GCC takes comparisons and choices apart lane by lane.
+INLINE vf64 choose(vi32 m, vf64 x, vf64 y) {
+    vi64 w = __builtin_convertvector(m, vi64);
+    return (vf64)(((vi64)x & w) | ((vi64)y & ~w));
+}
+INLINE vf64 wide_log(vf64 x) {           // log(2^e * (1 + f)) = e * log(2) + f * polynomial(f), within 2e-11; sqrt(1/2) <= 1 + f < sqrt(2)
     vi64 b = (vi64)x, e = (b - 0x3fe6a09e667f3bcdLL) >> 52;
-    vf64 m = (vf64)(b - (e << 52));
-    vf64 s = (m - 1.0) / (m + 1.0), z = s * s;
-    vf64 p = z * (1.0 / 13) + 1.0 / 11;
-    p = madd(p, z, 1.0 / 9), p = madd(p, z, 1.0 / 7), p = madd(p, z, 1.0 / 5), p = madd(p, z, 1.0 / 3);
-    vf64 k = __builtin_convertvector(__builtin_convertvector(e, vi32), vf64);
-    return k * 0.6931471805599453 + (s + s) * (p * z + 1.0);
+    vf64 f = (vf64)(b - (e << 52)) - 1.0;
+    vf64 p = madd(f, vf64{} + 0.05235888516923783, -0.09804420067786203);
+    p = madd(p, f, 0.1004720511888933), p = madd(p, f, -0.09945996186719662), p = madd(p, f, 0.11006038270379548);
+    p = madd(p, f, -0.12495435324992145), p = madd(p, f, 0.1429081173942899), p = madd(p, f, -0.16667024572009081);
+    p = madd(p, f, 0.19999888139973632), p = madd(p, f, -0.24999992728449305), p = madd(p, f, 0.3333333424920659);
+    p = madd(p, f, -0.5000000003595171), p = madd(p, f, 0.9999999999874651);
+    vf64 k = (vf64)(e + 0x4338000000000000LL) - 6755399441055744.0;
+    return k * 0.6931471805599453 + f * p;
 }
 INLINE vf64 wide_exp2(vf64 x) {          // |x| < 1000
-    vf64 n = (x + 6755399441055744.0) - 6755399441055744.0;       // rounds to an integer
+    vf64 t = x + 6755399441055744.0, n = t - 6755399441055744.0;   // rounds to an integer, which t's lowest bits hold
     vf64 r = (x - n) * 0.6931471805599453;
     vf64 p = r * (1.0 / 3628800) + 1.0 / 362880;
     p = madd(p, r, 1.0 / 40320), p = madd(p, r, 1.0 / 5040), p = madd(p, r, 1.0 / 720), p = madd(p, r, 1.0 / 120), p = madd(p, r, 1.0 / 24);
     p = madd(p, r, 1.0 / 6), p = madd(p, r, 0.5), p = madd(p, r, 1.0), p = madd(p, r, 1.0);
-    vi64 e = __builtin_convertvector(__builtin_convertvector(n, vi32), vi64);
-    return (vf64)((vi64)p + (e << 52));
+    return (vf64)((vi64)p + ((vi64)t << 52));
 }
 INLINE vf64 wide_exp(vf64 x) { return wide_exp2(x * 1.4426950408889634); }
 INLINE vf32 clamp(vf32 x, float lo, float hi) { x = x < lo ? lo - vf32{} : x; return x > hi ? hi - vf32{} : x; }
@@ -130,26 +136,32 @@ INLINE vf32 erfc(vf32 x) {               // t * exp(polynomial(t) - a * a), t = 
     "lgamma": ((), ("wide", "any"), """\
 INLINE vf32 lgamma(vf32 x) {             // Stirling's series from 8 on, log(x (x + 1) ... (x + 7)) below, series about the zeros 1 and 2
     vf32 finite = clamp(x, -8388608.0f, 3.4028234e38f);
-    vf64 d = wide(finite), z = d < 0.0 ? 1.0 - d : d, w = z < 8.0 ? z + 8.0 : z, r = 1.0 / w, q = r * r;
+    vi32 negative = finite < 0.0f, low = (finite < 8.0f) & (finite > -7.0f);
+    vf64 d = wide(finite), z = choose(negative, 1.0 - d, d), w = choose(low, z + 8.0, z), r = 1.0 / w, q = r * r;
     vf64 product = z * (z + 1.0) * ((z + 2.0) * (z + 3.0)) * ((z + 4.0) * (z + 5.0) * ((z + 6.0) * (z + 7.0)));
-    vf64 y = (w - 0.5) * wide_log(w) - w + 0.91893853320467274178 + r * (1.0 / 12 - q * (1.0 / 360 - q * (1.0 / 1260 - q * (1.0 / 1680))));
-    y -= wide_log(z < 8.0 ? product : 1.0 - vf64{});
-    vf64 e = z - 1.0, f = z - 2.0;
-    vf64 one = e * (-0.57721566490153286 + e * (0.82246703342411322 + e * (-0.40068563438653143 + e * (0.27058080842778455
-               + e * (-0.20738555102867398 + e * 0.16955717699740819)))));
-    vf64 two = f * (0.42278433509846714 + f * (0.32246703342411322 + f * (-0.067352301053198095 + f * (0.020580808427784548
-               + f * (-0.0073855510286739853 + f * 0.0028905103307415234)))));
-    y = (e < 0.03125) & (e > -0.03125) ? one : y;
-    y = (f < 0.03125) & (f > -0.03125) ? two : y;
-    if (any(x < 0.0f)) {                 // log(pi / |sin(pi x)|) - lgamma(1 - x)
+    vf64 y = (w - 0.5) * wide_log(w) - w + 0.91893853320467274178 + r * madd(madd(madd(q, vf64{} - 1.0 / 1680, 1.0 / 1260), q, -1.0 / 360), q, 1.0 / 12);
+    vf64 inner = choose(low, product, vf64{} + 1.0);
+    vi32 pole = vi32{};
+    if (any(negative)) {                 // log(pi / |sin(pi x)|) - lgamma(1 - x)
         vf64 n = (d + 6755399441055744.0) - 6755399441055744.0, t = (d - n) * 3.14159265358979323846, h = t * t;
-        vf64 s = t * (1.0 + h * (-1.0 / 6 + h * (1.0 / 120 + h * (-1.0 / 5040 + h * (1.0 / 362880 + h * (-1.0 / 39916800
-                 + h * (1.0 / 6227020800 - h * (1.0 / 1307674368000))))))));
-        s = s < 0.0 ? -s : s;
-        vf64 reflected = 1.1447298858494001741 - wide_log(s == 0.0 ? 1.0 - vf64{} : s) - y;
-        y = d < 0.0 ? (s == 0.0 ? __builtin_inf() - vf64{} : reflected) : y;
+        pole = negative & (narrow(t) == 0.0f);
+        vf64 c = madd(h, vf64{} - 1.0 / 1307674368000, 1.0 / 6227020800);
+        c = madd(c, h, -1.0 / 39916800), c = madd(c, h, 1.0 / 362880), c = madd(c, h, -1.0 / 5040), c = madd(c, h, 1.0 / 120), c = madd(c, h, -1.0 / 6);
+        vf64 s = (vf64)((vi64)(t * madd(c, h, 1.0)) & 0x7fffffffffffffffLL) * 0.31830988618379067154;
+        inner /= choose(negative & ~pole, s, vf64{} + 1.0);
     }
-    vf32 result = (x == 0.0f) | (magnitude(x) == __builtin_inff()) ? __builtin_inff() - vf32{} : narrow(y);
+    vf64 rest = wide_log(inner);
+    y = choose(negative, rest - y, y - rest);
+    vi32 first = (x > 0.96875f) & (x < 1.03125f), second = (x > 1.96875f) & (x < 2.03125f);
+    if (any(first | second)) {
+        vf64 e = d - 1.0, f = d - 2.0;
+        vf64 one = madd(e, vf64{} + 0.16955717699740819, -0.20738555102867398);
+        one = madd(one, e, 0.27058080842778455), one = madd(one, e, -0.40068563438653143), one = madd(one, e, 0.82246703342411322), one = madd(one, e, -0.57721566490153286);
+        vf64 two = madd(f, vf64{} + 0.0028905103307415234, -0.0073855510286739853);
+        two = madd(two, f, 0.020580808427784548), two = madd(two, f, -0.067352301053198095), two = madd(two, f, 0.32246703342411322), two = madd(two, f, 0.42278433509846714);
+        y = choose(first, e * one, y), y = choose(second, f * two, y);
+    }
+    vf32 result = pole | (x == 0.0f) | (magnitude(x) == __builtin_inff()) ? __builtin_inff() - vf32{} : narrow(y);
     return x == x ? result : x;
 }"""),
     "hypot": (("fma", "sqrt"), ("wide",), """\
@@ -253,14 +265,37 @@ INLINE vf32 atanh(vf32 x) {
     return (x == 0.0f) | (x != x) ? x : y;
 }"""),
     "pow": ((), ("wide", "any"), """\
-INLINE vf32 pow(vf32 x, vf32 y) {        // 2^(y * log2(x)); what is not positive and finite goes to libm
-    vi32 odd = ~((x > 0.0f) & (x <= 3.4028234e38f) & (magnitude(y) <= 3.4028234e38f));
-    vf64 t = wide_log(wide(odd ? 1.0f - vf32{} : x)) * 1.4426950408889634 * wide(odd ? vf32{} : y);
-    vf32 u = narrow(t), over = clamp(u, -300.0f, 300.0f);
-    vf64 rest = (t - wide(over)) * wide(u == over ? 1.0f - vf32{} : vf32{});   // what float rounding of t left out, unless clamped
-    vf32 r = narrow(wide_exp2(wide(over) + rest));
-    if (__builtin_expect(any(odd), 0)) for (int k = 0; k < L; k++) if (odd[k]) r[k] = __builtin_powf(x[k], y[k]);
+__attribute__((noinline, cold)) static vf32 pow_rest(vf32 x, vf32 y, vi32 odd, vf32 r) {
+    for (int k = 0; k < L; k++) if (odd[k]) r[k] = __builtin_powf(x[k], y[k]);
     return r;
+}
+INLINE vf32 pow(vf32 x, vf32 y) {        // 2^(y * log2(|x|)), with x's sign for odd y; zeros, infinities and NaN go to libm
+    vf32 a = magnitude(x), b = magnitude(y);
+    vi32 odd = ~((a > 0.0f) & (a <= 3.4028234e38f) & (b <= 3.4028234e38f));
+    vf64 t = wide_log(wide(odd ? 1.0f - vf32{} : a)) * 1.4426950408889634 * wide(odd ? vf32{} : y);
+    vf32 u = narrow(t), over = clamp(u, -300.0f, 300.0f);
+    vf32 r = narrow(wide_exp2(choose(u == over, t, wide(over))));
+    if (any(x < 0.0f)) {                 // (from 2^24 on all numbers are even; below, adding 2^23 leaves whole numbers as they are)
+        vf32 n = b < 8388608.0f ? b + 8388608.0f : b;
+        vi32 whole = (b >= 8388608.0f) | (n - 8388608.0f == b), sign = (b < 16777216.0f) & whole & ((vi32)n << 31);
+        r = x < 0.0f ? (whole ? (vf32)((vi32)r ^ sign) : __builtin_nanf("") - vf32{}) : r;
+    }
+    return __builtin_expect(any(odd), 0) ? pow_rest(x, y, odd, r) : r;
+}"""),
+    "power": ((), ("wide",), """\
+template <int N> INLINE vf32 power(vf32 x) {                       // x^(N / 2) by products, rounded once
+    constexpr int n = N < 0 ? -N : N;
+    vf64 b = wide(x), r = vf64{} + 1.0;
+    if (n & 1) for (int k = 0; k < L; k++) r[k] = __builtin_sqrt(b[k]);
+    UNROLL for (int bit = 2; bit <= n; bit *= 2) {
+        if (n & bit) r *= b;
+        b *= b;
+    }
+    if (n & 1) {                         // never below zero: -0.0 and -infinity, too
+        r = choose(x == -__builtin_inff(), vf64{} + __builtin_inf(), r);
+        r = (vf64)((vi64)r & 0x7fffffffffffffffLL);
+    }
+    return narrow(N < 0 ? 1.0 / r : r);
 }"""),
 }
 
