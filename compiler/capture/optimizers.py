@@ -33,9 +33,12 @@ if TYPE_CHECKING:
 __all__ = ["OWNERS", "call_method", "state_of"]
 
 OWNERS = (torch.optim.Optimizer, lr_scheduler.LRScheduler)
+# Branches on a number of its state, or writes through a mask; its form for CUDA graphs (capturable) does neither.
+_BY_CAPTURABLE_FORM = (torch.optim.RAdam, torch.optim.ASGD, torch.optim.Rprop)
 # Those whose step neither branches on a value of its state nor calls the closure more than once.
-_CAPTURED = (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.Adamax, torch.optim.RMSprop, torch.optim.Adagrad, torch.optim.Adadelta,
-             torch.optim.NAdam, torch.optim.Rprop)
+_CAPTURED: tuple[type[torch.optim.Optimizer], ...] = (
+    torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.Adamax, torch.optim.RMSprop, torch.optim.Adagrad, torch.optim.Adadelta,
+    torch.optim.NAdam, *_BY_CAPTURABLE_FORM, *([torch.optim.Muon] if hasattr(torch.optim, "Muon") else []))
 _STEPS = {c: inspect.unwrap(c.step) for c in _CAPTURED}
 _BASE_CLASS = torch.optim.Optimizer
 _BASE = sys.modules[torch.optim.Optimizer.__module__]
@@ -55,10 +58,10 @@ def call_method(m: Machine, opt: Any, fn: types.MethodType, args: list, kwargs: 
         return m.call(function, [opt, *args], kwargs)
     if function in (_BASE_CLASS.__dict__.get("_optimizer_step_code"), _BASE_CLASS.__dict__.get("_cuda_graph_capture_health_check")):
         return None                                  # a place for breakpoints; a check of streams that capture is not on
-    if type(opt) in _CAPTURED and m.world.is_outside(opt) and m.opts.training:
+    if m.world.is_outside(opt) and m.opts.training:
         if function is torch.optim.Optimizer.zero_grad:
             return zero_grad(m, opt, *args, **kwargs)
-        if name == "step" and _is_own_step(opt, function):
+        if type(opt) in _CAPTURED and name == "step" and _is_own_step(opt, function):
             return step(m, opt, *args, **kwargs)
     raise _as_it_is(opt, name)
 
@@ -197,7 +200,7 @@ def _init_group(m: Machine, opt: Any, function: types.FunctionType, args: list, 
                 missing.append(real)
     if missing:
         _make_state(opt, group, missing, inspect.signature(function))
-        if m.opts.entries_exist and any(opt.state.get(p) for p in missing):      # (SGD makes none before its first step)
+        if m.opts.entries_exist and any(opt.state.get(p) for p in missing):      # (SGD with dampening makes none before its first step)
             raise StateMade                          # they may serve this call now
     return m.call(function, [opt, *args], kwargs)
 
@@ -214,6 +217,9 @@ def _make_state(opt: Any, group: dict, parameters: list, signature: inspect.Sign
         finally:
             for p, grad in zip(parameters, before):
                 p.grad = grad
+        if type(opt) is torch.optim.SGD and group["momentum"] and not group["dampening"]:
+            for p in parameters:                     # the first step copies the gradient: momentum * 0 + gradient
+                opt.state[p]["momentum_buffer"] = torch.zeros_like(p)
 
 
 @python_function(("torch.optim.optimizer", "_get_value"))
@@ -241,12 +247,22 @@ def _functional(m: Machine, fn: Any, *args: Any, **kwargs: Any) -> Any:
     if any(t.dtype not in (torch.float32, torch.float64) for t in params):
         raise Break("optimizer", "parameters of half precision or complex ones are updated", _NOTHING)
     kwargs.update({k: False for k in ("foreach", "fused") if k in kwargs})
+    if type(m.stepping) in _BY_CAPTURABLE_FORM:
+        kwargs["capturable"] = True
+        at = list(inspect.signature(inspect.unwrap(fn)).parameters).index("state_steps")
+        args = (*args[:at], [_counted_up(m, t) for t in args[at]], *args[at + 1:])
     for name in ("lr", "beta1", "beta2"):
         value = kwargs.get(name)
         if type(value) is torch.SymFloat and isinstance(value.node, FloatNode) and params:
             kwargs[name] = scalars.scalar_input(m, value.node, torch.float64, params[0].device)
     from .calls import call_python
     return call_python(m, inspect.unwrap(fn), list(args), kwargs)
+
+
+def _counted_up(m: Machine, step_t: TraceTensor) -> TraceTensor:
+    """A step counter that was counted up, and for the function, which does that itself, a copy of before in the precision of a Python number."""
+    tensor_calls.call_method(m, step_t, "add_", [1], {})
+    return tensor_calls.call_method(m, tensor_calls.call_method(m, step_t, "to", [torch.float64], {}), "sub", [1], {})
 
 
 def _varying_rates(m: Machine, opt: Any) -> None:
@@ -274,5 +290,5 @@ def state_of(m: Machine, mapping: Any, key: TraceTensor) -> Any:
 
 
 for _class in _CAPTURED:
-    _name = _class.step.__module__.rpartition(".")[2]
+    _name = _class.step.__module__.rpartition(".")[2].removeprefix("_")
     python_function((_class.step.__module__, _name), wants_function=True)(_functional)

@@ -31,7 +31,8 @@ def holds_scale(obj: TraceTensor, name: str, args: list, kwargs: dict) -> bool:
     if not (isinstance(scale, TraceTensor) and scale.dim() == 0 and scale.dtype.is_floating_point or
             type(scale) is torch.SymFloat and isinstance(scale.node, FloatNode)):
         return False
-    return len(args) == (1 if keyword == "alpha" else 2) and all(isinstance(a, TraceTensor) and a.dtype == obj.dtype and a.dim() for a in args)
+    return len(args) == (1 if keyword == "alpha" else 2) and all(
+        isinstance(a, TraceTensor) and a.dim() and a.dtype.is_floating_point and torch.promote_types(a.dtype, obj.dtype) == obj.dtype for a in args)
 
 
 def scaled(m: Machine, obj: TraceTensor, name: str, args: list, kwargs: dict) -> Any:
@@ -45,7 +46,7 @@ def scaled(m: Machine, obj: TraceTensor, name: str, args: list, kwargs: dict) ->
         scale = scalars.scalar_input(m, scale.node, wide, obj.device)
     elif scale.dtype != wide:
         scale = call(scale, "to", wide)
-    widen: Callable = (lambda t: call(t, "to", wide)) if wide != obj.dtype else (lambda t: t)
+    widen: Callable = lambda t: t if t.dtype == wide else call(t, "to", wide)          # noqa: E731
     term = call(widen(args[0]), "mul", scale)
     if plain == "addcmul":
         term = call(term, "mul", widen(args[1]))
