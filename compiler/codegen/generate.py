@@ -8,7 +8,6 @@ from .. import events
 from ..fusion.schedule import Launch, Schedule
 from ..lowering.ir import Kernel, walk
 from ..symbolic.expr import as_expr
-from .cpp.dtypes import ctype, storage_size
 from .cpp.extent import open_extent, pass_numbers
 from .cpp.layout import numel
 from .cpp.printer import KernelSource, print_kernel
@@ -103,7 +102,7 @@ def kernel_cost(kernel: Kernel) -> tuple[int, int]:
             return 0
     n_bytes = 0
     for b in (*kernel.inputs, *kernel.outputs):
-        n = storage_size(ctype(b.dtype))
+        n = b.dtype.itemsize
         for size, stride in zip(b.shape, b.stride):
             if as_expr(stride) is not as_expr(0):          # a broadcast dimension is read once
                 n *= at_hints(size)

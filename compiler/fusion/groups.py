@@ -327,8 +327,8 @@ class _Grouping:
         return p is not None and all(f.reduced or p[f"g{k}"] is factor_symbol(k) for k, f in enumerate(factors))
 
     def check_cost(self, g: Group, nest: LoopNest, level: str, factors: list[Factor]) -> None:
-        if not any(f.reduced for f in factors) or all(f.reduced for f in factors):
-            return                                       # (generated code splits a kernel without outer axes among threads)
+        if nest.on_gpu or not any(f.reduced for f in factors) or all(f.reduced for f in factors):
+            return                                       # (generated code splits a kernel without outer axes among threads, a GPU's any of few rows)
         outer = numel_hint([f.size for f in factors if not f.reduced], self.hints)
         inner = numel_hint([f.size for f in factors if f.reduced], self.hints)
         if outer >= SMALL_OUTER or outer * inner < BIG_WORK:

@@ -24,6 +24,9 @@ __all__ = ["Uses", "find_uses", "inline", "checks_unread"]
 CHEAP = 4              # computed again anywhere, as often as it is read: a conversion, a scaled or shifted load
 CHEAP_INDEX = 16       # of what reads no memory at all: masks made of indices
 FEW = 64               # a load of this many times fewer elements than the result costs nothing
+GPU_CHEAP = 32         # ... on a GPU, of what reads but little memory: its processors wait for memory most of the time
+GPU_TIMES = 8          # how often that may be computed again
+GPU_MOVED = 1.25       # what a GPU may compute more often to save a result's way through memory (the frame of a pad)
 MOVED = 96             # read through another index by one nest: moved there, up to this many nodes
 
 
@@ -171,16 +174,19 @@ def _worth(p: LoopNest, u: Uses, cost: Costs, hints: dict[str, int]) -> bool:
     loads = sum(1 for v in values if v.op == "load" and v.id not in rows)
     if c <= CHEAP and (loads <= 1 or _one_of_size(p, values, hints)):
         return True
+    own = numel_hint([a.size for a in p.axes], hints)
+    readers = {id(n): n for n, _ in u.loads}
+    nest, _ = u.loads[0]
+    if p.on_gpu and c <= GPU_CHEAP and not _large(p, values, hints) \
+            and sum(numel_hint([a.size for a in n.domain], hints) for n in readers.values()) <= GPU_TIMES * own:
+        return True
     if loads == 0:
         return c <= CHEAP_INDEX
     if len(values) > MOVED:
         return False
-    own = numel_hint([a.size for a in p.axes], hints)
-    readers = {id(n): n for n, _ in u.loads}
-    nest, _ = u.loads[0]
     if len(readers) == 1 and (nest.alone and nest.on_gpu or not all(e is p.index for _, e in u.loads)):
         times = numel_hint([a.size for a in nest.domain], hints) / max(own, 1)
-        if times * len({e for _, e in u.loads}) <= 1:
+        if times * len({e for _, e in u.loads}) <= (GPU_MOVED if p.on_gpu else 1):
             return True                                  # moved through a permutation, or into tiles of a kernel that no group shares: computed as often as before
     # Broadcast along inner axes (statistics of channels), it is computed once per run of those, outside of the inner loop.
     again = sum(c * _evaluations(n, e, hints) for n, e in u.loads)
@@ -190,8 +196,13 @@ def _worth(p: LoopNest, u: Uses, cost: Costs, hints: dict[str, int]) -> bool:
 def _one_of_size(p: LoopNest, values: Sequence[Value], hints: dict[str, int]) -> bool:
     """Whether all but one of the loads are of far less memory than p's result (statistics of channels, a row's mean): what is read again is
     the one large operand, which holds no more bytes than the result."""
-    large = [v for v in values if v.op == "load" and FEW * _extent_hint(p, v, hints) > numel_hint([a.size for a in p.axes], hints)]
+    large = _large(p, values, hints)
     return len(large) == 1 and large[0].dtype.itemsize <= p.buffer.dtype.itemsize and not any(v.op == "load" and v.args for v in values)
+
+
+def _large(p: LoopNest, values: Sequence[Value], hints: dict[str, int]) -> list[Value]:
+    """The loads that go through memory of about p's own size."""
+    return [v for v in values if v.op == "load" and FEW * _extent_hint(p, v, hints) > numel_hint([a.size for a in p.axes], hints)]
 
 
 def _extent_hint(p: LoopNest, v: Value, hints: dict[str, int]) -> int:

@@ -15,11 +15,20 @@ from .inline import buffers_read
 __all__ = ["sink"]
 
 PATIENCE = 4           # library calls and products that a nest may be held back for
+SMALL = 64             # elements
 
 
 def buffers_loaded(n: LoopNest) -> list[Buffer]:
     """What has to be there before a nest runs: what it loads, and what it writes over."""
     return [v.attr[0] for v in walk([n.value]) if v.op == "load"] + [n.buffer] * n.onto
+
+
+def _small(n: LoopNest) -> bool:
+    """So few elements that a kernel of many more would not take it in."""
+    total = 1
+    for a in n.domain:
+        total = total * a.size if type(a.size) is int else SMALL + 1
+    return total <= SMALL
 
 
 def sink(steps: Sequence[LoweredStep]) -> list[LoweredStep]:
@@ -53,7 +62,7 @@ def sink(steps: Sequence[LoweredStep]) -> list[LoweredStep]:
             emit(i)
         else:
             held.append((i, calls))
-            first[i] = isinstance(s, LoopNest) and s.reduce_op is None and not any(b in writers for b in reads[i])
+            first[i] = isinstance(s, LoopNest) and s.reduce_op is None and not _small(s) and not any(b in writers for b in reads[i])
         if isinstance(s, Extern) or isinstance(s, LoopNest) and s.product:
             calls += 1
             while held and (done[held[0][0]] or held[0][1] + PATIENCE <= calls):

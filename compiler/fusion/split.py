@@ -1,7 +1,8 @@
 """Splitting reductions that leave too few results to keep the threads busy: first parts of the data, then the parts' results.
 
 Four sums over 100,000 elements each become 4 x 100 sums of 1,000, made in parallel, and four short sums of those; they are also
-more exact than long sums. A reduction to one result is left alone: generated code splits a kernel without outer axes itself.
+more exact than long sums. A reduction to one result is left alone: generated code splits a kernel without outer axes itself, and code for a
+GPU every kernel of few rows (codegen/triton/layout.py), where a row lies in memory in one piece.
 """
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ _SPLITTABLE = ("sum", "prod", "max", "min", "any", "all", "xor_sum")
 def split_reductions(steps: Sequence[LoweredStep], hints: dict[str, int]) -> list[LoweredStep]:
     out: list[LoweredStep] = []
     for s in steps:
-        parts = _split(s, hints) if isinstance(s, LoopNest) and s.reduce_op in _SPLITTABLE and not (s.product or s.scan) else None
+        parts = _split(s, hints) if isinstance(s, LoopNest) and s.reduce_op in _SPLITTABLE and not (s.product or s.scan or s.on_gpu and s.domain[-1] in s.reduce_axes) else None
         out.extend(parts or (s,))
     return out
 

@@ -100,6 +100,7 @@ LIBRARY = {
 }
 DTYPES = frozenset((torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int8, torch.int16, torch.int32, torch.int64,
                     torch.uint8, torch.uint16, torch.uint32, torch.uint64, torch.bool))
+FLOAT8 = frozenset((torch.float8_e4m3fn, torch.float8_e5m2))          # a GPU's kernels read and write them
 OUT_VARIANTS = frozenset(("mm", "bmm", "addmm", "baddbmm"))
 # Operators that allocate for themselves and whose results are known to share no memory with anything.
 FRESH = frozenset(("_scaled_dot_product_cudnn_attention", "_scaled_dot_product_flash_attention", "_scaled_dot_product_efficient_attention", "convolution",
@@ -256,7 +257,7 @@ class Lowering:
         dtype = dtype or value.dtype
         if value.dtype != dtype:
             value = cast(value, dtype)
-        _supported(dtype, value)
+        _supported(dtype, value, self.dtypes())
         b = self._buffer(self._node_name() + suffix, tuple(shape), dtype, stride)
         axes = memory_order(b.shape, b.stride)
         idx = flat_index(b.shape, b.stride)
@@ -280,7 +281,7 @@ class Lowering:
     def reduce(self, op: str, value: Value, src_shape: Sequence[Any], dims: Sequence[int], keepdim: bool,
                stride: Sequence[Any] | None = None, suffix: str = "", logical_order: bool = False) -> Ref:
         """A nest that reduces `value` (over j symbols of src_shape) over `dims`, in value's dtype (int64 for argmax/argmin)."""
-        _supported(value.dtype, value)
+        _supported(value.dtype, value, self.dtypes())
         n = len(src_shape)
         reduced = {d % n for d in dims} if n else set()
         out_dtype = torch.int64 if op in ("argmax", "argmin") else value.dtype
@@ -339,7 +340,7 @@ class Lowering:
             self.steps.append(Extern(torch.ops.aten.empty_strided.default, (list(out.shape), list(out.stride)), kwargs, [out], reason=f"no elements of {ref.dtype}",
                                      origin=self._node_name()))
             return out
-        if ref.dtype in DTYPES or v is None:
+        if ref.dtype in self.dtypes() or v is None:
             return self.store(ref.value, ref.shape, ref.dtype, stride, suffix="_copy").value.attr[0]
         base, strides, offset = v
         out = self._buffer(self._node_name() + "_copy", ref.shape, ref.dtype, stride)
@@ -380,6 +381,10 @@ class Lowering:
         if isinstance(v, (tuple, list)):
             v = next((x for x in v if _is_tensor(x)), None)
         return getattr(v, "device", None) or torch.device("cpu")
+
+    def dtypes(self) -> frozenset[torch.dtype]:
+        """What nests have for the node's device."""
+        return DTYPES | FLOAT8 if torch.device(self._device()).type == "cuda" else DTYPES
 
     def _node_name(self) -> str:
         return self.node.name if self.node is not None else "out"
@@ -578,12 +583,12 @@ def _tensor_metas(args: tuple, kwargs: dict) -> tuple[list, dict]:
     return [m(a) for a in args], {k: m(a) for k, a in kwargs.items()}
 
 
-def _supported(dtype: torch.dtype, value: Value) -> None:
+def _supported(dtype: torch.dtype, value: Value, dtypes: frozenset[torch.dtype]) -> None:
     """Nests compute in these dtypes only."""
-    if dtype not in DTYPES:
+    if dtype not in dtypes:
         raise NoRule("complex numbers" if dtype.is_complex else f"values of {dtype}")
     for v in (value, *value.args):
-        if v.dtype not in DTYPES:
+        if v.dtype not in dtypes:
             raise NoRule("complex numbers" if v.dtype.is_complex else f"values of {v.dtype}")
 
 

@@ -207,6 +207,9 @@ def _reduction(kernel: Kernel, target: GpuTarget, choices: Choices, reduced: tup
     if any(a.running for s in kernel.stages for a in s.accs):
         return _scan(kernel, target, x, rows, x_fast)
     few = _few_rows(x, r, passes, x_fast, target)
+    shared = _shared_rows(kernel) if not few and not x_fast and passes == 1 else 0
+    if shared > 1 and choices.kind is None:              # several vectors times one matrix: what they read again is shared by a few rows of it
+        return Layout("looped", kernel.outer, xblock=min(8, _pow2(x)), rblock=min(512, rows), warps=8)
     kind = choices.kind
     if kind is None:
         if few:
@@ -290,6 +293,14 @@ def _row_loads(kernel: Kernel) -> int:
     """Different rows that a kernel reads from memory."""
     names = {a.symbol.name for s in kernel.stages for a in s.axes}
     return len({v.id for st in kernel.stages for v in stage_values(st) if v.op == "load" and v.attr[1].symbol_names() & names})
+
+
+def _shared_rows(kernel: Kernel) -> int:
+    """Different rows that a kernel reads again for each row of its result."""
+    outer = {a.symbol.name for a in kernel.outer}
+    names = {a.symbol.name for s in kernel.stages for a in s.axes}
+    return len({v.id for st in kernel.stages for v in stage_values(st)
+                if v.op == "load" and v.attr[1].symbol_names() & names and not v.attr[1].symbol_names() & outer})
 
 
 def _row_bytes(kernel: Kernel) -> int:

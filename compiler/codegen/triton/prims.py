@@ -11,7 +11,7 @@ from typing import Callable
 from ...errors import InternalError
 from .dtypes import TType, highest, literal, lowest, typed
 
-__all__ = ["Operand", "BOOL", "expression", "conversion", "materialised", "reduce_identity", "reduce_update", "HELPERS"]
+__all__ = ["Operand", "BOOL", "expression", "conversion", "rounded", "materialised", "reduce_identity", "reduce_update", "HELPERS"]
 
 Need = Callable[[str], None]
 
@@ -23,6 +23,7 @@ class Operand:
     t: TType
     dims: frozenset[str] = frozenset()
     is_literal: bool = False
+    narrow: str = ""                 # of a position: its text in 32 bits, which hold it
 
 
 BOOL = TType("i1", "tl.int1", "tl.int1", 1, "bool")
@@ -98,6 +99,8 @@ def expression(op: str, t: TType, args: list[Operand], need: Need) -> str:
     if op == "identity" or (op in _IDENTITY_ON_INT and not a.t.is_float):
         return a.text
     if op in _COMPARE:
+        if any(x.narrow for x in args) and all(x.narrow or x.is_literal and abs(int(x.text.strip("()"))) < 2 ** 31 for x in args):
+            return f"{a.narrow or a.text} {_COMPARE[op]} {args[1].narrow or args[1].text}"
         return f"{a.text} {_COMPARE[op]} {args[1].text}"
     if op in _INFIX:
         return _narrowed(f"{a.text} {_INFIX[op]} {args[1].text}", t)
@@ -223,22 +226,26 @@ def _int_function(op: str, t: TType, m: list[str], need: Need) -> str:
     raise InternalError(f"Triton code generation: primitive {op!r} is not defined on {t.held}")
 
 
+def rounded(text: str, to: TType) -> str:
+    """float32 as a low precision type holds it, in float32 again."""
+    return f"_from_{to.stored}(_to_{to.stored}({text}))" if to.eight_bits else f"{text}.to({to.stored}).to(tl.float32)"
+
+
 def conversion(x: Operand, to: TType) -> str:
     """`x` as another dtype, with eager's semantics: floats truncate towards zero, anything but 0 is True."""
-    text = materialised(x)
+    text = x.narrow or materialised(x)
     if to.kind == "bool":
         return _as_bool(Operand(text, x.t))
     if x.t == to:
         return text
     if x.t.is_float and to.is_float:
         if to.low_precision:
-            text = f"{text}.to(tl.float32)" if x.t.held != "tl.float32" else text
-            return f"{text}.to({to.stored}).to(tl.float32)"
+            return rounded(f"{text}.to(tl.float32)" if x.t.held != "tl.float32" else text, to)
         return text if x.t.held == to.held else f"{text}.to({to.held})"
     if x.t.is_float and to.size < 4 and not to.is_float:   # through a wider integer, so that large values wrap as eager's
         return f"{text}.to(tl.int64).to({to.held})"
     if to.low_precision:
-        return f"{text}.to(tl.float32).to({to.stored}).to(tl.float32)"
+        return rounded(f"{text}.to(tl.float32)", to)
     return f"{text}.to({to.held})"
 
 

@@ -15,7 +15,7 @@ from ...lowering.ir import Acc, Axis, Buffer, Kernel, Stage, Store, Value, cast,
 from ...lowering.printer import names_of
 from ...lowering.rewrite import Rewriter
 from ...symbolic.expr import Expr, as_expr, ceildiv, integer
-from . import cheap, indices, prims, scan
+from . import cheap, eight_bits, indices, prims, scan
 from .dtypes import ttype
 from .layout import Choices, GpuTarget, Layout, numel, plan_layout, spans
 from .prims import Operand, reduce_identity, reduce_tile, reduce_update
@@ -23,7 +23,7 @@ from .values import NONE, Names, Values, stored
 
 __all__ = ["TritonSource", "Function", "Scratch", "print_kernel", "without_locals"]
 
-HELPERS = {**prims.HELPERS, **indices.HELPERS, **cheap.HELPERS, **scan.HELPERS}
+HELPERS = {**prims.HELPERS, **indices.HELPERS, **cheap.HELPERS, **scan.HELPERS, **eight_bits.HELPERS}
 
 
 @dataclass(frozen=True)
@@ -166,7 +166,9 @@ class _Printer:
     def run(self) -> TritonSource:
         functions = self._split() if self.lay.kind == "split" else [self._whole()]
         text = "".join(t for _, t in functions)
-        prelude = "".join(HELPERS[h] + "\n\n" for h in self.helpers)
+        helpers = HELPERS | eight_bits.OLDER if not isinstance(self.target.arch, int) or self.target.arch < 89 else HELPERS
+        self.helpers |= {h: None for h in eight_bits.HELPERS if f"{h}(" in text}
+        prelude = "".join(helpers[h] + "\n\n" for h in self.helpers)
         imports = "import triton\nimport triton.language as tl\n" \
             + ("from triton.language.extra import libdevice\n" if "libdevice." in text + prelude else "")
         file = f"{self._header()}\n{imports}\n\n{prelude}{text}".rstrip() + "\n"

@@ -16,7 +16,7 @@ from ...symbolic.expr import Expr, symbol
 from .cheap import cheap_expression, plus_one, plus_one_text
 from .dtypes import literal, ttype
 from .indices import index_text
-from .prims import Operand, conversion, expression
+from .prims import Operand, conversion, expression, rounded
 
 __all__ = ["Names", "Values", "stored", "Guard"]
 
@@ -165,7 +165,7 @@ class Values:
         text = plus_one_text(short[0], args[0], self.need) if short is not None else \
             (cheap_expression(v, t, args, self.need, self.backend) if self._rough(v) else None) or expression(v.op, t, args, self.need)
         if t.low_precision and v.op not in ("where", "masked", "maximum", "minimum", "relu", "neg", "abs"):
-            text = f"({text}).to({t.stored}).to(tl.float32)"      # an operator of a low precision type rounds its result
+            text = rounded(f"({text})", t)                        # an operator of a low precision type rounds its result
         return self._let(v.op, text, v, dims)
 
     def dims_of(self, e: Expr) -> frozenset[str]:
@@ -236,7 +236,9 @@ class Values:
         text = f"tl.load({buffer.name} + ({at})" + (f", {mask}" if mask else "") + (", other=0" if mask and guard else "") \
             + (f", eviction_policy={policy!r}" if policy else "") + ")"
         t = ttype(v.dtype)
-        if t.low_precision:
+        if t.eight_bits:
+            text = f"_from_{t.stored}({text})"
+        elif t.low_precision:
             text += ".to(tl.float32)"
         elif t.kind == "bool":
             text += ".to(tl.int1)"
@@ -247,7 +249,10 @@ class Values:
         if e.is_const:
             return Operand(literal(e.value, t), t, is_literal=True)
         dims = self.dims_of(e)
-        return self._let("index", f"({self.index(e)}).to({t.held})", v, dims)
+        if self.index_type != "tl.int32" or t.held != "tl.int64":
+            return self._let("index", f"({self.index(e)}).to({t.held})", v, dims)
+        name = self._let("index", self.index(e), v, dims).text
+        return Operand(f"{name}.to(tl.int64)", t, dims, narrow=name)          # (converted where it is neither compared nor becomes a float)
 
     def _check(self, v: Value, args: list[Operand], guard: Guard, dims: frozenset[str]) -> Operand:
         i, n = args
@@ -272,6 +277,8 @@ class Values:
         text = x.text
         if x.is_literal:
             text = f"tl.full({self.shape(want)}, {text}, {t.held})" if want else f"tl.full([], {text}, {t.held})"
+        if t.eight_bits:
+            text = f"_to_{t.stored}({text})"
         mask, _ = self.mask(want)
         call = "tl.store" if mode == "set" else "tl.atomic_or" if t.kind == "bool" else "tl.atomic_add"
         if mode == "add" and t.low_precision:

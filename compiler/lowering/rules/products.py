@@ -9,7 +9,7 @@ import torch
 
 from ... import machine
 from ...symbolic.expr import as_expr
-from ..ir import Value, cast, const, index, prim
+from ..ir import Buffer, LoopNest, Value, cast, const, index, prim, walk
 from ..lower import Lowering, NoRule, rule, strides_of
 from ..promote import operand
 from ..ref import Ref, dim_symbol, is_one, numel, ref_of_buffer, remap, same, strided
@@ -17,6 +17,7 @@ from ..ref import Ref, dim_symbol, is_one, numel, ref_of_buffer, remap, same, st
 LEAST = 8          # of every size; below, a vector of the result is mostly empty
 WORK = 4096        # multiplications
 ROW_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+FEW_ROWS = 8       # that a GPU multiplies with a matrix that it computes from fewer bytes (weights of eight and four bits)
 LEAST_ROW = 64     # of both sizes of a matrix that a vector is multiplied with on a GPU
 SCORES = 1 << 24   # elements of an attention's scores, up to which they are better kept than computed piece by piece
 
@@ -73,11 +74,14 @@ def nest(lo: Lowering, node: Any, a: Ref, b: Ref, stride: Any, suffix: str) -> R
     return out
 
 
-def one_row(lo: Lowering, node: Any, a: Ref, b: Ref) -> Ref | None:
+def few_rows(lo: Lowering, node: Any, a: Ref, b: Ref) -> Ref | None:
     """A vector times a matrix on a GPU as a sum over rows of memory, in float32: the library's kernels reach a half of the memory's speed
-    there, and what is computed from the result joins the kernel. None for anything else."""
+    there, and what is computed from the result joins the kernel. A few vectors likewise where the matrix is computed from fewer bytes, which
+    are then read once, as they are. None for anything else."""
     m = lo.meta(node)
-    if m.device.type != "cuda" or a.ndim != 2 or not is_one(a.shape[0]) or lo.emulate or m.dtype not in ROW_DTYPES:
+    if m.device.type != "cuda" or a.ndim != 2 or lo.emulate or m.dtype not in ROW_DTYPES:
+        return None
+    if not is_one(a.shape[0]) and not (type(a.shape[0]) is int and a.shape[0] <= FEW_ROWS and _widened(lo, b)):
         return None
     if a.dtype != m.dtype or b.dtype != m.dtype or min(hint(lo, s) for s in b.shape) < LEAST_ROW:
         return None
@@ -86,14 +90,45 @@ def one_row(lo: Lowering, node: Any, a: Ref, b: Ref) -> Ref | None:
         return None
     f32 = torch.float32
     shape = (1, b.shape[1], a.shape[1])
-    left = remap(x, shape, {0: dim_symbol(3, 0), 1: dim_symbol(3, 2)})
     right = remap(b, shape, {0: dim_symbol(3, 2), 1: dim_symbol(3, 1)})
-    return lo.reduce("sum", prim("mul", operand(left, f32), operand(right, f32)), shape, [2], False, suffix="_product", logical_order=True)
+    rows = []
+    for k in range(1 if is_one(a.shape[0]) else a.shape[0]):
+        left = remap(x, shape, {0: as_expr(k), 1: dim_symbol(3, 2)})
+        rows.append(lo.reduce("sum", prim("mul", operand(left, f32), operand(right, f32)), shape, [2], False, suffix="_product", logical_order=True))
+    if len(rows) == 1:
+        return rows[0]
+    out = (len(rows), b.shape[1])
+    values = [remap(r, out, {0: as_expr(0), 1: dim_symbol(2, 1)}).value for r in rows]
+    row = index(dim_symbol(2, 0))
+    value = values[-1]
+    for k in reversed(range(len(rows) - 1)):
+        value = prim("where", prim("eq", row, const(k, torch.int64)), values[k], value)
+    return Ref(out, f32, value)
+
+
+def _widened(lo: Lowering, b: Ref) -> bool:
+    """Whether a matrix is computed, element by element, from at most half as many bytes."""
+    made = {s.buffer: s for s in lo.steps if isinstance(s, LoopNest)}
+    leaves: dict[Buffer, int] = {}
+    todo = [b.value]
+    seen: set[Buffer] = set()
+    while todo:
+        for v in walk([todo.pop()]):
+            if v.op != "load" or v.attr[0] in seen:
+                continue
+            buffer = v.attr[0]
+            seen.add(buffer)
+            nest = made.get(buffer)
+            if nest is not None and nest.reduce_op is None and not nest.onto:
+                todo.append(nest.value)
+            else:
+                leaves[buffer] = hint(lo, numel(buffer.shape)) * buffer.dtype.itemsize
+    return bool(leaves) and 2 * sum(leaves.values()) <= hint(lo, numel(b.shape)) * b.dtype.itemsize + hint(lo, b.shape[1]) * 8
 
 
 @rule("aten.mm.default", "aten.bmm.default")
 def mm(lo: Lowering, node: Any, a: Ref, b: Ref, **kwargs: Any) -> Any:
-    row = one_row(lo, node, a, b) if not kwargs else None
+    row = few_rows(lo, node, a, b) if not kwargs else None
     if row is not None:
         return lo.pointwise(cast(row.value, lo.meta().dtype))
     if not kwargs and generated(lo, node, (a, b)):
@@ -106,7 +141,7 @@ def mm(lo: Lowering, node: Any, a: Ref, b: Ref, **kwargs: Any) -> Any:
 @rule("aten.addmm.default", "aten.baddbmm.default")
 def addmm(lo: Lowering, node: Any, c: Ref, a: Ref, b: Ref, *, beta: Any = 1, alpha: Any = 1, **kwargs: Any) -> Any:
     plain = not kwargs and isinstance(alpha, (int, float)) and isinstance(beta, (int, float))
-    row = one_row(lo, node, a, b) if plain else None
+    row = few_rows(lo, node, a, b) if plain else None
     if row is not None:
         return lo.pointwise(cast(_plus(c, row, beta, alpha), lo.meta().dtype))
     if not kwargs and isinstance(alpha, (int, float)) and isinstance(beta, (int, float)) and generated(lo, node, (c, a, b)):

@@ -136,8 +136,9 @@ def _linear(lo: Lowering, node: Any, x: Ref, size: Sequence[Any], align: bool, *
 
 
 def _along_rows(lo: Lowering, x: Ref, shape: tuple, lead: int, taps: list[list[tuple[Expr, Value | None]]], t: torch.dtype) -> Value:
-    """Where rows lie in memory, the rows are combined first, in whole vectors; then half as many elements are looked up one by one."""
-    if len(taps) < 2 or len(taps[-1]) == 1 or all(len(row) == 1 for row in taps[:-1]) or strides_of(lo.meta())[-1:] != (1,):
+    """Where rows lie in memory, the rows are combined first, in whole vectors; then half as many elements are looked up one by one. (A GPU has
+    no such vectors, and looks up all in one kernel.)"""
+    if torch.device(lo.meta().device).type != "cpu" or len(taps) < 2 or len(taps[-1]) == 1 or all(len(row) == 1 for row in taps[:-1]) or strides_of(lo.meta())[-1:] != (1,):
         return _weighted(x, shape, lead, taps, t)
     between = (*shape[:-1], x.shape[-1])
     rows = lo.store(_weighted(x, between, lead, [*taps[:-1], [(out_axis(between, len(between) - 1), None)]], t), between, t, suffix="_rows")

@@ -341,8 +341,8 @@ def _pad(source: Any) -> Any:
                 continue
             inner.append(e), outer.append(source(e, as_expr(size)))
             inside = both(inside, within(e, size, None if not isinstance(before, int) else -before, None))
-        if inside is None:
-            return lo.pointwise(element_at(x, shape, lead, inner))
+        if inside is None or torch.device(lo.meta().device).type != "cpu":          # (the rest is for whole vectors)
+            return lo.pointwise(element_at(x, shape, lead, outer))
         left, right = pad[0], pad[1]
         if isinstance(left, int) and isinstance(right, int) and left >= 0 and right >= 0 and strides_of(lo.meta())[-1:] == (1,) \
                 and x.dtype in DTYPES and not feeds_kernels(node):

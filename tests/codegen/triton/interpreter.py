@@ -48,6 +48,11 @@ def flat(t: torch.Tensor) -> torch.Tensor:
     return torch.as_strided(t, (span,), (1,), t.storage_offset())
 
 
+def as_bytes(t: torch.Tensor) -> torch.Tensor:
+    """Floats of eight bits as what kernels take them for."""
+    return t.view(torch.uint8) if t.dtype in (torch.float8_e4m3fn, torch.float8_e5m2) else t
+
+
 class Interpreted:
     """What native.CudaKernel is, through the interpreter."""
 
@@ -68,7 +73,7 @@ class Interpreted:
             key = (t.data_ptr(), t.dtype, t.numel())
             if key not in where or t.numel() == 0:
                 where[key] = len(memory)
-                memory.append(flat(t).clone())
+                memory.append(as_bytes(flat(t)).clone())
             index.append(where[key])
         numbers = self.plan(*scalars[:self.n_sizes])
         n_f = len(self.source.functions)
@@ -79,7 +84,7 @@ class Interpreted:
         written = index[n_in:n]
         out = interpret({"text": self.source.text, "memory": memory, "launches": launches, "written": written})
         for t, o in zip(tensors[n_in:], out):
-            flat(t).copy_(o)
+            as_bytes(flat(t)).copy_(o)
 
 
 def run(generated: Generated, inputs: Any) -> tuple:
