@@ -4,8 +4,7 @@ A value's *level* says where it is computed: LEVEL_TOP (once per call), LEVEL_IT
 the stage's k-th scalar loop) or LEVEL_VECTOR (in the body of the vector loop, one value per lane). Values of the outer levels
 are scalars; `prims` broadcasts them where they meet a vector.
 
-A load below `masked(cond, a, b)` must happen only where cond holds: such values are keyed by their *guard*, the tuple of
-conditions around them.
+What must not be evaluated everywhere has a guard (../guarded.py).
 """
 from __future__ import annotations
 
@@ -16,6 +15,7 @@ import torch
 
 from ...lowering.ir import Buffer, Value, indirect_values
 from ...symbolic.expr import ONE, ZERO, Expr, as_expr, integer, mul_all, symbol
+from ..guarded import Guard, GuardedValues
 from .dtypes import CType, ctype, literal
 from .prims import BOOL, Operand, conversion, expression, splat
 from .runs import every_second_text, run_directions, run_text
@@ -28,8 +28,6 @@ LEVEL_TOP, LEVEL_ITEM, LEVEL_LOOP, LEVEL_VECTOR = 0, 1, 2, 1000
 LANE_IDS = "INLINE vi64 lane_ids() { vi64 v; UNROLL for (int k = 0; k < L; k++) v[k] = k; return v; }"
 TWO = integer(2)
 SHORT_LANE_IDS = "INLINE vi32 short_lane_ids() { vi32 v; UNROLL for (int k = 0; k < L; k++) v[k] = k; return v; }"
-Guard = tuple            # of Values, outermost condition first
-_CARE = frozenset(("load", "check_index", "div_trunc", "div_floor", "remainder", "fmod"))
 
 
 @dataclass
@@ -83,29 +81,30 @@ class Location:
     step: Expr | None
 
 
-class StageValues:
+class StageValues(GuardedValues):
     """Prints the values that a stage's roots need.
 
     axis_level: level of each axis symbol; vector: symbol of the vector axis or None;
     locate: (buffer, index) -> Location, the caller's view of buffers (blocks of local buffers differ by layout);
-    acc_text: name of accumulator -> (text, level), its text at LEVEL_VECTOR may use the vector axis.
+    acc_operand: name of accumulator -> (text, level), its text at LEVEL_VECTOR may use the vector axis.
     """
+    CARE = frozenset(("load", "check_index", "div_trunc", "div_floor", "remainder", "fmod"))       # they read memory, or can trap
 
     def __init__(self, scope: Scope, axis_level: dict[str, int], vector: str | None,
                  locate: Callable, acc_operand: Callable[[str], tuple[str, int]], copies: int = 1, tiled: Iterable[Value] = ()):
+        super().__init__(scope.names)
         self.scope, self.s = scope, scope.support
         self.axis_level, self.vector, self.locate, self.acc_operand = axis_level, vector, locate, acc_operand
         self.copies = copies
         self.sources = {v.id: f"source{n}" for n, v in enumerate(tiled)}     # loads that the caller provides for
         self.source_texts: dict[str, str] = {}                               # how to load their elements one by one
         self.lines: dict[int, list[str]] = {}
-        self._careful: dict[int, bool] = {}
         self._under: Guard = ()                                              # of the statement that is printed
 
     # ---- order and levels
     def emit(self, roots: Iterable[Value]) -> None:
         """Statements of all values that `roots` need and that are not in scope yet, into `lines[level]`."""
-        for v, guard in self._order(roots):
+        for v, guard in self.order(roots):
             key = self.key(v, guard)
             if key in self.scope.names:
                 continue
@@ -118,52 +117,9 @@ class StageValues:
                     self.scope.origins.setdefault(text, v.origin)
             self._under = ()
 
-    def key(self, v: Value, guard: Guard) -> tuple:
-        return (v.id, tuple(g.id for g in guard))
-
-    def _order(self, roots: Iterable[Value]) -> list[tuple[Value, Guard]]:
-        roots = list(roots)
-        self._find_careful(roots)
-        seen: set[tuple] = set()
-        out: list[tuple[Value, Guard]] = []
-        stack = [(r, (), False) for r in reversed(roots)]
-        while stack:
-            v, guard, done = stack.pop()
-            guard = self.guard_of(v, guard)
-            key = self.key(v, guard)
-            if done:
-                out.append((v, guard))
-                continue
-            if key in seen or key in self.scope.names:
-                continue
-            seen.add(key)
-            stack.append((v, guard, True))
-            for a, g in reversed(self._operands(v, guard)):
-                stack.append((a, g, False))
-        return out
-
-    def _operands(self, v: Value, guard: Guard) -> list[tuple[Value, Guard]]:
-        if v.op == "masked":
-            cond, a, b = v.args
-            return [(cond, guard), (a, (*guard, cond)), (b, guard)]
-        needs = [(a, guard) for a in v.args]
-        if guard and v.op in _CARE:
-            needs += [(g, guard[:k]) for k, g in enumerate(guard)]
-        return needs
-
-    def guard_of(self, v: Value, guard: Guard) -> Guard:
-        """Guards matter only to what reads memory or can trap."""
-        return guard if guard and self._careful.get(v.id, True) else ()
-
-    def _find_careful(self, roots: list[Value]) -> None:
-        from ...lowering.ir import walk
-        for v in walk(roots):
-            if v.id not in self._careful:
-                self._careful[v.id] = v.op in _CARE or any(self._careful[a.id] for a in v.args)
-
     def _level(self, v: Value, guard: Guard) -> int:
         level = LEVEL_TOP
-        for a, g in self._operands(v, guard):
+        for a, g in self.operands(v, guard):
             level = max(level, self.scope.levels[self.key(a, self.guard_of(a, g))])
         if v.op in ("load", "index"):
             e = v.attr[1] if v.op == "load" else v.attr
@@ -243,7 +199,7 @@ class StageValues:
             return self.acc_operand(v.attr)[0]
         if op == "cast" and vector and ct.tag == "i32" and v.args[0].op == "index" and (text := self._short_index(v.args[0].attr, copy)):
             return text
-        args = [self.operand(a, g, copy) for a, g in self._operands(v, guard)[:len(v.args)]]
+        args = [self.operand(a, g, copy) for a, g in self.operands(v, guard)[:len(v.args)]]
         if vector and op != "check_index" and not any(a.is_vector for a in args):      # only the guard differs from lane to lane
             args = [Operand(splat(self.s, a), a.ct, True) for a in args]
         if op == "cast":

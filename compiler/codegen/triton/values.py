@@ -1,8 +1,7 @@
 """Statements for values: each printed once, as early as what it needs is there.
 
 A value's `dims` are the tile dimensions that it varies over; what does not vary over "r" stands outside of a loop over the reduced
-axes. A load below `masked(cond, a, b)` must happen only where cond holds: such values are keyed by their *guard*, the tuple of
-conditions around them.
+axes. What must not be evaluated everywhere has a guard (../guarded.py).
 """
 from __future__ import annotations
 
@@ -11,17 +10,16 @@ from typing import Callable, Iterable
 
 import torch
 
-from ...lowering.ir import Buffer, Value, indirect_values, walk
+from ...lowering.ir import Buffer, Value, indirect_values
 from ...symbolic.expr import Expr, symbol
+from ..guarded import Guard, GuardedValues
 from .cheap import cheap_expression, plus_one, plus_one_text
 from .dtypes import literal, ttype
 from .indices import index_text
 from .prims import Operand, conversion, expression, rounded
 
-__all__ = ["Names", "Values", "stored", "Guard"]
+__all__ = ["Names", "Values", "stored"]
 
-Guard = tuple            # of Values, outermost condition first
-_CARE = frozenset(("load", "check_index"))
 NONE: frozenset[str] = frozenset()
 
 
@@ -50,7 +48,7 @@ class Names:
             del self.known[k]
 
 
-class Values:
+class Values(GuardedValues):
     """Prints the values that roots need.
 
     axis_dims: axis symbol -> tile dimension; masks: dimension -> name of its mask (dimensions without one are always full);
@@ -58,22 +56,23 @@ class Values:
     exact: ids of values that take no short forms (None: all), `backend`: Triton's; sizes: axis symbol -> its size where that is a number;
     loose: dimension -> (name of a mask that ends at a multiple of 8, elements up to there), where a load may go so far.
     """
+    CARE = frozenset(("load", "check_index"))
 
     def __init__(self, names: Names, axis_dims: dict[str, str], masks: dict[str, str], shape: Callable[[frozenset], str],
                  acc: Callable[[str], Operand], need: Callable[[str], None], index_type: str,
                  policy: Callable[[Buffer, frozenset], str] = lambda b, d: "", exact: set[int] | None = None, backend: str = "cuda",
                  sizes: dict[str, int] | None = None, loose: dict[str, tuple[str, int]] | None = None):
+        super().__init__(names.known)
         self.exact, self.backend, self.sizes, self.loose = exact, backend, sizes or {}, loose or {}
         self.names, self.axis_dims, self.masks, self.shape, self.acc = names, axis_dims, masks, shape, acc
         self.need, self.index_type, self.policy = need, index_type, policy
         self.outside: list[str] = []             # statements that stand outside of the loop over "r"
         self.inside: list[str] = []
-        self._careful: dict[int, bool] = {}
         self._under: Guard = ()                  # of the statement that is printed
 
     # ---- order
     def emit(self, roots: Iterable[Value]) -> None:
-        for v, guard in self._order(list(roots)):
+        for v, guard in self.order(roots):
             key = self.key(v, guard)
             if key not in self.names.known:
                 self._under = guard
@@ -85,41 +84,12 @@ class Values:
     def operand(self, v: Value, guard: Guard = ()) -> Operand:
         return self.names.known[self.key(v, self.guard_of(v, guard))]
 
-    def key(self, v: Value, guard: Guard) -> tuple:
-        return (v.id, tuple(g.id for g in guard))
+    def takes_care(self, v: Value) -> bool:
+        return super().takes_care(v) and not self._inside(v)
 
-    def _order(self, roots: list[Value]) -> list[tuple[Value, Guard]]:
-        for v in walk(roots):
-            if v.id not in self._careful:
-                self._careful[v.id] = v.op in _CARE and not self._inside(v) or any(self._careful[a.id] for a in v.args)
-        seen: set[tuple] = set()
-        out: list[tuple[Value, Guard]] = []
-        stack: list[tuple[Value, Guard, bool]] = [(r, (), False) for r in reversed(roots)]
-        while stack:
-            v, guard, done = stack.pop()
-            guard = self.guard_of(v, guard)
-            key = self.key(v, guard)
-            if done:
-                out.append((v, guard))
-                continue
-            if key in seen or key in self.names.known:
-                continue
-            seen.add(key)
-            stack.append((v, guard, True))
-            stack.extend((a, g, False) for a, g in reversed(self._operands(v, guard)))
-        return out
-
-    def _operands(self, v: Value, guard: Guard) -> list[tuple[Value, Guard]]:
-        if v.op == "masked":
-            cond, a, b = v.args
-            return [(cond, guard), (a, (*guard, cond)), (b, guard)]
-        short = self._plus_one(v)
-        if short is not None:
-            return [(short[1], guard)]
-        needs = [(a, guard) for a in v.args]
-        if guard and v.op in _CARE:
-            needs += [(g, guard[:k]) for k, g in enumerate(guard)]
-        return needs
+    def operands(self, v: Value, guard: Guard) -> list[tuple[Value, Guard]]:
+        short = self._plus_one(v) if v.op != "masked" else None
+        return super().operands(v, guard) if short is None else [(short[1], guard)]
 
     def _rough(self, v: Value) -> bool:
         return self.exact is not None and v.id not in self.exact
@@ -129,10 +99,6 @@ class Values:
         if self.backend != "cuda" or not self._rough(v) or ttype(v.dtype).held != "tl.float32":
             return None
         return plus_one(v)
-
-    def guard_of(self, v: Value, guard: Guard) -> Guard:
-        """Guards matter only to what reads memory or checks an index."""
-        return guard if guard and self._careful.get(v.id, True) else ()
 
     # ---- texts
     def _let(self, stem: str, text: str, v: Value, dims: frozenset[str]) -> Operand:
@@ -153,7 +119,7 @@ class Values:
             return self._load(v, guard)
         if v.op == "index":
             return self._index(v)
-        args = [self.operand(a, g) for a, g in self._operands(v, guard)[:len(v.args)]]
+        args = [self.operand(a, g) for a, g in self.operands(v, guard)[:len(v.args)]]
         dims = frozenset().union(*(a.dims for a in args))
         if v.op == "cast":
             if args[0].t == t or (args[0].t.held == t.held and not t.low_precision and args[0].t.kind == t.kind and not args[0].is_literal):

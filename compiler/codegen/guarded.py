@@ -1,0 +1,63 @@
+"""The order in which the values of a kernel are printed, and the conditions under which each may be evaluated.
+
+A load below `masked(cond, a, b)` must happen only where cond holds: values are keyed by their *guard*, the tuple of conditions around them.
+"""
+from __future__ import annotations
+
+from typing import Container, Iterable
+
+from ..lowering.ir import Value, walk
+
+__all__ = ["Guard", "GuardedValues"]
+
+Guard = tuple            # of Values, outermost condition first
+
+
+class GuardedValues:
+    """What the printers of both languages (cpp/values.py, triton/values.py) are built on. `known` has the keys of what stands already."""
+    CARE: frozenset[str]             # operators that must not be evaluated where nobody wants their value
+
+    def __init__(self, known: Container[tuple]):
+        self._known = known
+        self._careful: dict[int, bool] = {}
+
+    def key(self, v: Value, guard: Guard) -> tuple:
+        return (v.id, tuple(g.id for g in guard))
+
+    def guard_of(self, v: Value, guard: Guard) -> Guard:
+        """The conditions that matter to `v`: all to what takes care or needs what does, none to the rest."""
+        return guard if guard and self._careful.get(v.id, True) else ()
+
+    def takes_care(self, v: Value) -> bool:
+        return v.op in self.CARE
+
+    def operands(self, v: Value, guard: Guard) -> list[tuple[Value, Guard]]:
+        """What has to stand before `v` under its guard: arguments first, then conditions that its own text asks."""
+        if v.op == "masked":
+            cond, a, b = v.args
+            return [(cond, guard), (a, (*guard, cond)), (b, guard)]
+        needs = [(a, guard) for a in v.args]
+        if guard and v.op in self.CARE:
+            needs += [(g, guard[:k]) for k, g in enumerate(guard)]
+        return needs
+
+    def order(self, roots: Iterable[Value]) -> list[tuple[Value, Guard]]:
+        """Everything that `roots` need and that is not known yet, what is needed first."""
+        roots = list(roots)
+        for v in walk(roots):
+            if v.id not in self._careful:
+                self._careful[v.id] = self.takes_care(v) or any(self._careful[a.id] for a in v.args)
+        seen: set[tuple] = set()
+        out: list[tuple[Value, Guard]] = []
+        stack: list[tuple[Value, Guard, bool]] = [(r, (), False) for r in reversed(roots)]
+        while stack:
+            v, guard, done = stack.pop()
+            guard = self.guard_of(v, guard)
+            key = self.key(v, guard)
+            if done:
+                out.append((v, guard))
+            elif key not in seen and key not in self._known:
+                seen.add(key)
+                stack.append((v, guard, True))
+                stack.extend((a, g, False) for a, g in reversed(self.operands(v, guard)))
+        return out
