@@ -294,8 +294,7 @@ def im2col(lo: Lowering, node: Any, x: Ref, kernel: Sequence[int], dilation: Seq
         most = None if reach is None else reach - padding[k] + dilation[k] * (kernel[k] - 1)
         inside = both(inside, within(e, sizes[k], -padding[k], most))
         at.append(e)
-    v = element_at(x, shape, lead, at, inside)
-    return lo.pointwise(reshape(Ref(shape, x.dtype, v), lo.out_shape()).value)
+    return reshape(lo.store(element_at(x, shape, lead, at, inside), shape, x.dtype), lo.out_shape())      # (in whole rows)
 
 
 @rule("aten.col2im.default")
