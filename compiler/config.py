@@ -63,8 +63,9 @@ OPTIONS: dict[str, Option] = {o.name: o for o in (
     _o("emulate_precision", bool, False, "round after every operator as eager does", None),
     _o("fallback_random", bool, True, "random operators call eager's kernels, so that seeds give eager's numbers", None),
     _o("whole_steps", bool, True, "backward passes and optimizers' steps inside of a compiled function become part of its graph; else they break it", None),
-    _o("capture_scalar_outputs", bool, False, "fullgraph allows numbers to be read from tensors (x.item(), x.tolist(), int(x)): the graph is parted there", None),
-    _o("capture_dynamic_output_shape_ops", bool, False, "fullgraph allows operators whose result's size depends on values (nonzero, unique, masks as "
+    _o("capture_scalar_outputs", bool, True, "fullgraph allows sizes and Python's own functions to need numbers of tensors (x.item(), x.tolist()): the graph is "
+       "parted there", None),
+    _o("capture_dynamic_output_shape_ops", bool, True, "fullgraph allows operators whose result's size depends on values (nonzero, unique, masks as "
        "indices): the graph is parted there", None),
     _o("activation_memory_budget", float, 1.0, "share of the bytes kept for backward that may be kept: below 1, what is dear to compute is "
        "computed again, too; 0 keeps inputs and random numbers alone", None, least=0, most=1),

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any, Callable
 
 import torch
 
-from . import containers, polyfills, size_floats, tensor_calls
+from . import containers, polyfills, reads, size_floats, tensor_calls
 from .builtin_calls import CLASSES, KEEPS_TEXTS, cls, function, made_by_native
 from .elements import as_index, as_number, hint_length, items, settle_keys
 from .late_text import settled
 from .lookups import class_attribute
+from .reads import is_read
 from .signals import Break, Raised
 from .generators import InlineGenerator
 from .subclass_calls import operate
@@ -248,7 +249,7 @@ def sorted_(m: Machine, iterable: Any, *, key: Any = None, reverse: Any = False)
 
 def _extreme(m: Machine, fn: Callable, args: tuple, key: Any, default: Any) -> Any:
     from .operators import compare, native_operation
-    if len(args) > 1 and key is None and torch.SymFloat in map(type, args) and {float, torch.SymFloat}.issuperset(map(type, args)):
+    if len(args) > 1 and key is None and (any(map(is_read, args)) or torch.SymFloat in map(type, args) and {float, torch.SymFloat}.issuperset(map(type, args))):
         return native_operation(m, fn, *args)
     values = _native_iter(m, args[0]) if len(args) == 1 else iter(args)
     best = next(values, MISSING)
@@ -393,6 +394,8 @@ def _super(m: Machine, *args: Any) -> Any:
 def int_(m: Machine, /, *args: Any, **kwargs: Any) -> Any:
     from .operators import python_method
     if args and type(args[0]) is TraceTensor:
+        if len(args) == 1 and not kwargs and not args[0].dtype.is_floating_point and (number := reads.item(m, args[0])) is not NotImplemented:
+            return number
         raise Break("item", "int() reads the value of a tensor into Python")
     if args and type(args[0]) is torch.SymInt and len(args) == 1:
         return args[0]
@@ -409,6 +412,8 @@ def int_(m: Machine, /, *args: Any, **kwargs: Any) -> Any:
 def float_(m: Machine, *args: Any) -> Any:
     from .operators import python_method, specialize
     if args and type(args[0]) is TraceTensor:
+        if len(args) == 1 and (number := reads.item(m, args[0])) is not NotImplemented:
+            return number if type(number) is torch.SymFloat else reads.to_float(m, number)
         raise Break("item", "float() reads the value of a tensor into Python")
     if len(args) == 1 and type(args[0]) is torch.SymInt:
         return size_floats.to_float(m, args[0])

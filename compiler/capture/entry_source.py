@@ -26,6 +26,7 @@ from .effects import Effect
 from .exceptions import calling_code, traceback_at
 from .generators import InlineGenerator, PythonIterator
 from .late_text import LateText, Made
+from .reads import Read, is_read
 from .signals import Unrebuildable
 from .tensor_subclasses import Subclassed
 from .training import freed_result, without_history
@@ -230,7 +231,19 @@ class EntryWriter:
             self.outputs.append(v)
         return name
 
+    def _read(self, node: Read) -> str:
+        """A number that the graph's results hold."""
+        if node.tensor is None:
+            assert node.function is not None
+            return f"{self.constant(node.function)}({self.sequence(node.operands)})"
+        if not node.path:
+            return f"{self._output(node.tensor)}.item()"
+        held = self._made.get(id(node.tensor)) or self.assign(node.tensor, f"{self._output(node.tensor)}.tolist()")
+        return held + "".join(f"[{i}]" for i in node.path)
+
     def _symbolic(self, v: Any) -> str:
+        if is_read(v):
+            return self._made.get(id(v.node)) or self.assign(v.node, self._read(v.node))
         if isinstance(v, torch.SymFloat) and isinstance(v.node, FloatNode):
             return self.load(v.node.source)
         if not isinstance(v, torch.SymInt):

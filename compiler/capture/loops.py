@@ -2,10 +2,11 @@
 from __future__ import annotations
 
 import types
+from typing import Any, Iterable
 
 from .bytecode.loops import Loop, find_loops
 
-__all__ = ["enclosing_loop"]
+__all__ = ["enclosing_loop", "in_a_loop"]
 
 
 def enclosing_loop(code: types.CodeType, index: int) -> Loop | None:
@@ -16,3 +17,8 @@ def enclosing_loop(code: types.CodeType, index: int) -> Loop | None:
         if inside and (found is None or loop.depth < found.depth):
             found = loop
     return found
+
+
+def in_a_loop(frames: Iterable[Any]) -> bool:
+    """Whether one of the interpreted frames is inside of a loop."""
+    return any(enclosing_loop(frame.code, frame.pc - 1) is not None for frame in frames)

@@ -15,6 +15,7 @@ from . import containers, elements, size_floats, tensor_calls
 from .generators import InlineGenerator
 from .late_text import LateText, join_texts, made_late, settled
 from .lookups import class_attribute
+from .reads import is_read
 from .signals import Break, Raised
 from .tensor_subclasses import Subclassed
 from .world import ATOMS, MISSING, TraceTensor
@@ -326,6 +327,8 @@ def truth(m: Machine, value: Any) -> bool:
         return bool(value)
     if isinstance(value, _SYMBOLIC):
         m.env.location = m.user_line()
+        if is_read(value):
+            raise Break("data_dependent_branch")
         return m.env.branch(value)
     if t is LateText:
         return bool(settled(value))

@@ -16,6 +16,7 @@ from ..guards import source as S
 from ..guards.guard import TensorSpec
 from .float_node import FloatNode
 from .overflow import AS_TENSORS
+from .reads import Read, as_tensor, is_read
 
 if TYPE_CHECKING:
     from .machine import Machine
@@ -48,14 +49,21 @@ def float_symbol(m: Machine, value: float, source: S.Source) -> torch.SymFloat:
 
 
 def holds_float(args: Any) -> bool:
-    """Whether one of the arguments is a float that may vary."""
-    return any(type(a) is torch.SymFloat for a in args)
+    """Whether one of the arguments is a float that may vary, or any number that is read."""
+    return any(type(a) is torch.SymFloat or type(a) is torch.SymInt and is_read(a) for a in args)
+
+
+def _is_number(value: Any) -> bool:
+    """Whether the graph can hold the number as a tensor."""
+    return type(value) is torch.SymFloat and isinstance(value.node, FloatNode) or is_read(value)
 
 
 def pinned(value: Any) -> Any:
     """A value in which every float that may vary is the number that it is now, which is relied on."""
     if type(value) is torch.SymFloat:
         return float(value)
+    if is_read(value):
+        return int(value)
     if type(value) in (list, tuple):
         return type(value)(map(pinned, value))
     return {k: pinned(v) for k, v in value.items()} if type(value) is dict else value
@@ -67,17 +75,18 @@ def by_tensor(m: Machine, name: str, args: list, kwargs: dict) -> tuple[list, di
     from . import tensor_calls
     given = [*args, *kwargs.values()]
     tensors = [a for a in given if type(a) is TraceTensor]
-    if name not in _BY_TENSOR or not tensors or not all(isinstance(a.node, FloatNode) for a in given if type(a) is torch.SymFloat):
+    if name not in _BY_TENSOR or not tensors or not all(map(_is_number, (a for a in given if holds_float((a,))))):
         return None
     dtypes = {t.dtype for t in (tensors[:1] if name in _OF_FIRST else tensors) if t.dtype.is_floating_point or t.dtype.is_complex}
-    if len(dtypes) > 1 or not dtypes and (name in _OF_FIRST or name.endswith("_")):
+    integers = not any(type(a) is torch.SymFloat for a in given) and all(t.dtype == torch.int64 for t in (tensors[:1] if name in _OF_FIRST else tensors))
+    if len(dtypes) > 1 or not dtypes and not integers and (name in _OF_FIRST or name.endswith("_")):
         return None
-    dtype = dtypes.pop() if dtypes else torch.get_default_dtype()
-    if dtype not in _WIDE and not (dtype in _NARROW and name in _OF_FIRST | _COMPARISONS):
+    dtype = dtypes.pop() if dtypes else torch.int64 if integers else torch.get_default_dtype()
+    if dtype not in _WIDE and not integers and not (dtype in _NARROW and name in _OF_FIRST | _COMPARISONS):
         return None
 
     def as_tensor(a: Any) -> Any:
-        if type(a) is torch.SymFloat:
+        if _is_number(a):
             return scalar_input(m, a.node, dtype, tensors[0].device, strict=name not in AS_TENSORS)
         if name in _BOUNDS and type(a) in (int, float):          # both bounds are tensors, or none is
             return tensor_calls.call_factory(m, torch.full, [(), a], {"dtype": dtype, "device": tensors[0].device})
@@ -88,9 +97,9 @@ def by_tensor(m: Machine, name: str, args: list, kwargs: dict) -> tuple[list, di
 def filled(m: Machine, name: str, make: Callable[[Any], Any], number: Any) -> Any:
     """`make(number)`, a tensor full of a float that may vary; None where only the number will do."""
     from . import tensor_calls
-    if name not in _FILLED or type(number) is not torch.SymFloat or not isinstance(number.node, FloatNode):
+    if name not in _FILLED or not _is_number(number):
         return None
-    return tensor_calls.call_method(m, make(0.0), "fill_", [number], {})
+    return tensor_calls.call_method(m, make(0.0 if type(number) is torch.SymFloat else 0), "fill_", [number], {})
 
 
 def scalar_operation(m: Machine, fn: Any, args: list, run: Callable[[Any, list], Any]) -> Any:
@@ -100,15 +109,17 @@ def scalar_operation(m: Machine, fn: Any, args: list, run: Callable[[Any, list],
     if writes is None and (given := by_tensor(m, fn.__name__, args, {})) is not None:
         return run(fn, given[0])
     tensors = [a for a in args if type(a) is TraceTensor]
-    floats = [a for a in args if type(a) is torch.SymFloat]
-    if writes is None or len(args) != 2 or len(tensors) != 1 or len(floats) != 1 or not isinstance(floats[0].node, FloatNode):
+    floats = [a for a in args if _is_number(a)]
+    if writes is None or len(args) != 2 or len(tensors) != 1 or len(floats) != 1:
         return run(fn, pinned(args))
     tensor, dtype = tensors[0], tensors[0].dtype
     if writes and type(args[0]) is not TraceTensor:
         return run(fn, pinned(args))
     if fn is operator.truediv and args[0] is floats[0]:          # as Tensor.__rtruediv__ computes it
         return scalar_operation(m, operator.mul, [call_method(m, tensor, "reciprocal", [], {}), floats[0]], run)
-    if dtype in _WIDE or not (dtype.is_floating_point or dtype.is_complex):
+    if dtype == torch.int64 and type(floats[0]) is torch.SymInt:
+        return run(fn, [scalar_input(m, floats[0].node, dtype, tensor.device) if a is floats[0] else a for a in args])
+    if dtype in _WIDE or not (dtype.is_floating_point or dtype.is_complex) and type(floats[0]) is torch.SymFloat:
         scalar = scalar_input(m, floats[0].node, dtype if dtype in _WIDE else torch.get_default_dtype(), tensor.device)
         return run(fn, [scalar if a is floats[0] else a for a in args])
     if dtype in _NARROW and not writes:
@@ -118,9 +129,11 @@ def scalar_operation(m: Machine, fn: Any, args: list, run: Callable[[Any, list],
     return run(fn, pinned(args))
 
 
-def scalar_input(m: Machine, node: FloatNode, dtype: torch.dtype, device: torch.device, strict: bool = False) -> TraceTensor:
+def scalar_input(m: Machine, node: FloatNode | Read, dtype: torch.dtype, device: torch.device, strict: bool = False) -> TraceTensor:
     """The graph's input for the float, one for each dtype and device. The entry fills it at each call. A number that is too large for the dtype is
     infinite, or where `strict` the call runs as plain Python, which refuses it."""
+    if isinstance(node, Read):
+        return as_tensor(m, node, dtype, device, strict)
     source = S.scalar(node.source, dtype, device, strict)
     known = m.world.scalars.get(source)
     if known is None:

@@ -14,7 +14,9 @@ import torch
 from ..guards import source as S
 from ..symbolic import expr as E
 from ..symbolic.node import SymNode
+from . import reads
 from .float_node import FloatNode, computed, is_power_of_two
+from .reads import is_read
 
 if TYPE_CHECKING:
     from .machine import Machine
@@ -34,6 +36,8 @@ _LARGE = 1 << 53                                # integers below it are float64 
 
 def operation(m: Machine, fn: Any, args: tuple) -> Any:
     """`fn(*args)` of numbers among which are symbols; None where it is for integer arithmetic, or needs the number of a symbol."""
+    if any(map(is_read, args)):
+        return reads.operation(m, fn, args)
     if not m.opts.size_floats:
         return None
     if len(args) == 1 and fn in _FUNCTIONS and (node := _node(m, args[0])) is not None:
@@ -65,6 +69,8 @@ def _computed(m: Machine, fn: Any, args: tuple) -> Any:
 
 def to_float(m: Machine, value: torch.SymInt) -> Any:
     """float(value)"""
+    if is_read(value):
+        return reads.to_float(m, value)
     return _ratio(m, value, 1) if m.opts.size_floats else float(value)
 
 

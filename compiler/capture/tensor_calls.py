@@ -10,7 +10,7 @@ import torch
 from ..graph.tensor import DataDependentError, TensorMeta, from_meta
 from ..guards import source as S
 from ..symbolic.expr import maybe_int
-from . import scalars
+from . import reads, scalars
 from .arrays import holds_array
 from .elements import asks_back
 from .signals import Break, Raised
@@ -222,6 +222,8 @@ def call_method(m: Machine, obj: TraceTensor, name: str, args: list, kwargs: dic
         return result
     kind = _BREAK_METHODS.get(name)
     if kind is not None:
+        if name in reads.METHODS and (number := reads.METHODS[name](m, obj)) is not NotImplemented:
+            return number
         raise Break(kind)
     args = [m.deep_plain(a) for a in args]
     kwargs = {k: m.deep_plain(v) for k, v in kwargs.items()}

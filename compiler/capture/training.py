@@ -22,7 +22,7 @@ from ..guards.state import read_field
 from . import tensor_calls
 from .bodies import record_call
 from .builtin_calls import python_function
-from .loops import enclosing_loop
+from .loops import in_a_loop
 from .signals import Break, Raised
 
 if TYPE_CHECKING:
@@ -91,9 +91,8 @@ def _on_the_way(roots: Sequence[torch.Tensor], ends: set) -> list[Any]:
 
 def one_step_at_a_time(m: Machine, kind: str) -> None:
     """A training step in a loop is not unrolled: the loop runs natively, and each iteration is one graph."""
-    for frame in m.frames:
-        if enclosing_loop(frame.code, frame.pc - 1) is not None:
-            raise Break(kind, "a training step is inside a loop: one iteration at a time is compiled, as a whole")
+    if in_a_loop(m.frames):
+        raise Break(kind, "a training step is inside a loop: one iteration at a time is compiled, as a whole")
 
 
 def _refuse(m: Machine) -> None:

@@ -27,7 +27,7 @@ def branch(x, threshold):
 
 def item(x):
     y = torch.sin(x)
-    v = y.sum().item()
+    v = int(y.sum())
     return x * v + 1
 
 
@@ -91,7 +91,7 @@ def nested_loops(x):
 def in_with(x):
     with torch.no_grad():
         y = x * 2
-        n = y.sum().item()
+        n = int(y.sum())
         z = y * n
     return z + x
 
@@ -120,13 +120,13 @@ def numpy_call(x):
 
 
 CASES = [(branch, (X, -1e9), "if y.sum() > threshold:", "data_dependent_branch"),
-         (item, (X,), "v = y.sum().item()", "item"), (printing, (X,), "print(y)", "print"),
+         (item, (X,), "v = int(y.sum())", "item"), (printing, (X,), "print(y)", "print"),
          (break_in_callee, (X,), "n = int(y.abs().sum())", "item"),
          (data_loop, (X,), "while x.sum() < 100:", "data_dependent_branch"),
          (loop_with_item, (X,), "total += x.sum().item()", "item"),
          (loop_leaving, (X,), "if y.sum() > 0:", "data_dependent_branch"),
          (nested_loops, (X,), "out.append(float(x.mean()))", "item"),
-         (in_with, (X,), "n = y.sum().item()", "item"), (in_try, (X,), "n = int(y.sum())", "item"),
+         (in_with, (X,), "n = int(y.sum())", "item"), (in_try, (X,), "n = int(y.sum())", "item"),
          (clock, (X,), "t = time.time()", "time"), (numpy_call, (X,), "return torch.from_numpy(np.flip(y.numpy()) + 1) * 2", "numpy")]
 
 

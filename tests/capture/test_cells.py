@@ -56,7 +56,7 @@ def test_straight_cell():
 
 
 def test_cell_with_breaks():
-    run = both("y = torch.sin(x)\ns = y.sum().item()\nif y.mean() > 0:\n    y = y + s\nelse:\n    y = y - s\nz = y * 2\n", space)
+    run = both("y = torch.sin(x)\ns = int(y.sum())\nif y.mean() > 0:\n    y = y + s\nelse:\n    y = y - s\nz = y * 2\n", space)
     assert [b.kind for b in run.breaks] == ["item", "data_dependent_branch"]
     assert [b.line for b in run.breaks] == [2, 3]
     assert len(run.graphs) >= 2
@@ -93,7 +93,7 @@ def test_training_loop_in_a_cell():
     assert forward, "forward and loss are captured"
     assert len(run.captures) < 40
     assert any("backward" in str(n.target) for g in forward for n in g.graph_module.graph.nodes), "and the step with them, once an iteration"
-    assert {b.kind for b in run.breaks} == {"optimizer", "item"}
+    assert {b.kind for b in run.breaks} == {"optimizer"}                # each iteration reads its loss after its graph
 
 
 def test_training_with_a_data_loader():

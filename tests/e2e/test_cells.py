@@ -49,7 +49,7 @@ BREAKS = {
     "branch": ("def f(x):\n    h = x * 2\n    if h.sum() > 0:\n        return h + 1\n    return h - 1\n"
                "[f(x), f(-x), f(x), f(-x)]", 4, "torch.where"),
     "print": ("def f(x):\n    h = x * 2\n    print('sum', h.sum())\n    return h + 1\n[f(x)]", 4, "print"),
-    "item": ("def f(x):\n    h = x * 2\n    n = h.sum().item()\n    return h + n\n[f(x)]", 4, "item"),
+    "item": ("def f(x):\n    h = x * 2\n    n = int(h.sum())\n    return h + n\n[f(x)]", 4, "item"),
     "C library": ("import ctypes\nlibm = ctypes.CDLL(None)\n"
                   "def f(x):\n    h = x * 2\n    k = libm.abs(-3)\n    return h * k\n[f(x)]", 6, ""),
     "loop": ("def f(x):\n    n = 0\n    while x.norm() < 100:\n        x = x * 2\n        n += 1\n    return x + n\n[f(x)]", 4, "torch"),

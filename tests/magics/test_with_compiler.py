@@ -150,10 +150,10 @@ def test_the_magic_costs_little_beside_the_cell(shell):
 def test_what_a_function_prints_after_a_break_is_printed_once(shell, capsys):
     """The cell's top level leaves its graph inside `g`; what follows there is a frame of `g`, whose effects are the top level's as well."""
     run(shell, "import torch\nx = torch.ones(300)")
-    run(shell, "%%tcompile -o r time=200ms\ndef g(x):\n    print('max', x.max().item())\n    return x.relu()\ny = g(x).mean()")
+    run(shell, "%%tcompile -o r time=200ms\ndef g(x):\n    print('max', int(x.max()))\n    return x.relu()\ny = g(x).mean()")
     assert capsys.readouterr().out.count("max 1.0") == 1
     top = next(c for c in shell.user_ns["r"].speedups.calls if c.name == "the cell's top level")
-    assert not top.safe and "print in g" in top.why_not and top.measured == "graphs"
+    assert not top.safe and "print" in top.why_not and top.measured == "graphs"
     run(shell, "%%tcompile -o r time=200ms\nz = g(x).sum()")  # entries of the run before serve what follows the break
     assert capsys.readouterr().out.count("max 1.0") == 1
 

@@ -1,0 +1,206 @@
+"""Numbers read from tensors stay in one graph until Python itself needs them."""
+from __future__ import annotations
+
+import pytest
+import torch
+
+import tcompile
+from tcompile.compiler.errors import FullGraphError
+
+X = torch.tensor([1.5, -0.25, 2.0, 3.0])
+N = torch.tensor([3, 1, 4])
+
+
+def arithmetic(x, n):
+    s = x.sum().item()
+    return x * s, s * 2 + 1 - x.mean().item(), -s, abs(s) / 4, s // 2, s % 3, x / s, s - x, 2.0 ** 3 * s
+
+
+def integers(x, n):
+    k, j = n.sum().item(), n[1].item()
+    return n * k, x + k, k * j + 2, k // 3, k % 5, k / 4, k + s_of(x), float(k), int(n[0]), -k, n + j, torch.tensor([k, j]), max(k, 2), min(k, j)
+
+
+def s_of(x):
+    return x.max().item()
+
+
+def lists(x, n):
+    a, b, c = n.tolist()
+    return a, [b, c], x.reshape(2, 2).tolist(), x * a + b, {"c": c}, x.tolist()[1] * 2
+
+
+def written_later(x, n):
+    x = x.clone()
+    before, part = x.sum().item(), x[0].item()
+    x.add_(1)
+    x[0] = part
+    return x * before, before, x.sum().item()
+
+
+def input_read(x, n):
+    v = x[0].item()
+    x.mul_(2)
+    return v, x * v
+
+
+def operators(x, n):
+    m = x.mean().item()
+    return torch.where(x > m, x, m), x.clamp(max=m), torch.full((2,), m), torch.tensor(m), x.masked_fill(x < m, m), x > m, m <= x, x.abs() ** m, x // m, x.lerp(x + 1, m)
+
+
+def halves(x, n):
+    h = x.bfloat16()
+    v = h.sum().item()
+    return v, h * v, h > v, x * v, x.double() * v
+
+
+def text(x, n):
+    return f"{x.sum().item():.3f} {n[0].item()} {n.tolist()}", str(x.mean().item()), x + 1
+
+
+def total(x, n):
+    t = 0.0
+    t += x.sum().item()
+    t += (x * 2).sum().item()
+    return t, round(t, 2), x + t
+
+
+PROGRAMS = [arithmetic, integers, lists, written_later, input_read, operators, halves, text, total]
+
+
+def same(a, b):
+    if isinstance(a, (list, tuple)):
+        assert type(a) is type(b) and len(a) == len(b)
+        for p, q in zip(a, b):
+            same(p, q)
+    elif isinstance(a, torch.Tensor):
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-5)
+    elif isinstance(a, float):
+        assert type(b) is float and (a == pytest.approx(b, rel=1e-5, abs=1e-6) or str(a) == str(b))
+    elif isinstance(a, str):
+        assert type(b) is str
+    else:
+        assert type(a) is type(b) and a == b
+
+
+@pytest.mark.parametrize("fn", PROGRAMS)
+@pytest.mark.parametrize("backend", ["eager", "tcompile"])
+def test_one_graph(fn, backend):
+    graphs = []
+    with tcompile.record() as recorded:
+        compiled = tcompile.compile(fn, backend=backend, fullgraph=True)
+        for i in (0, 1, 5):
+            wanted, got = fn((X + i).clone(), N + i), compiled((X + i).clone(), N + i)
+            same(wanted, got)
+            if backend == "eager":
+                assert str([v for v in wanted if not isinstance(v, torch.Tensor)]) == str([v for v in got if not isinstance(v, torch.Tensor)])
+    report = recorded.report()
+    assert len(report.entries) == 1 and not report.graph_breaks and not graphs
+
+
+def test_gradients_stop_at_numbers():
+    def fn(x):
+        s = (x * 3).sum().item()
+        return (x * s).sum()
+    grads = []
+    for f in (fn, tcompile.compile(fn, fullgraph=True)):
+        x = X.clone().requires_grad_()
+        f(x).backward()
+        grads.append(x.grad)
+    torch.testing.assert_close(*grads)
+
+
+def test_a_training_step_returns_its_loss_as_a_number():
+    def step(model, optimizer, x, history):
+        loss = model(x).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        history.append(loss.item())
+        return loss.item()
+    results = []
+    for compiled in (False, True):
+        torch.manual_seed(0)
+        model = torch.nn.Linear(4, 2)
+        optimizer, history = torch.optim.SGD(model.parameters(), 0.1), []
+        with tcompile.record() as recorded:
+            f = tcompile.compile(step) if compiled else step
+            for i in range(4):
+                last = f(model, optimizer, X + i, history)
+        results.append(history)
+        assert last == history[-1] and len(history) == 4
+    assert results[0] == pytest.approx(results[1], rel=1e-4)
+    report = recorded.report()
+    assert not report.graph_breaks and len(report.entries) == 1
+
+
+@pytest.mark.parametrize("use", ["x + 1 if v > 0 else x - 1", "x + 1 if v else x", "x + (v and 1)", "x * (v == 2)", "[x for _ in range(9) if v < 0] or x"])
+def test_a_branch_is_refused_with_its_line(use):
+    scope: dict = {}
+    exec(f"def fn(x):\n    v = x.sum().item()\n    return {use}", scope)
+    fn = scope["fn"]
+    with pytest.raises(FullGraphError) as refused:
+        tcompile.compile(fn, fullgraph=True)(X)
+    assert refused.value.breaks[0].kind == "data_dependent_branch" and refused.value.breaks[0].line == 3
+    compiled = tcompile.compile(fn)
+    for i in (0, -9, 2):
+        torch.testing.assert_close(compiled(X + i), fn(X + i))
+
+
+@pytest.mark.parametrize("use", ["torch.zeros(k)", "x[:k]", "x[k]", "x.expand(k, 4)", "[x] * k", "list(range(k))", "x.sum() + {k: 1}[k]", "torch.arange(k)", "x * (1 / k)", "x * 2 ** k",
+                                 "(x, k & 3, k << 1, bin(k), hash(k), k.bit_length(), divmod(k, 2))", "torch.split(x, [k, 4 - k])", "x.roll(k)", "(x, [1, 2, 3, 4][k], 'ab' * k)"])
+def test_sizes_and_native_code_part_the_graph(use):
+    scope: dict = {"torch": torch}
+    exec(f"def fn(x, n):\n    k = n.sum().item()\n    y = x * 2\n    x = y + k\n    return {use}", scope)
+    fn = scope["fn"]
+    for fullgraph in (False, True):
+        compiled = tcompile.compile(fn, fullgraph=fullgraph)
+        for n in (2, 3, 1):
+            same(fn(X, torch.tensor(n)), compiled(X, torch.tensor(n)))
+
+
+def test_division_by_a_number_that_may_be_zero():
+    def fn(x):
+        return x + 1, 1 / x.sum().item()
+    compiled = tcompile.compile(fn)
+    same(fn(X), compiled(X))
+    with pytest.raises(ZeroDivisionError):
+        compiled(X * 0)
+
+
+def test_large_integers_are_pythons():
+    def fn(x, n):
+        k = n.item()
+        return k * k * k, k + 1, x + 1, (k * k) % 1000
+    compiled = tcompile.compile(fn, fullgraph=True)
+    for n in (3, 2 ** 40, -2 ** 62, 2 ** 63 - 1):
+        same(fn(X, torch.tensor(n)), compiled(X, torch.tensor(n)))
+
+
+def test_loops_that_read_are_not_unrolled():
+    def fn(x, n):
+        out = 0.0
+        for i in range(n):
+            x = torch.sin(x) + i
+            out += x.sum().item()
+        return x, out
+    with tcompile.record() as recorded:
+        compiled = tcompile.compile(fn)
+        for n in (3, 5, 40):
+            same(fn(X, n), compiled(X, n))
+    assert len(recorded.report().entries) <= 9
+
+
+def test_shapes_that_read_at_once():
+    for t in (torch.zeros(0), torch.tensor([[1.5]]), torch.tensor(True), torch.tensor(1j), torch.zeros(2), torch.tensor(float("nan")), torch.tensor(7, dtype=torch.uint8)):
+        def fn(x, t):
+            return x + 1, t.item()
+        compiled = tcompile.compile(fn)
+        try:
+            wanted = fn(X, t)
+        except RuntimeError as error:
+            with pytest.raises(RuntimeError, match=str(error)):
+                compiled(X, t)
+        else:
+            assert str(compiled(X, t)[1]) == str(wanted[1])
