@@ -246,37 +246,15 @@ done:
     return rc;
 }
 
+static inline KernelFacts facts_of(const CudaKernelObject *k)
+{
+    return (KernelFacts){k->n_buffers, k->n_sizes, k->n_params, k->kinds + k->n_sizes, launch};
+}
+
 static PyObject *cuda_kernel_call(PyObject *self, PyObject *const *args, size_t nargsf, PyObject *kwnames)
 {
-    CudaKernelObject *k = (CudaKernelObject *)self;
-    Py_ssize_t n = PyVectorcall_NARGS(nargsf);
-    if (UNLIKELY(wrong_number(k->name, k->n_buffers, k->n_sizes, k->n_params, n, kwnames)))
-        return NULL;
-    void **buffer = alloca(sizeof(void *) * (k->n_buffers + 1));
-    int64_t *size = alloca(sizeof(int64_t) * (k->n_sizes + 1));
-    Scalar *param = alloca(sizeof(Scalar) * (k->n_params + 1));
-    for (int i = 0; i < k->n_buffers; i++) {
-        AtenTensor t = tc_launcher_tensor(args[i]);
-        if (UNLIKELY(!t))
-            return NULL;
-        if (UNLIKELY(tc_torch_api.data_ptr(t, &buffer[i]))) {
-            PyErr_SetString(PyExc_RuntimeError, "compiled code was given a tensor without memory");
-            return NULL;
-        }
-    }
-    args += k->n_buffers;
-    for (int i = 0; i < k->n_sizes; i++) {
-        size[i] = PyLong_AsLongLong(args[i]);
-        if (UNLIKELY(size[i] == -1 && PyErr_Occurred()))
-            return NULL;
-    }
-    args += k->n_sizes;
-    for (int i = 0; i < k->n_params; i++)
-        if (UNLIKELY(tc_fill_scalar(args[i], k->kinds[k->n_sizes + i], &param[i])))
-            return NULL;
-    if (UNLIKELY(launch(self, buffer, size, param)))
-        return NULL;
-    Py_RETURN_NONE;
+    KernelFacts facts = facts_of((CudaKernelObject *)self);
+    return tc_kernel_call(self, ((CudaKernelObject *)self)->name, &facts, args, nargsf, kwnames);
 }
 
 static int read_expressions(PyObject *codes, int n_sizes, int want, ExprProgram ***out)
@@ -423,12 +401,11 @@ static PyTypeObject CudaKernel_Type = {
 
 int tc_cuda_kernel_facts(PyObject *kernel, KernelFacts *out)
 {
-    CudaKernelObject *k = (CudaKernelObject *)kernel;
     if (Py_TYPE(kernel) != &CudaKernel_Type) {
         PyErr_SetString(PyExc_TypeError, "a kernel was expected");
         return -1;
     }
-    *out = (KernelFacts){k->n_buffers, k->n_sizes, k->n_params, k->kinds + k->n_sizes, launch};
+    *out = facts_of((CudaKernelObject *)kernel);
     return 0;
 }
 

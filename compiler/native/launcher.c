@@ -188,12 +188,13 @@ static int run_checked(PyObject *self, void *const *buffer, const int64_t *size,
     return -1;
 }
 
-static PyObject *kernel_call(PyObject *self, PyObject *const *args, size_t nargsf, PyObject *kwnames)
+PyObject *tc_kernel_call(PyObject *self, PyObject *name, const KernelFacts *k, PyObject *const *args, size_t nargsf, PyObject *kwnames)
 {
-    KernelObject *k = (KernelObject *)self;
     Py_ssize_t n = PyVectorcall_NARGS(nargsf);
-    if (UNLIKELY(wrong_number(k->name, k->n_buffers, k->n_sizes, k->n_params, n, kwnames)))
+    if (UNLIKELY(n != k->n_buffers + k->n_sizes + k->n_params || (kwnames && PyTuple_GET_SIZE(kwnames)))) {
+        PyErr_Format(PyExc_TypeError, "%U takes %d tensors, %d sizes and %d scalars, got %zd arguments", name, k->n_buffers, k->n_sizes, k->n_params, n);
         return NULL;
+    }
     void **buffer = alloca(sizeof(void *) * (k->n_buffers + 1));
     int64_t *size = alloca(sizeof(int64_t) * (k->n_sizes + 1));
     Scalar *param = alloca(sizeof(Scalar) * (k->n_params + 1));
@@ -211,9 +212,20 @@ static PyObject *kernel_call(PyObject *self, PyObject *const *args, size_t nargs
     for (i = 0; i < k->n_params; i++)
         if (UNLIKELY(tc_fill_scalar(args[i], k->param_kinds[i], &param[i])))
             return NULL;
-    if (UNLIKELY(run_checked(self, buffer, size, param)))
+    if (UNLIKELY(k->run(self, buffer, size, param)))
         return NULL;
     Py_RETURN_NONE;
+}
+
+static inline KernelFacts facts_of(const KernelObject *k)
+{
+    return (KernelFacts){k->n_buffers, k->n_sizes, k->n_params, k->param_kinds, run_checked};
+}
+
+static PyObject *kernel_call(PyObject *self, PyObject *const *args, size_t nargsf, PyObject *kwnames)
+{
+    KernelFacts facts = facts_of((KernelObject *)self);
+    return tc_kernel_call(self, ((KernelObject *)self)->name, &facts, args, nargsf, kwnames);
 }
 
 static PyObject *kernel_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
@@ -331,10 +343,9 @@ static PyTypeObject Kernel_Type = {
 
 int tc_kernel_facts(PyObject *kernel, KernelFacts *out)
 {
-    KernelObject *k = (KernelObject *)kernel;
     if (Py_TYPE(kernel) != &Kernel_Type)
         return tc_cuda_kernel_facts(kernel, out);
-    *out = (KernelFacts){k->n_buffers, k->n_sizes, k->n_params, k->param_kinds, run_checked};
+    *out = facts_of((KernelObject *)kernel);
     return 0;
 }
 

@@ -62,16 +62,7 @@ HIDDEN int tc_launcher_ready(void);
 HIDDEN PyObject *tc_launcher_wrap(AtenTensor t);       /* a new Python tensor of `t`, which it deletes */
 HIDDEN int tc_fill_scalar(PyObject *o, char kind, Scalar *out);
 
-/* Whether a kernel is called with another number of arguments than it takes; an exception is set then. */
-static inline int wrong_number(PyObject *name, int buffers, int sizes, int params, Py_ssize_t n, PyObject *kwnames)
-{
-    if (n == buffers + sizes + params && !(kwnames && PyTuple_GET_SIZE(kwnames)))
-        return 0;
-    PyErr_Format(PyExc_TypeError, "%U takes %d tensors, %d sizes and %d scalars, got %zd arguments", name, buffers, sizes, params, n);
-    return 1;
-}
-
-/* What a program (plan.c) needs to know of a kernel of either device. run() gives 0, or -1 with an exception set. */
+/* What there is to know of a kernel of either device. run() gives 0, or -1 with an exception set. */
 typedef struct {
     int n_buffers, n_sizes, n_params;
     const char *param_kinds;
@@ -79,6 +70,7 @@ typedef struct {
 } KernelFacts;
 HIDDEN int tc_kernel_facts(PyObject *kernel, KernelFacts *out);          /* -1: it is no kernel */
 HIDDEN int tc_cuda_kernel_facts(PyObject *kernel, KernelFacts *out);
+HIDDEN PyObject *tc_kernel_call(PyObject *self, PyObject *name, const KernelFacts *k, PyObject *const *args, size_t nargsf, PyObject *kwnames);
 
 /* A product of static sizes by cuBLASLt (gemm.c). dtype: the library's number; ld*: strides of the rows, or of the columns where
    transposed, in elements. */
