@@ -98,7 +98,7 @@ def _assemble(body: dict[str, Any]) -> dict[str, Any]:
             ]
         if name == "graphs":
             value = [
-                {**g, "captured": pack(g["captured"]), "lowered": pack(g["lowered"]), "unfused": pack(g["unfused"]), "passes": pack(g["passes"])}
+                {**g, **{part: pack(g[part]) for part in ("inputs", "captured", "lowered", "unfused", "passes")}}
                 for g in value
             ]
         elif name not in (
@@ -165,6 +165,7 @@ def _cuts(body: dict[str, Any]) -> Iterator[tuple[str, Callable[[], int], str, C
     yield "kernel sources", *_spread(field_cut(body["kernels"], "source", "", 4), why)
     yield "lowered graphs", *_spread(field_cut(body["graphs"], "lowered", empty_graph), why)
     yield "guards", *_spread(tail_cut("guards", 40), why)
+    yield "names of graphs' inputs", *_spread(field_cut(body["graphs"], "inputs", []), why)
     for name in (
         "entries",
         "frames",

@@ -14,6 +14,7 @@ __all__ = ["bundle", "view", "MIME"]
 
 # Together what a report adds to a saved notebook stays below 200 KB.
 JSON_LIMIT = 110_000
+HTML_LIMIT = 80_000
 
 
 def bundle(report: Any, only: Iterable[str] | None = None) -> dict[str, Any]:
@@ -22,7 +23,7 @@ def bundle(report: Any, only: Iterable[str] | None = None) -> dict[str, Any]:
 
     makers = {
         "text/plain": lambda: render_short(report),
-        "text/html": lambda: render_html(report),
+        "text/html": lambda: render_html(report, HTML_LIMIT),
         MIME: lambda: report.to_dict(JSON_LIMIT),
     }
     return {mime: make() for mime, make in makers.items() if only is None or mime in only}

@@ -95,8 +95,16 @@ def fold(title: str, body: str, note: str = "", open_: bool = False) -> str:
     return f'<details{" open" if open_ else ""}><summary><b class="sec">{esc(title)}</b> {dim(note)}</summary>{body}</details>'
 
 
-def render_html(r: Any) -> str:
-    """The whole report of a CompileReport, closed to its one line."""
+def render_html(r: Any, limit: int | None = None) -> str:
+    """The whole report of a CompileReport, closed to its one line; of sources and graphs so much that it keeps to `limit` characters."""
+    for share in (1.0, 0.4, 0.1, 0.0):
+        text = _render(r, share)
+        if limit is None or len(text) <= limit:
+            break
+    return text
+
+
+def _render(r: Any, share: float) -> str:
     sections = [
         _findings(r),
         fold("Since the last run of this cell", _previous(r), str(len(r.previous.changes))),
@@ -107,8 +115,8 @@ def render_html(r: Any) -> str:
         fold("Recompiles", _recompiles(r), str(len(r.recompiles)), bool(r.recompiles)),
         fold("Guards", _guards(r), str(sum(g.count for g in r.guards))),
         fold("Functions", _frames(r), str(len(r.frames))),
-        fold("Graphs", _graphs(r), str(len(r.graphs))),
-        fold("Kernels", _kernels(r), str(len(r.kernels))),
+        fold("Graphs", _graphs(r, share), str(len(r.graphs))),
+        fold("Kernels", _kernels(r, share), str(len(r.kernels))),
         fold("Library calls", _externs(r), str(sum(e.count for e in r.externs))),
         fold("Memory", _memory(r)),
         fold("Kept for backward", _partitions(r), plural(len(r.partitions), "graph")),
@@ -370,9 +378,9 @@ def _node_rows(r: Any, nodes: Sequence[s.Node], hidden: Collection[int] = ()) ->
     return rows
 
 
-def _graphs(r: Any) -> str:
-    budget, out = _NODE_BUDGET, []
-    for g in r.graphs:
+def _graphs(r: Any, share: float) -> str:
+    budget, out = round(share * _NODE_BUDGET), []
+    for g in r.graphs[:_ROWS]:
         data = g.lowered or g.captured
         nodes, repeats = data.nodes(), data.repeats
         hidden: set[int] = set()
@@ -394,16 +402,20 @@ def _graphs(r: Any) -> str:
                 ["not fused", "with", "because"],
                 limit=12,
             )
-            if g.unfused
+            if g.unfused and share
             else ""
         )
         out.append(fold(g.name, body + unfused, " · ".join(note)))
-    return "".join(out)
+    return "".join(out) + _more(len(r.graphs))
 
 
-def _kernels(r: Any) -> str:
-    budget, out = _SOURCE_BUDGET, []
-    for k in r.kernels:
+def _more(n: int) -> str:
+    return f"<div>{dim(f'and {n - _ROWS} more, in the report object')}</div>" if n > _ROWS else ""
+
+
+def _kernels(r: Any, share: float) -> str:
+    budget, out = round(share * _SOURCE_BUDGET), []
+    for n, k in enumerate(r.kernels[:_ROWS]):
         facts = [
             f"{size(k.bytes)} moved" if k.bytes is not None else "",
             f"{count(k.flops)} operations" if k.flops else "",
@@ -423,8 +435,9 @@ def _kernels(r: Any) -> str:
             body += f"<pre>{escape(k.source)}</pre>"
             budget -= len(k.source)
         elif k.source:
-            body += f"<div>{dim(f'source of {len(k.source)} characters: r.kernels[{r.kernels.index(k)}].source')}</div>"
+            body += f"<div>{dim(f'source of {len(k.source)} characters: r.kernels[{n}].source')}</div>"
         out.append(fold(k.name, body, " · ".join(f for f in facts if f)))
+    out.append(_more(len(r.kernels)))
     entries = [e for e in r.entries if e.source and len(e.source) < budget]
     for e in entries[:6]:
         budget -= len(e.source)

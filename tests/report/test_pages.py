@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 from tcompile.cli import main
 from tcompile import CompileReport
 from tcompile.compiler.report import schema as s
+from tcompile.kernel_magics.render import bundle
 
 SAMPLE = Path(__file__).parent / "sample_report.json"
 
@@ -80,3 +82,13 @@ def test_widgets_are_the_views_of_the_labextension(report: CompileReport) -> Non
     assert sent[-1]["id"] == 3 and "run the cell again" in sent[-1]["error"]
     data, _ = w._repr_mimebundle_()
     assert "text/html" in data and "application/vnd.jupyter.widget-view+json" in data
+
+
+def test_the_bundle_of_a_large_report_is_small_enough_to_save(report: CompileReport) -> None:
+    r = report
+    r.kernels = [dataclasses.replace(r.kernels[i % 3], name=f"kernel_{i}", source=f"// {i}\n" * 800) for i in range(400)]
+    r.graphs = [dataclasses.replace(r.graphs[0], name=f"graph_{i}", inputs=[f"layers_{k}_weight_of_{i}" for k in range(300)]) for i in range(60)]
+    made = bundle(r)
+    assert sum(len(json.dumps(v, ensure_ascii=False).encode()) for v in made.values()) < 200_000
+    assert "kernel_39" in made["text/html"] and "kernel_40" not in made["text/html"] and "and 360 more" in made["text/html"]
+    assert len(r.kernels) == 400 and "source of" in made["text/html"]

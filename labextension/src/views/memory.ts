@@ -2,6 +2,7 @@
 
 import { Child, empty, h, section, table } from '../dom';
 import { bytes, count, engineName, place, plural, tensorType } from '../format';
+import { expandGraph } from '../payload';
 import { plot } from '../plot';
 import { Memory, Partition, PartitionValue, Report } from '../schema';
 import { Model } from '../selection';
@@ -62,8 +63,9 @@ function curves(plans: Memory[], report: Report, disposers: (() => void)[]): Chi
     label: t('Bytes alive over one call'), xTitle: t('% of the graph'), yTitle: '', xFormat: v => `${Math.round(v)} %`, yFormat: v => bytes(Math.round(v)), binaryY: true
   });
   disposers.push(figure.dispose);
+  const trains = largest.graph !== null && expandGraph(report.graphs[largest.graph].captured).some(n => n.op === 'backward');
   return h('figure.tc-figure-box', null, h('figcaption', null, t('Bytes alive while {0} runs, beside its inputs; eager at best, each value freed right after its last use',
-    nameOf(largest.graph, report))), figure.element);
+    nameOf(largest.graph, report)), trains ? t(', and without what its autograd keeps until backward') : ''), figure.element);
 }
 
 /** Each buffer as a bar over the steps of the plan in which it is alive. */
