@@ -335,7 +335,7 @@ def _generic(m: Machine, obj: Any, t: type, name: str, fallback: bool) -> Any:
     raw = _lookup(t, name)
     if raw is not MISSING:
         kind = type(raw)
-        if kind is property:
+        if issubclass(kind, property) and kind.__get__ is property.__get__:
             if raw.fget is None:
                 raise Raised(AttributeError(f"property '{name}' of '{t.__name__}' object has no getter"))
             return _or_fallback(m, obj, t, name, fallback, lambda: _call_property(m, obj, t, name, raw))
@@ -607,7 +607,7 @@ def generic_set(m: Machine, obj: Any, name: str, value: Any) -> None:
         return
     raw = _lookup(t, name)
     if raw is not MISSING:
-        if type(raw) is property:
+        if isinstance(raw, property) and type(raw).__set__ is property.__set__:
             if raw.fset is None:
                 raise Raised(AttributeError(f"property '{name}' of '{t.__name__}' object has no setter"))
             m.call(raw.fset, [obj, value])

@@ -120,6 +120,8 @@ def _run(m: Machine, roots: list, gradients: list, inputs: list, retain: bool, c
         m.graph.arg(t)
     if m.passes.freed and any(m.passes.has_freed(t) for t in roots):
         raise Raised(RuntimeError(_SECOND_TIME))
+    if any(getattr(n, "_saved_sparse", False) or getattr(n, "_saved_sparse_grad", False) for t in roots if t.requires_grad for n in history(t)):
+        raise Break("backward", "a gradient is a sparse tensor", _OUTSIDE)
     result = record_call(m, call, [*roots, *(g for g in gradients if g is not None), *inputs])
     if not retain:
         m.passes.ran(roots, inputs)

@@ -51,6 +51,55 @@ def average_of_parameters(compiled):
 
 
 @program.breaks
+def policy_gradient(compiled):
+    m = mlp()
+    optimizer, out = torch.optim.Adam(m.parameters(), 1e-2), []
+
+    def act(x):
+        d = torch.distributions.Categorical(logits=m(x))
+        action = d.sample()
+        return action, d.log_prob(action), d.entropy()
+    f = compiled(act)
+    for k in range(4):
+        taken = [f(randn(8)) for _ in range(3)]
+        loss = -sum(log * (float(a.item() % 3) - 1) for a, log, _ in taken) - 0.01 * torch.stack([e for _, _, e in taken]).sum()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        out.append(loss.detach())
+    return out, left(m)
+
+
+def sparse_gradients(compiled, make):
+    torch.manual_seed(0)
+    table, head = nn.Embedding(12, 4, sparse=True), nn.Linear(4, 2)
+    bag = nn.EmbeddingBag(12, 4, sparse=True)
+    optimizers = make([table.weight, bag.weight], [*head.parameters()])
+
+    def step(i):
+        loss = head(table(i).mean(1) + bag(i)).pow(2).mean()
+        for o in optimizers:
+            o.zero_grad()
+        loss.backward()
+        for o in optimizers:
+            o.step()
+        return loss.detach()
+    f = compiled(step)
+    out = [f(torch.tensor([[k, k + 3], [2, k]])) for k in range(4)]
+    return out, table.weight.grad.to_dense(), table.weight.detach(), bag.weight.detach(), left(head)
+
+
+@program.breaks
+def sparse_gradients_and_one_optimizer(compiled):
+    return sparse_gradients(compiled, lambda sparse, dense: [torch.optim.SGD([*sparse, *dense], 0.1)])
+
+
+@program.breaks
+def sparse_gradients_and_an_optimizer_for_them(compiled):
+    return sparse_gradients(compiled, lambda sparse, dense: [torch.optim.SparseAdam(sparse, 0.1), torch.optim.Adam(dense, 0.1)])
+
+
+@program.breaks
 def every_third_step_updates(compiled):
     m = mlp()
     optimizer, out = torch.optim.Adam(m.parameters(), 1e-2), []
