@@ -161,3 +161,20 @@ def test_what_follows_a_break_fails_to_compile(f, says, backend):
     assert (raised is None) == (f is swallowed)
     assert log == [raised if s == "TYPE" else s for s in says]
     assert sys.exception() is None
+
+
+def test_what_failed_after_a_break_compiles_later():
+    def f(x):
+        y = x + 1
+        torch._dynamo.graph_break()
+        return y.sin() * 2
+    x = torch.ones(2)
+
+    def broken(gm, example_inputs):
+        if any(node.name == "sin" for node in gm.graph.nodes):
+            raise KeyboardInterrupt
+        return gm.forward
+    with pytest.raises(KeyboardInterrupt):
+        tcompile.compile(f, backend=broken)(x)
+    for _ in range(2):
+        torch.testing.assert_close(tcompile.compile(f, backend="eager")(x), f(x))

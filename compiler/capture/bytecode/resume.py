@@ -212,7 +212,7 @@ def raising(function: FunctionType, error: BaseException) -> FunctionType | None
     code = function.__code__
     if _resume_codes.get(code) is None:
         return None
-    bytecode = decode(code)
+    bytecode = decode(code).copy()
     jump = next(ins for ins in bytecode.instructions if ins.op == "JUMP")            # from the restored state to where execution goes on
     lead = jump.target
     assert lead is not None
