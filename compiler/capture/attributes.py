@@ -37,6 +37,8 @@ _GETATTRIBUTES = (object.__getattribute__, types.ModuleType.__getattribute__, ty
 _module_getattr = torch.nn.Module.__getattr__
 _module_setattr = torch.nn.Module.__setattr__
 _module_tables = ("_parameters", "_buffers", "_modules")
+_REGISTRATION_HOOKS = {"_parameters": "_global_parameter_registration_hooks", "_buffers": "_global_buffer_registration_hooks",
+                       "_modules": "_global_module_registration_hooks"}
 _HEAP_TYPE = 1 << 9
 _NATIVE_MADE = (BaseException, tuple, type, types.FunctionType, str, int, float)
 _MADE_TYPES = (types.FunctionType, BaseException, types.SimpleNamespace, functools.partial)
@@ -619,7 +621,8 @@ def generic_set(m: Machine, obj: Any, name: str, value: Any) -> None:
         _refuse_odd_descriptor(raw, "__set__", setter)
     if name in ("__class__", "__dict__") and m.world.is_outside(obj):
         raise Break("mutation", f"{name} of an object from outside is set")
-    if isinstance(obj, torch.nn.Module) and m.world.is_outside(obj) and "_parameters" in obj.__dict__ and _is_member(m, obj, name, _module_tables):
+    if isinstance(obj, torch.nn.Module) and m.world.is_outside(obj) and "_parameters" in obj.__dict__ and any(
+            _is_member(m, obj, name, table) for table in _module_tables):
         raise Break("mutation", f"`{name}` of a module is set past its __setattr__")
     if m.world.is_outside(obj) and raw is MISSING and _instance_dict(obj) is None:
         raise Raised(AttributeError(f"'{t.__name__}' object has no attribute '{name}'"))
@@ -635,21 +638,24 @@ def _set_module_attribute(m: Machine, module: torch.nn.Module, name: str, value:
         return
     if "_parameters" not in d:
         raise Break("module_construction", f"{type(module).__name__} is being constructed")
-    if isinstance(value, torch.nn.Module) or isinstance(value, torch.nn.Parameter) or _is_member(m, module, name, ("_parameters", "_modules")):
-        raise Break("mutation", f"the parameter or submodule `{name}` of a module is replaced")
-    if _is_member(m, module, name, ("_buffers",)):
-        if not (value is None or isinstance(value, TraceTensor)):
-            raise Break("mutation", f"the buffer `{name}` of a module is replaced")
-        if m.truth(m.getattr(torch.nn.modules.module, "_global_buffer_registration_hooks")):
-            raise Break("mutation", f"the buffer `{name}` of a module is replaced, which a hook of the program's listens to")
-        containers.mutate(m, m.getattr(module, "_buffers"), "__setitem__", [name, value], {})
+    real = m.world.reals.get(id(value)) if type(value) is TraceTensor else value
+    wanted = "_parameters" if isinstance(real, torch.nn.Parameter) else "_modules" if isinstance(value, torch.nn.Module) else None
+    table = next((table for table in _module_tables if _is_member(m, module, name, table)), None)
+    if wanted is None and table is None and not isinstance(real, torch.nn.Buffer):
+        generic_set(m, module, name, value)
         return
-    generic_set(m, module, name, value)
+    if table is None and wanted is not None and not has_attribute(m, module, name):
+        m.world.guard(S.attr(m.world.sources[id(module)], "__dict__"), "LACKS", name, "missing attribute")
+        table = wanted
+    fits = value is None or (wanted is not None if table != "_buffers" else type(value) is TraceTensor)
+    if table is None or not fits or table != (wanted or table) or m.truth(m.getattr(torch.nn.modules.module, _REGISTRATION_HOOKS[table])):
+        raise Break("mutation", f"`{name}` of a module is replaced")
+    containers.mutate(m, m.getattr(module, table), "__setitem__", [name, value], {})
 
 
-def _is_member(m: Machine, module: torch.nn.Module, name: str, tables: tuple[str, ...]) -> bool:
-    return any(name in (containers.plain(m, members) if id(members) in m.world.shadows else members)
-               for members in (_module_table(m, module, table) for table in tables))
+def _is_member(m: Machine, module: torch.nn.Module, name: str, table: str) -> bool:
+    members = _module_table(m, module, table)
+    return name in (containers.plain(m, members) if id(members) in m.world.shadows else members)
 
 
 def delete_attribute(m: Machine, obj: Any, name: str) -> None:

@@ -56,7 +56,7 @@ def instantiate(m: Machine, cls: type, args: list, kwargs: dict) -> Any:
         return tensor_calls.call_legacy_constructor(m, None, args, kwargs)
     if issubclass(cls, torch.Tensor):
         if cls is torch.nn.Parameter or cls is torch.nn.Buffer:
-            raise Break("module_construction", f"a {cls.__name__} is constructed")
+            raise Break("parameter", f"a {cls.__name__} is made")
         return construct_subclass(m, cls, args, kwargs)
     if issubclass(cls, torch.autograd.Function):         # Function().apply(x): an instance that only names its class
         obj = m.world.create(m.native(cls.__new__, cls))

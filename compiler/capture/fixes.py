@@ -373,5 +373,5 @@ def _generator(place: Place) -> Suggestion | None:
 _MAKERS: tuple[tuple[frozenset, Callable[[Place], Suggestion | None]], ...] = (
     (frozenset(("item",)), _item), (frozenset(("data_dependent_branch", "item", "data_dependent_loop")), _branch), (frozenset(("numpy",)), _numpy),
     (frozenset(("random_python", "numpy", "rng_state", "c_call", "unknown_object")), _random), (frozenset(("data_dependent_shape",)), _masked),
-    (frozenset(("tensor_attribute",)), _tensor_attribute), (frozenset(("generator",)), _generator),
+    (frozenset(("tensor_attribute", "tensor_data")), _tensor_attribute), (frozenset(("generator",)), _generator),
 )

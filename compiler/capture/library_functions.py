@@ -166,3 +166,8 @@ if hasattr(torch.distributed, "is_initialized"):
 
 for _fn in (typing.cast, typing.get_args, typing.get_origin, typing.get_type_hints):
     PYTHON_FUNCTIONS[(_fn.__module__, _fn.__qualname__)] = (lambda m, t, v: v) if _fn is typing.cast else _native_constant(_fn)
+
+
+@python_function(("torch.utils.hooks", "RemovableHandle.remove"))
+def remove_hook(m: Machine, handle: Any) -> None:
+    raise Break("tensor_hook", "a hook is removed")

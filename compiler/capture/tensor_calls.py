@@ -36,7 +36,7 @@ _METADATA_METHODS = frozenset(("size", "dim", "ndimension", "numel", "nelement",
 _BREAK_METHODS: dict[str, str] = {
     "item": "item", "tolist": "tolist", "numpy": "numpy", "__array__": "numpy", "__bool__": "data_dependent_branch", "__int__": "item",
     "__float__": "item", "__index__": "item", "__complex__": "item", "data_ptr": "tensor_metadata",
-    "register_hook": "tensor_attribute", "register_post_accumulate_grad_hook": "tensor_attribute", "retain_grad": "tensor_attribute",
+    "register_hook": "tensor_hook", "register_post_accumulate_grad_hook": "tensor_hook", "retain_grad": "tensor_hook",
     "storage": "tensor_metadata", "untyped_storage": "tensor_metadata", "__dlpack__": "tensor_metadata", "resize_": "tensor_attribute",
     "resize_as_": "tensor_attribute", "set_": "tensor_attribute", "share_memory_": "tensor_attribute", "apply_": "unsupported",
     "map_": "unsupported", "map2_": "unsupported", "detach_": "tensor_attribute", "t_": "tensor_attribute", "transpose_": "tensor_attribute",
@@ -321,7 +321,9 @@ def set_attribute(m: Machine, t: TraceTensor, name: str, value: Any) -> None:
         world.pending.setdefault(id(t), {})["grad"] = value
         m.effects.set_attribute(real, "grad", value)
         return
-    if name in ("data", "grad", "requires_grad", "names") or name in _METADATA or hasattr(torch.Tensor, name):
+    if name == "data":
+        raise Break("tensor_data")
+    if name in ("grad", "requires_grad", "names") or name in _METADATA or hasattr(torch.Tensor, name):
         raise Break("tensor_attribute", f"the attribute {name} of a tensor is set")
     if real is None:
         raise Break("tensor_attribute", f"an attribute {name} is put on a tensor made inside")

@@ -1,0 +1,117 @@
+"""What only tensors outside of graphs have: fullgraph parts the graph there, in the program's order."""
+from __future__ import annotations
+
+import pytest
+import tcompile
+import torch
+import torch.nn as nn
+
+from .runner import same
+
+X = torch.arange(6.).reshape(2, 3) / 5
+
+
+def both(make, *inputs, backend="eager"):
+    """What eager and compiled code give for inputs that want gradients: results, gradients and what `make`'s function noted."""
+    out = []
+    for compile in (lambda f: f, lambda f: tcompile.compile(f, backend=backend, fullgraph=True)):
+        noted: list = []
+        fn = compile(make(noted))
+        leaves = []
+        results = []
+        for x in inputs:
+            leaf = x.clone().requires_grad_()
+            y = fn(leaf)
+            y.sum().backward()
+            leaves.append(leaf.grad)
+            results.append(y.detach())
+        out.append((results, leaves, [n.clone() if isinstance(n, torch.Tensor) else n for n in noted]))
+    return out
+
+
+@pytest.mark.parametrize("backend", ["eager", "tcompile"])
+def test_hooks_on_tensors(backend):
+    def make(noted):
+        def fn(x):
+            x.register_hook(lambda g: g * 2)
+            y = x * 3
+            y.register_hook(noted.append)
+            handle = y.register_hook(lambda g: g + 1)
+            handle.remove()
+            return y.sin() * y
+        return fn
+    eager, compiled = both(make, X, X + 1, backend=backend)
+    same(compiled, eager)
+
+
+def test_hooks_read_what_there_is_when_they_run():
+    scale = [2.0]
+
+    def make(noted):
+        def fn(x):
+            y = x * 3
+            y.register_hook(lambda g: g * scale[0])
+            scale[0] = 5.0 if scale[0] == 2.0 else 2.0
+            return y.sin()
+        return fn
+    eager, compiled = both(make, X, X, X, X)
+    same(compiled, eager)
+
+
+def test_retained_gradients_and_hooks_behind_accumulation():
+    def make(noted):
+        def fn(x):
+            x.register_post_accumulate_grad_hook(lambda t: noted.append(t.grad))
+            y = x * 3
+            y.retain_grad()
+            noted.append(y)
+            return y.cos()
+        return fn
+    eager, compiled = both(make, X)
+    same(compiled, eager)
+
+
+def test_parameters_made_inside():
+    class Grows(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.w = nn.Parameter(torch.ones(3))
+
+        def forward(self, x):
+            self.w = nn.Parameter(self.w.detach() * 2)
+            self.late = nn.Parameter(x.sum(0).detach(), requires_grad=False)
+            return x * self.w + self.late + len(list(self.parameters()))
+    plain, module = Grows(), Grows()
+    compiled = tcompile.compile(module, backend="eager", fullgraph=True)
+    for x in (X, X + 1):
+        y, z = plain(x), compiled(x)
+        y.sum().backward()
+        z.sum().backward()
+        same(z, y)
+        same([(n, p.detach(), p.grad) for n, p in module.named_parameters()], [(n, p.detach(), p.grad) for n, p in plain.named_parameters()])
+
+
+def test_a_module_made_inside():
+    def fn(x):
+        torch.manual_seed(0)
+        layer = nn.Linear(3, 2)
+        return layer(x), layer.weight, sorted(layer.state_dict())
+    compiled = tcompile.compile(fn, backend="eager", fullgraph=False)
+    for _ in range(2):
+        (y, w, names), (y2, w2, names2) = fn(X), compiled(X)
+        y.sum().backward()
+        y2.sum().backward()
+        same((y2, w2.detach(), w2.grad, names2), (y, w.detach(), w.grad, names))
+
+
+@pytest.mark.parametrize("backend", ["eager", "tcompile"])
+def test_memory_that_is_exchanged(backend):
+    def fn(x, y):
+        z = x * 2
+        x.data = y
+        return z + x
+    compiled = tcompile.compile(fn, backend=backend, fullgraph=True)
+    for _ in range(2):
+        a, b, other = X.clone(), X.clone(), X + 5
+        same(compiled(a, other), fn(b, other))
+        assert a.data_ptr() == other.data_ptr()
