@@ -13,7 +13,7 @@ chunks depend on the sizes alone, never on the number of threads, so results do 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Sequence
 
 import torch
 
@@ -164,12 +164,14 @@ def _hint(size: Any, hints: dict) -> int:
         return 1024
 
 
-def _axis_cost(name: str, size: int, indices: list[Expr], lanes: int) -> float:
-    """Relative cost per element of vectors along this axis."""
+def _axis_cost(name: str, size: int, indices: list[tuple[Expr, frozenset[str]]], lanes: int) -> float:
+    """Relative cost per element of vectors along this axis. `indices`: as `_memory_indices` gives them."""
     cost = 0.25
-    for e in indices:
+    for e, behind in indices:
         c = e.coeff(name)
-        if c is ONE:
+        if name in behind:
+            cost += 6.0
+        elif c is ONE:
             cost += 1.0
         elif c is ZERO:
             cost += 0.4
@@ -185,8 +187,20 @@ def _axis_cost(name: str, size: int, indices: list[Expr], lanes: int) -> float:
     return cost * min(used, lanes)
 
 
-def _memory_indices(stage: Stage) -> list[Expr]:
-    return [s.index for s in stage.stores] + [v.attr[1] for v in _values(stage) if v.op == "load"]
+def _memory_indices(stage: Stage) -> list[tuple[Expr, frozenset[str]]]:
+    """Where the stage reads and writes: each index, and the axes that the positions in it were computed from."""
+    loads = [(v.attr[1], frozenset(_axes_behind(v.args))) for v in _values(stage) if v.op == "load"]
+    return [(s.index, frozenset()) for s in stage.stores] + loads
+
+
+def _axes_behind(values: Sequence[Value]) -> set[str]:
+    names: set[str] = set()
+    for v in walk(values):
+        if v.op == "load":
+            names |= v.attr[1].symbol_names()
+        elif v.op == "index":
+            names |= v.attr.symbol_names()
+    return names
 
 
 def _register_bytes(kernel: Kernel, vectors: list[Axis | None] | None = None, mode: str = "outer") -> int:
@@ -346,7 +360,7 @@ def _plan_blocks(kernel: Kernel, layout: Layout, hints: dict, choices: Choices, 
         layout.item_ns = (integer(layout.lanes * max(1, round(layout.stage_ns[0] * 1000)))) * as_expr(v.size)
         return
     ns = sum(n * _hint(numel(st.axes), hints) for st, n in zip(kernel.stages, layout.stage_ns))
-    strided = any(_steps_over(e, v.symbol.name) for st in kernel.stages for e in _memory_indices(st))
+    strided = any(_steps_over(e, v.symbol.name) for st in kernel.stages for e, _ in _memory_indices(st))
     group = layout.lanes * max(1, layout.copies)
     block = choices.block
     if block is None and has_inner and not strided and choices.mode is None and _long_columns(kernel, layout, hints):

@@ -11,7 +11,7 @@ from ...symbolic.expr import Expr, as_expr
 from ..ir import Value, cast, const, index, indirect_symbol, prim
 from ..lower import Lowering, NoRule, rule, strides_of
 from ..promote import rounded
-from ..ref import Ref, is_one
+from ..ref import Ref, is_one, remap
 from .windows import element_at, out_axis
 
 I64 = torch.int64
@@ -112,6 +112,22 @@ def _source(o: Expr, size: Any, out: Any, align: bool, scale: Any, cubic: bool, 
     return p if cubic else prim("maximum", p, const(0.0, t))
 
 
+class _Row:
+    """What depends on the position along one dimension of the result alone. Where channels lie side by side in memory a pixel has few vectors, and
+    computing its position would take as long as all of them: positions and weights are kept in memory then."""
+
+    def __init__(self, lo: Lowering, shape: tuple, d: int):
+        self.lo, self.shape, self.d = lo, shape, d
+        channels = strides_of(lo.meta())[1] if len(shape) == 4 else 0
+        self.known = type(channels) is int and channels == 1 and lo._device().type == "cpu" and not is_one(shape[1])
+        self.at = out_axis(shape[d:d + 1], 0) if self.known else out_axis(shape, d)
+
+    def kept(self, v: Value) -> Value:
+        if not self.known:
+            return v
+        return remap(self.lo.store(v, self.shape[self.d:self.d + 1], suffix="_row"), self.shape, {0: out_axis(self.shape, self.d)}).value
+
+
 def _linear(lo: Lowering, node: Any, x: Ref, size: Sequence[Any], align: bool, *scales: Any) -> Ref:
     t = _floats(x)
     n = len(size)
@@ -126,11 +142,13 @@ def _linear(lo: Lowering, node: Any, x: Ref, size: Sequence[Any], align: bool, *
         if isinstance(old, int) and isinstance(new, int) and old == new:
             taps.append([(o, None)])
             continue
-        p = _source(o, old, new, align, s, False, t)
+        row = _Row(lo, shape, lead + k)
+        p = _source(row.at, old, new, align, s, False, t)
         last = index(as_expr(old) - 1)
         i = prim("minimum", cast(p, I64), last)
         j = prim("minimum", prim("add", i, const(1, I64)), last)
         w = prim("minimum", prim("maximum", prim("sub", p, cast(i, t)), const(0.0, t)), const(1.0, t))
+        i, j, w = row.kept(i), row.kept(j), row.kept(w)
         taps.append([(indirect_symbol(i), prim("sub", const(1.0, t), w)), (indirect_symbol(j), w)])
     return lo.pointwise(rounded(_along_rows(lo, x, shape, lead, taps, t), x.dtype))
 
@@ -174,15 +192,16 @@ def bicubic(lo: Lowering, node: Any, x: Ref, size: Sequence[Any], align: bool, *
         if isinstance(old, int) and isinstance(new, int) and old == new:
             taps.append([(o, None)])
             continue
-        p = _source(o, old, new, align, s, True, t)
+        row = _Row(lo, shape, lead + k)
+        p = _source(row.at, old, new, align, s, True, t)
         last = index(as_expr(old) - 1)
         i = prim("minimum", cast(prim("floor", p), I64), last)
         w = prim("minimum", prim("maximum", prim("sub", p, cast(i, t)), const(0.0, t)), const(1.0, t))
-        row: list[tuple[Expr, Value | None]] = []
+        four: list[tuple[Expr, Value | None]] = []
         for d, c in zip((-1, 0, 1, 2), _cubic(w, t)):
             q = prim("maximum", prim("minimum", prim("add", i, const(d, I64)), last), const(0, I64))
-            row.append((indirect_symbol(q), c))
-        taps.append(row)
+            four.append((indirect_symbol(row.kept(q)), row.kept(c)))
+        taps.append(four)
     return lo.pointwise(rounded(_along_rows(lo, x, shape, lead, taps, t), x.dtype))
 
 
