@@ -44,7 +44,7 @@ class CacheEntry:
 
 def cache_root(opts: Any) -> Path:
     """The folder of the disk cache: option `cache_dir` (TCOMPILE_CACHE_DIR), else the user's cache folder."""
-    given = os.environ.get("TCOMPILE_CACHE_DIR") or opts.get("cache_dir")
+    given = opts.get("cache_dir")
     if given:
         return Path(given).expanduser()
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tcompile"

@@ -30,7 +30,7 @@ def compilers(action) -> list[str]:
 
 @pytest.fixture(autouse=True)
 def cold(monkeypatch, tmp_path):
-    monkeypatch.setenv("TCOMPILE_CACHE_DIR", str(tmp_path))
+    monkeypatch.setitem(tcompile.config._values, "cache_dir", str(tmp_path))
     monkeypatch.setattr("tcompile.compiler.runtime.kernels._libraries", {})
 
 

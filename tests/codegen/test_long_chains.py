@@ -20,7 +20,7 @@ def chain(n: int):
 
 
 def test_a_thousand_operations_in_one_kernel(tmp_path, monkeypatch) -> None:
-    monkeypatch.setenv("TCOMPILE_CACHE_DIR", str(tmp_path))
+    monkeypatch.setitem(tcompile.config._values, "cache_dir", str(tmp_path))
     sources, seconds = [], []
     f, x = chain(400), torch.randn(500)
     with events.listen(lambda e: sources.append(e.source) if e.kind == "kernel" else seconds.append(e.seconds) if e.kind == "compile_c" else None):

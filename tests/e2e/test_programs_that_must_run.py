@@ -355,8 +355,7 @@ def test_a_model_that_raises():
             close(c(x), f(x))
 
 
-def test_missing_compiler_falls_back_visibly(tmp_path, monkeypatch):
-    monkeypatch.setenv("TCOMPILE_CACHE_DIR", str(tmp_path))
+def test_missing_compiler_falls_back_visibly(tmp_path):
     with tcompile.config.patch(cxx="/nonexistent/g++", cache_dir=str(tmp_path)), tcompile.record() as r:
         f = lambda x: torch.sin(x) * 41.5      # noqa: E731
         x = torch.randn(9)

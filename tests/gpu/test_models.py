@@ -113,7 +113,7 @@ def test_odd_rows():
 
 
 def test_the_search_and_memory_that_runs_out_in_its_middle(monkeypatch, tmp_path):
-    monkeypatch.setenv("TCOMPILE_CACHE_DIR", str(tmp_path))
+    monkeypatch.setitem(tcompile.config._values, "cache_dir", str(tmp_path))
     x = randn(8192, 1000)
 
     def f(x):

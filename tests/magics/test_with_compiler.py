@@ -7,13 +7,12 @@ pytest.importorskip("tcompile.compiler.api")
 
 
 @pytest.fixture
-def shell(tmp_path, monkeypatch):
+def shell(tmp_path):
     from IPython.core.interactiveshell import InteractiveShell
 
     from tcompile.compiler import config
     from tcompile.kernel_magics import magics
 
-    monkeypatch.setenv("TCOMPILE_CACHE_DIR", str(tmp_path))
     InteractiveShell.clear_instance()
     sh = InteractiveShell.instance(colors="nocolor")
     sh.history_manager.enabled = False

@@ -8,11 +8,13 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 
+import tcompile
+
 from tcompile.compiler import events
 from tcompile.compiler.config import Options
 from tcompile.compiler.runtime import cache as cache_module
 from tcompile.compiler.runtime import kernels
-from tcompile.compiler.runtime.cache import KernelCache, clear, content_key, inspect, open_cache
+from tcompile.compiler.runtime.cache import KernelCache, cache_root, clear, content_key, inspect, open_cache
 
 from .helper import chain_schedule, compiled
 
@@ -62,7 +64,7 @@ def test_damaged_files_are_built_again(own_cache, monkeypatch, damage):
     monkeypatch.setattr(kernels, "_libraries", {})
     other = own_cache.with_name("other")                       # the loader of this process knows the old path
     shutil.copytree(own_cache, other)
-    monkeypatch.setenv("TCOMPILE_CACHE_DIR", str(other))
+    monkeypatch.setitem(tcompile.config._values, "cache_dir", str(other))
     assert compiled(chain_schedule(10, 1.0))(x)[0].equal(x + 1)
     library, = other.glob("v1/*/*.so")
     assert library.stat().st_size > 1000
@@ -71,11 +73,16 @@ def test_damaged_files_are_built_again(own_cache, monkeypatch, damage):
 def test_unwritable_folder_falls_back_and_says_so(tmp_path, monkeypatch):
     blocked = tmp_path / "file"
     blocked.write_text("")
-    monkeypatch.setenv("TCOMPILE_CACHE_DIR", str(blocked / "below"))
+    monkeypatch.setitem(tcompile.config._values, "cache_dir", str(blocked / "below"))
     monkeypatch.setattr(cache_module, "_open", {})
     heard = facts("cache", lambda: compiled(chain_schedule(10, 3.0)))
     assert any(h.what == "folder" and "temporary" in h.reason for h in heard)
     assert compiled(chain_schedule(10, 3.0))(x)[0].equal(x + 3)
+
+
+def test_the_option_decides_over_the_environment(tmp_path):
+    assert "TCOMPILE_CACHE_DIR" in os.environ
+    assert cache_root(Options.make(options={"cache_dir": str(tmp_path)})) == tmp_path
 
 
 @pytest.mark.parametrize("above, mode, group, trusted", [
@@ -89,7 +96,7 @@ def test_folder_that_others_can_write_is_not_trusted(tmp_path, monkeypatch, abov
     monkeypatch.setattr(cache_module.Path, "stat", lambda path, **how: changed(status(path, **how), group) if path == folder else status(path, **how))
     folder.chmod(mode)
     root.chmod(above)
-    monkeypatch.setenv("TCOMPILE_CACHE_DIR", str(root))
+    monkeypatch.setitem(tcompile.config._values, "cache_dir", str(root))
     assert open_cache(Options.make()).temporary is not trusted
 
 
@@ -99,7 +106,7 @@ def changed(s, group):
 
 
 def test_a_new_folder_is_its_owner_s_alone(tmp_path, monkeypatch):
-    monkeypatch.setenv("TCOMPILE_CACHE_DIR", str(tmp_path / "new"))
+    monkeypatch.setitem(tcompile.config._values, "cache_dir", str(tmp_path / "new"))
     before = os.umask(0)
     try:
         assert open_cache(Options.make()).temporary is False

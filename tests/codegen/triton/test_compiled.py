@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 import torch
+
+import tcompile
 import torch.nn.functional as F
 
 triton = pytest.importorskip("triton")
@@ -118,7 +120,7 @@ def test_a_kernel_that_triton_rejects_is_an_error_with_its_text():
 def test_binaries_come_from_the_disk_cache(tmp_path, monkeypatch):
     from tcompile.compiler.errors import ToolchainError
     from tcompile.compiler.runtime.gpu import compile as gpu
-    monkeypatch.setenv("TCOMPILE_CACHE_DIR", str(tmp_path))
+    monkeypatch.setitem(tcompile.config._values, "cache_dir", str(tmp_path))
     monkeypatch.setattr(gpu, "_loaded", {})
     fn, *args = PROGRAMS["pointwise"]()
     job = Job(generate_triton(compile_fn(fn, *args), {}, None, CUDA[2]).kernels[0].source, CUDA[2])

@@ -4,6 +4,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+import tcompile
+
 pytest.importorskip("triton")
 
 from tcompile.compiler import events  # noqa: E402
@@ -26,7 +28,7 @@ class Made:
 @pytest.fixture
 def device(monkeypatch, tmp_path):
     """A device on which kernels take the microseconds that `times` gives by their choices."""
-    monkeypatch.setenv("TCOMPILE_CACHE_DIR", str(tmp_path))
+    monkeypatch.setitem(tcompile.config._values, "cache_dir", str(tmp_path))
     d = SimpleNamespace(times=lambda c: 100.0, heard=[], failing=False)
 
     def arguments(kernel, index):
