@@ -26,6 +26,7 @@ from .capture.bytecode.memo import CodeMemo
 from .capture.bytecode.resume import raising
 from .capture.capture import CaptureOptions
 from .capture.failing import call_original
+from .capture.reads import ASSUMED
 from .capture.result import CaptureResult, SkipFrame
 from .capture.signals import StateMade
 from .config import Options
@@ -170,7 +171,7 @@ class Engine:
         with disabled():
             result = call_original(func, args)
         name = func.__code__.co_qualname
-        if not self.opts.get("suppress_errors") and not handlers:
+        if not self.opts.get("suppress_errors") and not handlers and ASSUMED not in str(error):
             raise InternalError(f"the graph of {name} raised {type(error).__name__}: {error}; eager does not") from error
         events.emit("fallback", what=name, reason=f"the graph raised {type(error).__name__}: {error}; the call ran as it is", count=1)
         return result

@@ -31,6 +31,7 @@ from .entry_source import EntryWriter
 from .failing import changes_modes, give_back, inputs_to_keep, keep, run_natively
 from .frame import Frame
 from .generators import InlineGenerator, PythonIterator
+from .late_text import in_words
 from .lookups import class_guards, recording
 from .loops import enclosing_loop
 from .outside_arrays import refuse_written_arrays
@@ -172,9 +173,9 @@ class _Attempt:
             return self._broken(stop.index, stop.frames)
         except Raised as raised:
             if refuses_view(raised.exc):
-                raise SkipFrame(f"it raises {type(raised.exc).__name__}: {raised.exc}", quiet=True) from None
+                raise SkipFrame(f"it raises {in_words(raised.exc)}", quiet=True) from None
             # the program raises: let it raise natively, from its own line
-            signal = Break("exception", f"the program raises {type(raised.exc).__name__}: {raised.exc}")
+            signal = Break("exception", f"the program raises {in_words(raised.exc)}")
             signal.where = machine.trails.get(id(raised.exc), [])[::-1] or None      # one break for one exception, whichever frame it leaves
             raise signal from None
         except CaptureBug as bug:

@@ -21,6 +21,7 @@ from .inline_policy import is_trusted_module
 from .handlers_data import as_mapping, name_of
 from .machine import RETURN, YIELD, Machine, handler
 from .nesting import passes_on
+from .reads import is_read
 from .signals import Break, Raised
 from .world import NULL, TraceTensor
 
@@ -121,8 +122,9 @@ def contains_op(m: Machine, f: Frame, ins: Any) -> None:
 
 @handler("TO_BOOL")
 def to_bool(m: Machine, f: Frame, ins: Any) -> None:
-    if type(f.stack[-1]) is not TraceTensor or not is_assertion(f, f.pc):          # what an assertion tests is asked by the jump
-        f.stack[-1] = m.truth(f.stack[-1])
+    v = f.stack[-1]
+    if type(v) is not TraceTensor and not is_read(v) or not is_assertion(f, f.pc):           # what an assertion tests is asked by the jump
+        f.stack[-1] = m.truth(v)
 
 
 # --- control

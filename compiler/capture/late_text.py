@@ -14,7 +14,7 @@ from .signals import Break
 if TYPE_CHECKING:
     from .machine import Machine
 
-__all__ = ["LateText", "Made", "made_late", "join_texts", "settled"]
+__all__ = ["LateText", "Made", "made_late", "join_texts", "settled", "in_words"]
 
 _NUMBERS = (torch.SymInt, torch.SymFloat)
 _OF_INTEGERS = re.compile(r"%[^a-zA-Z%]*[diouxXc]")
@@ -119,3 +119,8 @@ def settled(value: Any) -> Any:
     """The text itself, which fixes the numbers in it; everything else as it is."""
     from .operators import specialize
     return _text(value, specialize) if type(value) is LateText else value
+
+
+def in_words(exc: BaseException) -> str:
+    """The class of an exception, and what it says if that is known."""
+    return type(exc).__name__ + ("" if any(type(a) is LateText for a in exc.args) else f": {exc}")

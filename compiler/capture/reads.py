@@ -20,7 +20,7 @@ from .signals import Break
 if TYPE_CHECKING:
     from .machine import Machine
 
-__all__ = ["Read", "ReadFloat", "ReadInt", "is_read", "item", "tolist", "operation", "to_float", "as_tensor", "METHODS"]
+__all__ = ["Read", "ReadFloat", "ReadInt", "is_read", "item", "tolist", "operation", "to_float", "as_tensor", "check", "condition", "ASSUMED", "METHODS"]
 
 _FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 _INTS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
@@ -61,14 +61,14 @@ class ReadFloat(Read, FloatNode):
         raise Break("data_dependent_branch")
 
 
-class ReadInt(Read, SymNode):
-    """An int that is read: no expression of sizes holds it."""
+class _ReadWhole(Read, SymNode):
+    """No expression of sizes holds it."""
     expr: Any = property(Read._refuse)
     constant = None
-    hint = 2
+    kind: type
 
     def __init__(self, env: Any, tensor: TraceTensor | None, path: tuple[int, ...] = (), function: Callable | None = None, operands: tuple = ()):
-        self.env, self.pytype = env, int
+        self.env, self.pytype = env, self.kind
         self._made_of(tensor, path, function, operands)
 
     def is_constant(self) -> bool:
@@ -76,6 +76,8 @@ class ReadInt(Read, SymNode):
 
     def maybe_as_int(self) -> None:
         return None
+
+    maybe_as_bool = maybe_as_int
 
     def str(self) -> str:
         return "<a number of a tensor>"
@@ -85,11 +87,27 @@ class ReadInt(Read, SymNode):
     def bool_(self) -> bool:
         raise Break("data_dependent_branch")
 
+    def guard_bool(self, file: str, line: int) -> bool:
+        raise Break("data_dependent_branch")
+
+    guard_size_oblivious = guard_or_false = guard_or_true = expect_true = guard_bool
+
+
+class ReadInt(_ReadWhole):
+    """An int that is read."""
+    kind = int
+    hint = 2
+
+
+class ReadBool(_ReadWhole):
+    """What a comparison of numbers gives, one of which is read."""
+    kind = bool
+    hint = True
+
 
 def is_read(value: Any) -> bool:
-    """Whether a stack value is such a number."""
-    t = type(value)
-    return (t is torch.SymFloat or t is torch.SymInt) and isinstance(value.node, Read)
+    """Whether a stack value is such a number, or what a comparison with one gave."""
+    return type(value) in (torch.SymFloat, torch.SymInt, torch.SymBool) and isinstance(value.node, Read)
 
 
 def item(m: Machine, t: TraceTensor) -> Any:
@@ -146,12 +164,13 @@ def _held_by_float(value: Any) -> Any:
 
 def operation(m: Machine, fn: Any, args: tuple) -> Any:
     """`fn(*args)` of numbers, one of which is read."""
-    if fn in _COMPARISONS:
-        raise Break("data_dependent_branch")
+    numbers = {int, float, torch.SymInt, torch.SymFloat}.issuperset(map(type, args))
+    if fn in _COMPARISONS and numbers:
+        return torch.SymBool(ReadBool(m.env, None, (), fn, args))
     if fn is round and len(args) == 2 and type(args[0]) is torch.SymFloat and type(args[1]) is int and args[1] >= 0:
         return torch.SymFloat(ReadFloat(m.env, None, (), fn, args))
     divides = fn in _DIVISIONS
-    if fn not in _SAFE and not divides or not {int, float, torch.SymInt, torch.SymFloat}.issuperset(map(type, args)) or divides and not (
+    if fn not in _SAFE and not divides or not numbers or divides and not (
             type(args[1]) in (int, float) and args[1]):
         raise Break("item")
     fn = _DIVISIONS[fn] if divides else _SAFE[fn]
@@ -171,15 +190,16 @@ def as_tensor(m: Machine, node: Read, dtype: torch.dtype, device: torch.device, 
 
 
 def _calculated(m: Machine, node: Read) -> TraceTensor:
-    """A tensor that holds the number: in float64 where it is computed, as Python computes. Integers may take more than 64 bits then: they are not."""
+    """A tensor that holds the number: in float64 where it is computed, as Python computes. Ints are computed where they take 64 bits at most."""
     if node.tensor is not None:
         held = node.tensor
         for i in node.path:
             held = _method(m, held, "select", 0, i)
-    elif isinstance(node, ReadInt) or node.function not in _IN_GRAPHS:
+    elif node.function not in _IN_GRAPHS or isinstance(node, ReadInt) and _magnitude(m, node) >= 1 << 63:
         raise Break("item")
     else:
-        operands = [_method(m, _calculated(m, a.node), "to", torch.float64) if is_read(a) else a for a in node.operands]
+        floats = isinstance(node, ReadFloat) or any(type(a) in (float, torch.SymFloat) for a in node.operands)
+        operands = [_method(m, _calculated(m, a.node), "to", torch.float64 if floats else torch.int64) if is_read(a) else a for a in node.operands]
         from .tensor_calls import call_operator
         held = operands[0] if node.function is float else call_operator(m, node.function, operands)
     if len(m.graph.scopes) == 1:
@@ -187,7 +207,37 @@ def _calculated(m: Machine, node: Read) -> TraceTensor:
     return held
 
 
-_IN_GRAPHS = frozenset((operator.add, operator.sub, operator.mul, operator.neg, operator.pos, operator.truediv, abs, float))
+def _magnitude(m: Machine, value: Any) -> int:
+    """A bound of an int's absolute value. What is read as 64 bits is asserted to have 31: a call where it has more runs as plain Python."""
+    if type(value) is int:
+        return abs(value)
+    if not is_read(value) and not isinstance(value, ReadInt):
+        raise Break("item")
+    node = value if isinstance(value, ReadInt) else value.node
+    if node.function is not None:
+        sizes = [_magnitude(m, a) for a in node.operands]
+        return sizes[0] * sizes[1] if node.function is operator.mul else sum(sizes)
+    if node.tensor.dtype == torch.int64:
+        check(m, _method(m, _method(m, _calculated(m, node), "abs"), "lt", 1 << 31), f"{ASSUMED} of 31 bits")
+        return 1 << 31
+    return torch.iinfo(node.tensor.dtype).max + 1
+
+
+def check(m: Machine, condition: TraceTensor, *message: str) -> None:
+    """Assert in the graph that a 0-dim tensor holds. On an accelerator a failed assertion would end the process's use of it."""
+    if condition.device.type != "cpu":
+        raise Break("data_dependent_branch")
+    m.graph.record("call_function", torch._assert_async, (condition, *message), {}, None)
+
+
+def condition(m: Machine, node: Read) -> TraceTensor:
+    """The truth of a number, as a tensor of the graph."""
+    held = _calculated(m, node)
+    return held if held.dtype == torch.bool else _method(m, held, "ne", 0)
+
+
+_IN_GRAPHS = _COMPARISONS | {operator.add, operator.sub, operator.mul, operator.neg, operator.pos, operator.truediv, abs, float}
+ASSUMED = "a number that is read from a tensor is"
 
 
 METHODS = {"item": item, "tolist": tolist}

@@ -4,10 +4,15 @@ These marks mean to capture what they mean to stock. Functions are known by thei
 """
 from __future__ import annotations
 
+import operator
 import types
 from typing import TYPE_CHECKING, Any
 
+import torch
+
+from . import calls, reads
 from .builtin_calls import python_function
+from .reads import is_read
 from .signals import Break
 from .world import TraceTensor
 
@@ -84,5 +89,16 @@ def advice(m: Machine, value: Any = None, *args: Any, **kwargs: Any) -> None:
 
 @python_function(("torch", "_check_is_size"))
 def check_is_size(m: Machine, value: Any, *args: Any, **kwargs: Any) -> None:
-    import torch
+    if is_read(value):
+        reads.check(m, reads.condition(m, reads.operation(m, operator.ge, (value, 0)).node))
+        value = 0                                        # torch warns that the function is going
     m.native(torch._check_is_size, value, *args, **kwargs)
+
+
+@python_function(*(("torch", name) for name in ("_check", "_check_index", "_check_value", "_check_type", "_check_not_implemented")), wants_function=True)
+def check_number(m: Machine, fn: Any, cond: Any, *args: Any, **kwargs: Any) -> None:
+    """What does not hold of a number that is read is for the program to say, when the call runs again."""
+    if is_read(cond):
+        reads.check(m, reads.condition(m, cond.node))
+    else:
+        calls.interpret(m, fn, [cond, *args], kwargs)

@@ -18,7 +18,7 @@ def arithmetic(x, n):
 
 def integers(x, n):
     k, j = n.sum().item(), n[1].item()
-    return n * k, x + k, k * j + 2, k // 3, k % 5, k / 4, k + s_of(x), float(k), int(n[0]), -k, n + j, torch.tensor([k, j]), max(k, 2), min(k, j)
+    return n * k, x + k, k * j + 2, x * (k * j - 7), n + abs(k - j * 3), k // 3, k % 5, k / 4, k + s_of(x), float(k), int(n[0]), -k, n + j, torch.tensor([k, j]), max(k, 2), min(k, j)
 
 
 def s_of(x):
@@ -135,7 +135,7 @@ def test_a_training_step_returns_its_loss_as_a_number():
     assert not report.graph_breaks and len(report.entries) == 1
 
 
-@pytest.mark.parametrize("use", ["x + 1 if v > 0 else x - 1", "x + 1 if v else x", "x + (v and 1)", "x * (v == 2)", "[x for _ in range(9) if v < 0] or x"])
+@pytest.mark.parametrize("use", ["x + 1 if v > 0 else x - 1", "x + 1 if v else x", "x + (v and 1)", "[x for _ in range(9) if v < 0] or x"])
 def test_a_branch_is_refused_with_its_line(use):
     scope: dict = {}
     exec(f"def fn(x):\n    v = x.sum().item()\n    return {use}", scope)
@@ -158,6 +158,33 @@ def test_sizes_and_native_code_part_the_graph(use):
         compiled = tcompile.compile(fn, fullgraph=fullgraph)
         for n in (2, 3, 1):
             same(fn(X, torch.tensor(n)), compiled(X, torch.tensor(n)))
+
+
+def checked(x, n):
+    k = n.sum().item()
+    torch._check(k > 0)
+    torch._check_is_size(k)
+    torch._check(k * 2 < 100, lambda: f"too large: {k}")
+    if x.sum().item() > 1e6:
+        raise ValueError("too much")
+    assert k - 1 < n.shape[0] * 20, "no"
+    return x * (k * 2 + 1), k > 5, n * (k - 1), (k == 3, k != x.mean().item())
+
+
+def test_checks_are_part_of_the_graph():
+    with tcompile.record() as recorded:
+        compiled = tcompile.compile(checked, fullgraph=True)
+        for n in (N, N + 1, N - 4, N * 20, N * 7, N, torch.tensor([1 << 40, 0, 0])):
+            for x in (X, X * 1e9):
+                try:
+                    wanted = checked(x, n)
+                except (RuntimeError, AssertionError, ValueError) as error:
+                    with pytest.raises(type(error)) as raised:
+                        compiled(x, n)
+                    assert str(raised.value) == str(error)
+                else:
+                    same(wanted, compiled(x, n))
+    assert len(recorded.report().entries) == 1 and not recorded.report().graph_breaks
 
 
 def test_division_by_a_number_that_may_be_zero():
