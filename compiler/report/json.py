@@ -33,7 +33,7 @@ def pack(value: Any) -> Any:
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
     if len(text) < _PACK_FROM:
         return value
-    return {"$z": base64.b64encode(zlib.compress(text, 9)).decode(), "n": len(text)}
+    return {"$z": base64.b64encode(zlib.compress(text, 6)).decode(), "n": len(text)}
 
 
 def unpack(value: Any) -> Any:

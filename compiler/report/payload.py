@@ -7,7 +7,9 @@ becomes one block of rows with a `repeats` record.
 
 from __future__ import annotations
 
+import copy
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 from .schema import GraphData, Node
@@ -127,9 +129,13 @@ def _sink_parameters(nodes: list[Node]) -> list[Node]:
         out += before.get(n.index, [])
         out.append(n)
     position = {n.index: i for i, n in enumerate(out)}
-    return [replace(n, index=i, inputs=[position[j] for j in n.inputs]) for i, n in enumerate(out)]
+    moved = list(map(copy.copy, out))
+    for i, n in enumerate(moved):
+        n.index, n.inputs = i, [position[j] for j in n.inputs]
+    return moved
 
 
+@lru_cache(maxsize=4096)
 def _layer(module: str) -> tuple[str, int, str] | None:
     """`encoder.layer.3.output` -> ("encoder.layer.", 3, ".output"): the outermost numbered container."""
     parts = module.split(".")
@@ -183,15 +189,7 @@ def _same_layer(
     out = []
     for k in range(length):
         x, y = nodes[a + k], nodes[b + k]
-        if (x.op, x.args, _freeze(x.shape), x.dtype, x.file, x.line, len(x.inputs)) != (
-            y.op,
-            y.args,
-            _freeze(y.shape),
-            y.dtype,
-            y.file,
-            y.line,
-            len(y.inputs),
-        ):
+        if (x.op, x.args, x.shape, x.dtype, x.file, x.line, len(x.inputs)) != (y.op, y.args, y.shape, y.dtype, y.file, y.line, len(y.inputs)):
             return None
         if _layer(x.module)[2] != _layer(y.module)[2]:  # type: ignore[index]  # both are inside a numbered container
             return None

@@ -79,6 +79,10 @@ def expected_text(g: Guard) -> str:
         return ", ".join(_name(x) for x in e)
     if g.kind == "ALIAS":
         return _name(e)
+    if g.kind == "FUNCTION":  # (the repr of its module's names would be pages long)
+        return f"the code of {e.code.co_qualname}"
+    if g.kind == "CLASS":
+        return ", ".join(name for name, _ in e[:6]) + (f" and {len(e) - 6} more" if len(e) > 6 else "") + " as found"
     if g.kind == "HASATTR":
         return f"{'has' if e[1] else 'has no'} {e[0]}"
     if g.kind == "WEAK_ID":
