@@ -69,6 +69,11 @@ def link(rest: Suspended) -> tuple[FunctionType, list[Any]]:
     return made, [outer, *rest.args[:hole], *rest.args[hole + 1:], inner, *inner_args]
 
 
+def _rest_of(code: CodeType) -> str:
+    """A parameter's name, which guards and their failures show."""
+    return "rest_of_" + code.co_name.strip("<>")
+
+
 def _link_code(outer: CodeType, hole: int, inner: CodeType) -> CodeType:
     """`outer(..., inner(...), ...)`; name, file and line are the outer function's, where its call is."""
     names: dict[str, None] = {}
@@ -79,19 +84,18 @@ def _link_code(outer: CodeType, hole: int, inner: CodeType) -> CodeType:
         names[name] = None
         return Param("linked", len(names) - 1, name)
 
-    own = [fresh("__outer"), *(fresh(name) for i, name in enumerate(outer.co_varnames[:outer.co_argcount]) if i != hole)]
-    within = [fresh("__inner"), *(fresh(name) for name in inner.co_varnames[:inner.co_argcount])]
+    own = [fresh(_rest_of(outer)), *(fresh(name) for i, name in enumerate(outer.co_varnames[:outer.co_argcount]) if i != hole)]
+    within = [fresh(_rest_of(inner)), *(fresh(name) for name in inner.co_varnames[:inner.co_argcount])]
     bytecode = decode(outer)
     start = next(ins for ins in bytecode.instructions if ins.op == "JUMP")            # from the restored state to what follows the call
     splice = Splice(bytecode, [*own, *within], (), start.positions)
-    null = (lambda: splice.emit("PUSH_NULL"))
 
     def push_function(param: Param) -> None:
         if NULL_FIRST:
-            null()
+            splice.emit("PUSH_NULL")
         splice.load_and_forget(param.number)
         if not NULL_FIRST:
-            null()
+            splice.emit("PUSH_NULL")
 
     push_function(own[0])
     for param in own[1:hole + 1]:
