@@ -323,9 +323,10 @@ class Engine:
 
     def _refused(self, breaks: Sequence[Any]) -> list[Any]:
         """The breaks that fullgraph does not allow. The graph is parted at what only tensors outside of graphs have (a hook, a memory that is
-        exchanged, being a parameter) and, where the options say so, at a number that is read from a tensor, or at
-        an operator whose result has as many elements as its values ask for: what follows takes it as an input, of a size that may vary."""
-        return [b for b in breaks if not (b.kind in ("tensor_hook", "tensor_data", "parameter")
+        exchanged, being a parameter), at a first import and at an exception that leaves the function. Where the options say so, also at a number
+        that is read from a tensor, or at an operator whose result has as many elements as its values ask for: what follows takes it as an
+        input, of a size that may vary."""
+        return [b for b in breaks if not (b.kind in ("tensor_hook", "tensor_data", "parameter", "exception", "import")
                                           or b.kind in ("item", "tolist") and self.opts.get("capture_scalar_outputs")
                                           or b.kind == "data_dependent_shape" and self.opts.get("capture_dynamic_output_shape_ops"))]
 

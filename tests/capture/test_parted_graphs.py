@@ -115,3 +115,24 @@ def test_memory_that_is_exchanged(backend):
         a, b, other = X.clone(), X.clone(), X + 5
         same(compiled(a, other), fn(b, other))
         assert a.data_ptr() == other.data_ptr()
+
+
+def test_an_exception_that_leaves_is_the_programs_own():
+    class Own(Exception):
+        def __init__(self, text, rows):
+            super().__init__(text)
+            self.rows = rows
+
+    def raises(x):
+        y = x + 1
+        raise Own("own", y.shape[0])
+
+    def checks(x):
+        torch._check(x.shape[1] > 10, lambda: f"no {x.shape[1]} columns")
+        return x
+    for backend in ("eager", "tcompile"):
+        with pytest.raises(Own, match="own") as got:
+            tcompile.compile(raises, backend=backend, fullgraph=True)(X)
+        assert got.value.rows == 2
+        with pytest.raises(RuntimeError, match="no 3 columns"):
+            tcompile.compile(checks, backend=backend, fullgraph=True)(X)
