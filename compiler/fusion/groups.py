@@ -27,6 +27,8 @@ __all__ = ["Group", "Limits", "group_steps"]
 SMALL_OUTER = 16          # fewer rows than this cannot feed the threads
 SMALL_SPACE = 1 << 14     # elements up to which calling a kernel costs more than what it does
 BIG_WORK = 1 << 15        # elements from which that matters
+HELD = 1 << 15            # elements of a row that a GPU's registers hold between two passes
+COSTLY_LOADS = 6          # of one element
 
 
 @dataclass
@@ -236,6 +238,8 @@ class _Grouping:
             raise Refusal("epilogue_fusion is off")
         if g.product and (nest.reduce_op is not None or not reads & g.writes.keys()):
             raise Refusal("a matrix product is fused with what is computed from its elements alone")
+        if nest.on_gpu and not wanted and self.costly_again(g, nest, loads):
+            raise Refusal("what its elements are made of is too costly to compute in a second pass over rows that no processor holds")
         last: Refusal | None = None
         for level, factors in self.spaces(g, nest):
             try:
@@ -253,6 +257,13 @@ class _Grouping:
             return
         raise last or Refusal("the iteration spaces differ: "
                               f"{_space(g.factors)} and {_space(factors_of(nest.domain, nest.reduce_axes))}")
+
+    def costly_again(self, g: Group, nest: LoopNest, loads: list) -> bool:
+        """Whether a nest would have its group compute elements again that take many loads each (gradients of pools)."""
+        if not any(g.passes.get(b) for b, _ in loads) or numel_hint([f.size for f in g.factors if f.reduced], self.hints) <= HELD:
+            return False
+        each = numel_hint([a.size for a in nest.domain], self.hints) > numel_hint([f.size for f in g.factors if not f.reduced], self.hints)
+        return each and any(sum(v.op == "load" for v in walk([n.value])) >= COSTLY_LOADS for n in g.nests)
 
     def spaces(self, g: Group, nest: LoopNest) -> Iterator[tuple[str, list[Factor]]]:
         """(level, refined factors) under which the nest may run in the group."""

@@ -207,7 +207,7 @@ def _reduction(kernel: Kernel, target: GpuTarget, choices: Choices, reduced: tup
     if any(a.running for s in kernel.stages for a in s.accs):
         return _scan(kernel, target, x, rows, x_fast)
     few = _few_rows(x, r, passes, x_fast, target)
-    shared = _shared_rows(kernel) if not few and not x_fast and passes == 1 else 0
+    shared = _shared_rows(kernel) if x >= 64 and not few and not x_fast and passes == 1 else 0
     if shared > 1 and choices.kind is None:              # several vectors times one matrix: what they read again is shared by a few rows of it
         return Layout("looped", kernel.outer, xblock=min(8, _pow2(x)), rblock=min(512, rows), warps=8)
     kind = choices.kind
@@ -236,7 +236,7 @@ def _reduction(kernel: Kernel, target: GpuTarget, choices: Choices, reduced: tup
     elif x_fast:
         small = x * r < 1 << 23
         lay.xblock = min(32 if small else 64, _pow2(x))
-        lay.rblock = min(32, rows)
+        lay.rblock = min(32 if small else 64, rows)
         lay.warps = 4 if small else 8
         while kind == "looped" and lay.xblock > 16 and -(-x // lay.xblock) < 2 * target.processors:
             lay.xblock //= 2

@@ -17,7 +17,7 @@ from ..ref import Ref, dim_symbol, is_one, numel, ref_of_buffer, remap, same, st
 LEAST = 8          # of every size; below, a vector of the result is mostly empty
 WORK = 4096        # multiplications
 ROW_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
-FEW_ROWS = 8       # that a GPU multiplies with a matrix that it computes from fewer bytes (weights of eight and four bits)
+FEW_ROWS = 2       # that a GPU multiplies with a matrix that it computes from fewer bytes (weights of eight and four bits)
 LEAST_ROW = 64     # of both sizes of a matrix that a vector is multiplied with on a GPU
 SCORES = 1 << 24   # elements of an attention's scores, up to which they are better kept than computed piece by piece
 

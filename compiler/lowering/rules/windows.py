@@ -17,6 +17,7 @@ from .scatters import on_cpu
 
 __all__ = ["element_at"]
 
+GPU_TAPS = 16              # elements of a window up to which a GPU looks at each
 WRITTEN_OUT = 32           # elements of a window up to which it is a sum of terms
 
 Condition = Value | None
@@ -231,7 +232,6 @@ def adaptive_max_pool(lo: Lowering, node: Any, x: Ref, size: Sequence[Any]) -> t
 def max_pool(lo: Lowering, node: Any, x: Ref, kernel: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False
              ) -> tuple[Ref, Ref]:
     """Values and positions in a nest each: positions that nobody reads cost nothing. Of equal values the first is taken, of NaNs the last."""
-    on_cpu(lo, "pooling")
     n = 2 if "2d" in str(node.target) else 3
     kernel = _spread(kernel, n)
     stride, padding, dilation = _spread(stride, n, kernel), _spread(padding, n), _spread(dilation, n)
@@ -240,6 +240,8 @@ def max_pool(lo: Lowering, node: Any, x: Ref, kernel: Any, stride: Any = (), pad
         size = size * k
     if not all(isinstance(v, int) for v in (*kernel, *stride, *padding, *dilation)) or size > 2 * WRITTEN_OUT or x.dtype.is_complex or x.dtype == torch.bool:
         raise NoRule("pooling over large windows")
+    if size > GPU_TAPS:
+        on_cpu(lo, "pooling")
     shape = lo.out_shape(k=0)
     lead = len(shape) - n
     sizes = x.shape[lead:]
