@@ -9,7 +9,7 @@ from standin import spec, state_compilation
 from tcompile.compiler import events
 from tcompile.compiler.errors import InternalError
 from tcompile.compiler.guards import source as src
-from tcompile.compiler.guards.guard import KINDS, Guard
+from tcompile.compiler.guards.guard import KINDS, FunctionSpec, Guard
 from tcompile.compiler.report import CompileReport
 from tcompile.compiler.report.builder import ReportBuilder, record
 from tcompile.compiler.report.words import expected_text, guard_class, guard_text
@@ -148,6 +148,8 @@ def test_every_kind_of_guard_has_words(kind):
         "TYPE": dict,
         "ID": torch,
         "CODE": f.__code__,
+        "FUNCTION": FunctionSpec(f.__code__),
+        "CLASS": (("forward", None),),
         "WEAK_ID": lambda: 5,
     }.get(kind, 4)
     g = Guard(None if kind == "STATE" else x, kind, expected)
