@@ -181,14 +181,12 @@ class FloatNode(SymNode):
         return self.bool_()
 
 
-def computed(f: Callable[..., float], *operands: SymNode) -> SymNode:
-    """`f(*operands)` of numbers among which are symbols, by a pure function of Python's. Where it gives no float, or might give none in another
-    call, the numbers are relied on."""
+def computed(f: Callable[..., float], *operands: SymNode) -> Any:
+    """`f(*operands)` of numbers among which are symbols, by a pure function of Python's. None where it gives no float, or might give none in
+    another call."""
     value = f(*map(_plain, operands))                    # what it raises, the program raises here, and in every call with such numbers
     if type(value) is not float or f is operator.pow and not _real_power(*operands):
-        for o in operands:
-            o._number()
-        return operands[0].wrap_float(value)
+        return None
     parts = tuple(o.source if isinstance(o, FloatNode) else o.expr if o.constant is None else o.constant for o in operands)
     return FloatNode(value, S.computed(f, parts), operands[0].env)
 

@@ -118,4 +118,4 @@ def _node(m: Machine, value: Any) -> FloatNode | None:
 
 
 def _wrapped(node: Any) -> Any:
-    return torch.SymFloat(node) if isinstance(node, FloatNode) else node.expr
+    return torch.SymFloat(node) if isinstance(node, FloatNode) else node

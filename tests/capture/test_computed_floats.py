@@ -89,3 +89,13 @@ def test_a_negative_base_keeps_its_sign_in_a_graph():
     x = torch.tensor([1.0, 2.0, 0.5])
     torch.testing.assert_close(tcompile.compile(fn, backend="eager")(x), fn(x), equal_nan=True)
     torch.testing.assert_close(tcompile.compile(fn)(x), fn(x), equal_nan=True)
+
+
+@pytest.mark.parametrize("expression", ["x * math.gcd(int(v), 12) + math.floor(w), math.gcd(int(v), 6)", "x + math.factorial(abs(int(v))), math.isqrt(int(v * v))", "x * round(v), round(w), int(v)",
+                                        "x + 1, v ** w, (-v) ** 0.5, (v - w) ** (w / 3)", "x + 1, math.frexp(v), math.isnan(w), v.is_integer(), divmod(v, 2)"])
+def test_what_is_no_float(expression):
+    fn = made(expression)
+    compiled = tcompile.compile(fn, backend="eager")
+    for v, w in ((1.0, 2.0), (2.0, 3.0), (3.0, 0.5), (-4.0, 1.5), (5.5, -2.0), (-6.0, 2.0)):
+        wanted, got = outcome(fn, X, v, w), outcome(compiled, X, v, w)
+        assert str(got) == str(wanted), (v, w)
