@@ -259,18 +259,20 @@ def plan_layout(kernel: Kernel, target: Target, choices: Choices = Choices()) ->
     if mode == "outer" and not has_inner and n_values > 96 and all(_cheap(st) for st in kernel.stages):
         layout.copies = 8 if n_values > 400 else 4
     for stage, cost in zip(kernel.stages, ops):
+        along = vector if mode == "outer" else _inner_axis(stage, lanes, hints) if stage.axes else None
+        if along is not None:                            # (lane by lane there is nothing to win, and the compiler takes seconds over it)
+            cost += lanes * sum(along.symbol.name in behind or e.coeff(along.symbol.name) not in (ZERO, ONE, TWO) for e, behind in _memory_indices(stage))
         unroll = choices.unroll or (4 if cost <= 8 else 2 if cost <= 24 else 1)
         if layout.copies > 1:
             unroll = 1
-        if mode == "inner" and stage.axes and isinstance(v := _inner_axis(stage, lanes, hints).size, int):
-            unroll = min(unroll, max(1, v // lanes))
+        if mode == "inner" and along is not None and isinstance(along.size, int):
+            unroll = min(unroll, max(1, along.size // lanes))
         if mode == "outer":
             layout.stages.append(StageLoops(stage.axes, vector, unroll))
         elif _runs(stage):
             layout.stages.append(StageLoops(stage.axes, None))
         elif stage.axes:
-            v = _inner_axis(stage, lanes, hints)
-            layout.stages.append(StageLoops(tuple(a for a in stage.axes if a is not v), v, unroll))
+            layout.stages.append(StageLoops(tuple(a for a in stage.axes if a is not along), along, unroll))
         else:
             layout.stages.append(StageLoops((), None))
     if mode == "outer":
