@@ -33,6 +33,8 @@ CAUSES: tuple[Cause, ...] = (
     Cause("item", r"\b(int|float|complex)\(", "{name}() reads the value of a tensor into Python", "keep the value a tensor (drop {name}()); for an integer dtype write .int() or .long()"),
     Cause("item", r"\bround\(", "round() reads the value of a tensor into Python", "write .round()"),
     Cause("item", r"\brange\(", "range() reads the value of a tensor into Python", "iterate over a Python int, or over torch.arange with a mask"),
+    Cause("item", r"repeat_interleave", "repeat_interleave with a tensor of counts: the shape of the result depends on its values", "pass output_size=, or repeat by an int"),
+    Cause("item", r"bincount|histc", "{name}() gives as many bins as the values ask for", "pass minlength= and cut, or use scatter_add into a tensor of fixed size"),
     Cause("item", "", "the value of a tensor is read into Python", "keep the value a 0-dim tensor; read it once after the compiled region"),
     Cause("tolist", "", "the values of a tensor are read into Python", "keep them in a tensor, or convert after the compiled region"),
     Cause("data_dependent_branch", r"^\s*assert\b", "the assertion depends on the value of a tensor, which is known only when the graph has run",
@@ -163,7 +165,7 @@ def make_graph_break(signal: Break, positions: list[Position]) -> GraphBreak:
     suggestion = fixes.suggest(signal.kind, place) if place is not None else None
     if suggestion is not None:
         remedy = suggestion[0]
-    if not re.match(r"[\w.]+\(|`", reason):                 # a function's name stays as it is
+    if not re.match(rf"[\w.]+\(|`|\w+_|{re.escape(name)}\b", reason):     # a name of the program's stays as it is
         reason = reason[:1].upper() + reason[1:]
     reason = reason if reason.endswith(".") else reason + "."
     col, end_line, end_col = shown.col, shown.end_line, shown.end_col

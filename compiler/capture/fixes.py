@@ -6,6 +6,7 @@ be exchanged as they stand, a `Fix`. A fix keeps what the code computes; where a
 from __future__ import annotations
 
 import ast
+import copy
 import functools
 import linecache
 import math
@@ -201,16 +202,40 @@ def _within(outer: Node, inner: Node) -> bool:
     return any(n is inner for n in ast.walk(outer))
 
 
+class _Tensors(ast.NodeTransformer):
+    """An expression with what reads tensors into Python taken out of it: its value is a tensor then."""
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        self.generic_visit(node)
+        module, name = _called(node)
+        if isinstance(node.func, ast.Name) and len(node.args) == 1 and not node.keywords:
+            if name in ("bool", "float"):
+                return node.args[0]
+            if name == "int":
+                return _method(node.args[0], "int")
+        elif name == "item" and isinstance(node.func, ast.Attribute) and not node.args:
+            return node.func.value
+        elif name in ("equal", "allclose") and isinstance(node.func, ast.Attribute):
+            pair = node.args[:2] if module == "torch" else [node.func.value, *node.args[:1]]
+            if name == "equal":
+                return _method(ast.Compare(pair[0], [ast.Eq()], pair[1:]), "all")
+            close = ast.Attribute(ast.Name("torch", ast.Load()), "isclose", ast.Load())
+            return _method(ast.Call(close, [*pair, *node.args[2 if module == "torch" else 1:]], node.keywords), "all")
+        return node
+
+
+def _method(owner: ast.expr, name: str) -> ast.Call:
+    return ast.Call(ast.Attribute(owner, name, ast.Load()), [], [])
+
+
 def _plain_test(place: Place, test: Any) -> str:
-    """The condition as a tensor: without bool(...) and .item()."""
-    text = place.text(test)
-    if isinstance(test, ast.Call) and isinstance(test.func, ast.Name) and test.func.id == "bool" and len(test.args) == 1:
-        return _plain_test(place, test.args[0])
+    """The condition as a tensor: without bool(...), float(...), .item(), torch.equal(...) and their like."""
     if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
         return f"~({_plain_test(place, test.operand)})"
     if isinstance(test, ast.BoolOp):
         return (" & " if isinstance(test.op, ast.And) else " | ").join(f"({_plain_test(place, v)})" for v in test.values)
-    return text.replace(".item()", "")
+    changed = _Tensors().visit(copy.deepcopy(test))
+    return place.text(test) if ast.dump(changed) == ast.dump(test) else ast.unparse(changed)
 
 
 def _mixes_python(test: Node) -> bool:
