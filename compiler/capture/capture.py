@@ -156,6 +156,7 @@ class _Attempt:
                  loops: dict[int, Loop], paths: dict[int, list[Step]]):
         self.code, self.func, self.args, self.opts, self.stops, self.loops, self.paths = code, func, args, opts, stops, loops, paths
         self.namespace = namespace
+        self.leaving = 0                                 # the level of the frame whose state is being written
         self.machine = Machine(opts, namespace)
         self.machine.stops, self.machine.paths = stops, paths
         self.machine.initial_state = read_state(DEFAULT_FIELDS)
@@ -273,13 +274,14 @@ class _Attempt:
 
     def _leave_less(self, index: int) -> None:
         """A frame within the root frame cannot be left where it is: the call that made it is the break."""
-        if self.paths.get(index):
-            self.paths[index].pop()
+        if path := self.paths.get(index):
+            del path[max(self.leaving - 1, 0):]
             raise _Restart
 
     def _leave(self, writer: EntryWriter, frames: list[Frame], steps: list[Step], dispatch: Callable, level: int = 0) -> str:
         """The call of a function that goes on from the state of frames[level], and of those within it. Break functions run as they are,
         never captured themselves."""
+        self.leaving = level
         frame, step = frames[level], steps[level]
         innermost = level + 1 == len(steps)
         nulls = [depth for depth, v in enumerate(frame.stack) if v is NULL]

@@ -414,3 +414,25 @@ def test_a_break_that_asks_for_its_callers():
         return middle(x)
     x = torch.ones(3)
     assert tcompile.compile(outer)(x)[0] == outer(x)[0]
+
+
+def test_state_that_no_entry_can_make():
+    """A generator that lives across the break, in the frame within: the call of that frame is the break, and many such breaks are no reason to give up."""
+    def inner(x, k):
+        numbers = (stop(n) for n in (k, k + 1))
+        first = next(numbers)
+        return x * first + next(numbers)
+
+    def middle(x, k):
+        return inner(x + 1, k) * 2
+
+    def outer(x):
+        for k in (1, 2, 3):
+            x = middle(x, k)
+        return middle(middle(x, 4), 5)
+    x = torch.ones(3)
+    with tcompile.record() as record:
+        compiled = tcompile.compile(outer)
+        assert torch.equal(compiled(x), outer(x))
+        assert torch.equal(compiled(x), outer(x))
+    assert not record.report().fallbacks
