@@ -255,7 +255,7 @@ def _torch_function(m: Machine, fn: Any, args: list, kwargs: dict) -> Any:
         value = m.native(fn, *args, **kwargs)
         flag = flag_name(fn, args) if not kwargs else None
         if flag is not None and is_constant(value):
-            m.world.state(flag, value)
+            m.world.state(flag, m.flags_before.get(flag, value))
         return value
     if name in ("manual_seed", "seed", "set_rng_state", "get_rng_state", "initial_seed"):
         raise Break("rng_state")
@@ -305,8 +305,8 @@ def _state_change(m: Machine, fn: Callable, *args: Any, **kwargs: Any) -> Any:
     """grad mode and autocast: changed for real while capture goes on, and in the graph for the nodes that follow."""
     if kwargs:
         raise Break("unsupported", f"{fn.__name__} with keywords")
-    if not m.state_changed:
-        m.flags_before = {n: read_field(_UNDEPRECATED.get(n, n)) for n in _AUTOCAST_FLAGS}
+    if _AUTOCAST_FLAGS[0] not in m.flags_before:
+        m.flags_before.update({n: read_field(_UNDEPRECATED.get(n, n)) for n in _AUTOCAST_FLAGS})
     m.state_changed = True
     result = m.native(fn, *args)
     if fn is torch._C._set_grad_enabled:

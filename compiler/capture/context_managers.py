@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..attention_switches import SWITCHES, set_switches, switches
+from ..guards.state import flag_name
 from .builtin_calls import FUNCTIONS, cls, python_function
 from .signals import Break, Raised
 
@@ -19,15 +20,16 @@ if TYPE_CHECKING:
 
 __all__ = ["set_switches", "switches"]
 
-def _set_switch(m: Machine, value: Any, *, setter: Any) -> None:
+def _set_switch(m: Machine, value: Any, *, setter: Any, getter: Any) -> None:
     """Changed for real while capture goes on (it is put back), and in the graph for the nodes that follow."""
+    m.flags_before.setdefault(flag_name(getter, ()), getter())
     m.state_changed = True
     m.native(setter, m.truth(value))
     m.graph.record_state(setter, (m.truth(value),))
 
 
 for _setter, _getter, _ in SWITCHES:
-    FUNCTIONS[_setter] = functools.partial(_set_switch, setter=_setter)
+    FUNCTIONS[_setter] = functools.partial(_set_switch, setter=_setter, getter=_getter)
 
 
 class SdpaKernels:

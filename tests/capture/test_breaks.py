@@ -5,6 +5,7 @@ import time
 
 import numpy as np
 import pytest
+import tcompile
 import torch
 
 from .runner import Runner, same
@@ -533,3 +534,19 @@ def test_breaks_before_a_comprehension_makes_its_cells():
     for _ in range(2):
         same(run(captured_in_comprehensions, X.clone()), captured_in_comprehensions(X.clone()))
     assert run.breaks
+
+
+def test_switches_of_attention_read_after_a_break_under_them():
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    def f(x):
+        with sdpa_kernel([SDPBackend.MATH]):
+            y = x * 2
+            torch._dynamo.graph_break()
+            inside = torch._C._get_flash_sdp_enabled()
+            y = torch.nn.functional.scaled_dot_product_attention(y, x, x)
+        return y, inside, torch._C._get_flash_sdp_enabled(), torch._C._get_math_sdp_enabled()
+    compiled = tcompile.compile(f, backend="eager")
+    x = torch.randn(1, 2, 3, 4)
+    for _ in range(2):
+        same(compiled(x), f(x))
