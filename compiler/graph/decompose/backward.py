@@ -81,11 +81,46 @@ def nll_loss_backward(b: Builder, g: Node, x: Node, target: Node, weight: Node |
 
 @decomposition(aten.mse_loss_backward.default)
 def mse_loss_backward(b: Builder, g: Node, x: Node, target: Node, reduction: int) -> Any:
-    n = numel(_shape(x))
-    if reduction == 1 and not isinstance(n, int):
-        return NotImplemented
-    diff = b.mul(b.sub(upcast(b, x), upcast(b, target)), 2.0 / n if reduction == 1 and n else 2.0)
-    return b.cast(b.mul(diff, upcast(b, g)), dtype_of(x))
+    u, factor = _of_one_element(b, g, x, reduction)
+    diff = b.mul(b.sub(upcast(b, x), upcast(b, target)), 2.0 * factor)
+    return b.cast(b.mul(diff, u), dtype_of(x))
+
+
+def _of_one_element(b: Builder, g: Node, x: Node, reduction: int) -> tuple[Node, float]:
+    """The gradient of a loss, and the factor that its reduction (0 none, 1 mean, 2 sum) gives each element of it."""
+    u, n = upcast(b, g), numel(_shape(x)) if reduction == 1 else 1
+    return (u, 1.0 / n if n else 1.0) if isinstance(n, int) else (b.div(u, n), 1.0)
+
+
+def _clipped_difference(b: Builder, g: Node, x: Node, target: Node, reduction: int, edge: float, inner: float, outer: float) -> Node:
+    """g times `inner` * (x - target) where that difference is less than `edge`, `outer` with its sign where not."""
+    u, factor = _of_one_element(b, g, x, reduction)
+    diff = b.sub(upcast(b, x), upcast(b, target))
+    slope = b.where(b.compare("le", diff, -edge), -outer * factor,
+                    b.where(b.compare("ge", diff, edge), outer * factor, b.mul(diff, inner * factor)))
+    return b.cast(b.mul(slope, u), dtype_of(x))
+
+
+@decomposition(aten.smooth_l1_loss_backward.default)
+def smooth_l1_loss_backward(b: Builder, g: Node, x: Node, target: Node, reduction: int, beta: float) -> Any:
+    return _clipped_difference(b, g, x, target, reduction, beta, 1.0 / beta, 1.0) if beta else NotImplemented
+
+
+@decomposition(aten.huber_loss_backward.default)
+def huber_loss_backward(b: Builder, g: Node, x: Node, target: Node, reduction: int, delta: float) -> Any:
+    return _clipped_difference(b, g, x, target, reduction, delta, 1.0, delta)
+
+
+@decomposition(aten.binary_cross_entropy_backward.default)
+def binary_cross_entropy_backward(b: Builder, g: Node, x: Node, target: Node, weight: Node | None = None, reduction: int = 1) -> Any:
+    u, factor = _of_one_element(b, g, x, reduction)
+    v = upcast(b, x)
+    smallest = b.full((), 1e-12, dtype_of(v), x.meta["val"].device)
+    spread = b.emit(aten.maximum.default, b.mul(b.add(b.unary("neg", v), 1.0), v), smallest)
+    r = b.div(b.mul(u, b.sub(v, upcast(b, target))), spread)
+    if weight is not None:
+        r = b.mul(r, upcast(b, weight))
+    return b.cast(b.mul(r, factor), dtype_of(x))
 
 
 # ---- normalisation
@@ -123,14 +158,15 @@ def batch_norm_backward(b: Builder, g: Node, x: Node, weight: Node | None, runni
     shape = _shape(x)
     dims = [0, *range(2, len(shape))]
     count = numel([shape[d] for d in dims])
-    if not isinstance(count, int):
-        return NotImplemented
     u, v = upcast(b, g), upcast(b, x)
     up = dtype_of(v)
 
     def channels(t: Node) -> Node:
         t = b.cast(t, up)
         return b.unsqueeze(t, *range(1, len(shape) - 1)) if len(shape) > 2 else t
+
+    def averaged(t: Node) -> Node:
+        return b.mul(t, 1.0 / count) if isinstance(count, int) else b.div(t, count)
     mean = b.cast(save_mean if train else running_mean, up)
     invstd = b.cast(save_invstd, up) if train else b.unary("rsqrt", b.add(b.cast(running_var, up), eps))
     centred = b.sub(v, channels(mean))
@@ -139,8 +175,8 @@ def batch_norm_backward(b: Builder, g: Node, x: Node, weight: Node | None, runni
     scale = invstd if weight is None else b.mul(invstd, b.cast(weight, up))
     stat = dtype_of(weight) if weight is not None else dtype_of(x)
     if mask[0] and train:
-        k = b.mul(b.mul(dot, 1.0 / count), b.mul(invstd, invstd))
-        dx = b.mul(b.sub(b.sub(u, channels(b.mul(total, 1.0 / count))), b.mul(centred, channels(k))), channels(scale))
+        k = b.mul(averaged(dot), b.mul(invstd, invstd))
+        dx = b.mul(b.sub(b.sub(u, channels(averaged(total))), b.mul(centred, channels(k))), channels(scale))
         dx = b.cast(dx, dtype_of(x))
     elif mask[0]:
         dx = b.cast(b.mul(u, channels(scale)), dtype_of(x))
@@ -240,3 +276,29 @@ def mish_backward(b: Builder, g: Node, x: Node) -> Any:
     s = b.unary("sigmoid", v)
     t = b.unary("tanh", b.unary("log1p", b.unary("exp", v)))
     return b.cast(b.mul(u, b.add(t, b.mul(b.mul(v, s), b.sub(b.full((), 1.0, dtype_of(v), v.meta["val"].device), b.mul(t, t))))), dtype_of(x))
+
+
+@decomposition(aten.log_sigmoid_backward.default)
+def log_sigmoid_backward(b: Builder, g: Node, x: Node, buffer: Node) -> Any:
+    u, v = upcast(b, g), upcast(b, x)
+    z = b.unary("exp", b.unary("neg", b.unary("abs", v)))
+    part = b.div(z, b.add(z, 1.0))
+    return b.cast(b.mul(u, b.where(b.compare("lt", v, 0.0), b.add(b.unary("neg", part), 1.0), part)), dtype_of(x))
+
+
+@decomposition(aten.glu_backward.default)
+def glu_backward(b: Builder, g: Node, x: Node, dim: int) -> Any:
+    d = dim % len(_shape(x))
+    half = _shape(x)[d] // 2
+    u, low, high = upcast(b, g), *(upcast(b, b.emit(aten.slice.Tensor, x, d, k * half, (k + 1) * half, 1)) for k in (0, 1))
+    s = b.unary("sigmoid", high)
+    us = b.mul(u, s)
+    parts = [us, b.mul(b.mul(us, b.add(b.unary("neg", s), 1.0)), low)]
+    return b.emit(aten.cat.default, [b.cast(t, dtype_of(x)) for t in parts], d)
+
+
+@decomposition(aten._prelu_kernel_backward.default)
+def prelu_backward(b: Builder, g: Node, x: Node, weight: Node) -> Any:
+    u, v = upcast(b, g), upcast(b, x)
+    above = b.compare("gt", v, 0.0)
+    return (b.cast(b.where(above, u, b.mul(u, upcast(b, weight))), dtype_of(x)), b.cast(b.where(above, 0.0, b.mul(u, v)), dtype_of(x)))

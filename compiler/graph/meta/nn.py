@@ -395,6 +395,17 @@ def prelu(x: TensorMeta, w: TensorMeta) -> TensorMeta:
     return pointwise([x, w], x.dtype)
 
 
+@rule("_prelu_kernel_backward")
+def prelu_backward(g: TensorMeta, x: TensorMeta, w: TensorMeta) -> tuple[TensorMeta, TensorMeta]:
+    from .pointwise import pointwise
+    return pointwise([g, x], x.dtype), pointwise([g, x], x.dtype)
+
+
+@rule("glu_backward")
+def glu_backward(g: TensorMeta, x: TensorMeta, dim: int) -> TensorMeta:
+    return new(x.shape, x.dtype, x.device)
+
+
 @rule("rrelu_with_noise_functional")
 def rrelu(x: TensorMeta, noise: TensorMeta, *_: Any, **__: Any) -> tuple:
     return TensorMeta(x.shape, preserve_strides(x), x.dtype, x.device), noise.replace()
