@@ -17,7 +17,6 @@ import types
 import weakref
 from typing import Any, Callable, Sequence
 
-import torch
 
 from . import events, stages
 from .autograd.modes import without_saved_tensor_hooks
@@ -34,10 +33,9 @@ from .errors import FullGraphError, InternalError, TCompileError
 from .guards.explain import explain_failure
 from .guards.guard import Guard
 from .guards.program import compile_guards
-from .guards.source import local
 from .guards.weak import referents
 from .logs import log_error, log_guards
-from .marks import dynamic_dims, is_disabled, static_dims
+from .marks import is_disabled
 from .recompile import FrameState, is_full, learn, make_room
 from .guards.state import read_field
 from .report.calls import EntryCall, GraphCall
@@ -229,14 +227,8 @@ class Engine:
     def _make_entry(self, cache: CodeCache, state: FrameState, func: types.FunctionType, args: tuple, failures: list) -> Entry:
         __tracebackhide__ = True
         name, began = state.name, time.perf_counter()
-        if self.opts.dynamic is not False:
-            for i, a in enumerate(args):
-                if issubclass(type(a), torch.Tensor) and (dims := dynamic_dims(a)):
-                    state.dynamic_dims.setdefault(local(i, func.__code__.co_varnames[i]), set()).update(dims)
-                if issubclass(type(a), torch.Tensor) and (dims := static_dims(a)):
-                    state.static_dims.setdefault(local(i, func.__code__.co_varnames[i]), set()).update(dims)
         capture = CaptureOptions(dynamic=self.opts.dynamic, dynamic_dims=state.dynamic_dims, dynamic_ints=state.dynamic_ints,
-                                 dynamic_floats=state.dynamic_floats, dynamic_strides=state.dynamic_strides, static_dims=state.static_dims,
+                                 dynamic_floats=state.dynamic_floats, dynamic_strides=state.dynamic_strides,
                                  fullgraph=self.opts.fullgraph, dispatch=self._dispatch, failed=self.failed,
                                  in_order=self.opts.backend != "tcompile", training=self._whole_steps(), entries_exist=len(cache) > 0,
                                  every_frame=takes_every_frame())

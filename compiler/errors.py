@@ -1,7 +1,7 @@
 """Errors that users see. Each message names the argument, what was expected and what to write."""
 from __future__ import annotations
 
-__all__ = ["TCompileError", "OptionError", "BackendError", "FullGraphError", "ExportError", "ToolchainError", "InternalError", "VerifyError"]
+__all__ = ["TCompileError", "OptionError", "BackendError", "FullGraphError", "ConstraintViolationError", "ExportError", "ToolchainError", "InternalError", "VerifyError"]
 
 
 class TCompileError(Exception):
@@ -22,6 +22,10 @@ class FullGraphError(TCompileError, RuntimeError):
     def __init__(self, message: str, breaks: list | None = None):
         super().__init__(message)
         self.breaks = breaks or []
+
+
+class ConstraintViolationError(TCompileError, RuntimeError):
+    """A size that mark_dynamic named is fixed by the program, or outside of the range that was given."""
 
 
 class ExportError(TCompileError, ValueError):

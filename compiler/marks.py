@@ -5,7 +5,7 @@ import functools
 from contextlib import contextmanager
 from typing import Any, Callable, Iterator, Sequence
 
-__all__ = ["disable", "is_compiling", "is_disabled", "mark_dynamic", "maybe_mark_dynamic", "mark_static", "dynamic_dims", "static_dims"]
+__all__ = ["disable", "is_compiling", "is_disabled", "mark_dynamic", "maybe_mark_dynamic", "mark_static", "dynamic_dims", "demanded_dims", "static_dims"]
 
 
 Dims = int | tuple[int, ...] | list[int]
@@ -21,14 +21,15 @@ def is_disabled(fn: Any) -> bool:
     return bool(getattr(fn, "_tcompile_disable", False) or getattr(fn, "_torchdynamo_disable", False))
 
 
-def mark_dynamic(tensor: Any, dim: Dims) -> None:
-    """Say that the size of `tensor` along `dim` will change from call to call: it is a symbol from the first compilation on.
-    Sizes 0 and 1 are always fixed."""
-    _mark("mark_dynamic", tensor, "_tcompile_dynamic", dim)
+def mark_dynamic(tensor: Any, dim: Dims, *, min: int | None = None, max: int | None = None) -> None:
+    """Say that the size of `tensor` along `dim` will change from call to call, between `min` and `max`: it is a symbol from the first compilation
+    on. Sizes 0 and 1 are always fixed. Code that compares the size with a constant, so that it is fixed, raises ConstraintViolationError."""
+    for d in _mark("mark_dynamic", tensor, "_tcompile_dynamic", dim):
+        tensor._tcompile_ranges = {**getattr(tensor, "_tcompile_ranges", {}), d: (min, max)}
 
 
 def maybe_mark_dynamic(tensor: Any, dim: Dims) -> None:
-    """As mark_dynamic, which here is a wish, too: code that needs the size itself fixes it, and the report says where."""
+    """As mark_dynamic, as a wish: code that needs the size itself fixes it, and the report says where."""
     _mark("maybe_mark_dynamic", tensor, "_tcompile_dynamic", dim)
 
 
@@ -38,8 +39,8 @@ def mark_static(tensor: Any, dim: Dims | None = None) -> None:
     _mark("mark_static", tensor, "_tcompile_static", dim)
 
 
-def _mark(function: str, tensor: Any, mark: str, dim: Dims | None) -> None:
-    """Add dimensions, counted from the front, to what `tensor` has in its attribute `mark`. None: all of them, for mark_static alone."""
+def _mark(function: str, tensor: Any, mark: str, dim: Dims | None) -> set[int]:
+    """Add dimensions, counted from the front, to what `tensor` has in its attribute `mark`, and give them. None: all of them, for mark_static alone."""
     import torch
     if not isinstance(tensor, torch.Tensor):
         raise TypeError(f"tcompile.{function} takes a tensor, got {type(tensor).__name__}")
@@ -49,13 +50,22 @@ def _mark(function: str, tensor: Any, mark: str, dim: Dims | None) -> None:
         if type(d) is not int or not -n <= d < n:
             wanted = f"an int from {-n} to {n - 1}, or a tuple of such, for this tensor" if n else "nothing for this tensor, which has no dimensions"
             raise IndexError(f"tcompile.{function}: dim is {wanted}, got {d!r}")
-    setattr(tensor, mark, getattr(tensor, mark, frozenset()) | {d % n for d in dims})
+    named = {d % n for d in dims}
+    setattr(tensor, mark, getattr(tensor, mark, frozenset()) | named)
+    return named
 
 
 def dynamic_dims(tensor: Any) -> set[int]:
-    """Dimensions that mark_dynamic of this package, or torch._dynamo's, named."""
-    return {*getattr(tensor, "_tcompile_dynamic", ()), *getattr(tensor, "_dynamo_dynamic_indices", ()),
-            *getattr(tensor, "_dynamo_weak_dynamic_indices", ())}
+    """Dimensions that mark_dynamic of this package, or mark_dynamic, maybe_mark_dynamic and mark_unbacked of torch._dynamo, named."""
+    return {d for mark in ("_tcompile_dynamic", "_dynamo_dynamic_indices", "_dynamo_weak_dynamic_indices", "_dynamo_unbacked_indices")
+            for d in getattr(tensor, mark, ())}
+
+
+def demanded_dims(tensor: Any) -> dict[int, tuple[int | None, int | None]]:
+    """Those of them that must not be fixed, with the least and the largest size that was named."""
+    ranges: dict[int, tuple[int | None, int | None]] = dict.fromkeys(getattr(tensor, "_dynamo_dynamic_indices", ()), (None, None))
+    ranges.update({r.dim: (r.min, r.max) for r in getattr(tensor, "_dynamo_dynamic_range", ()) if r.dim in ranges})
+    return {**ranges, **getattr(tensor, "_tcompile_ranges", {})}
 
 
 def static_dims(tensor: Any) -> set[int]:

@@ -23,7 +23,6 @@ class FrameState:
     name: str                        # co_qualname
     dynamic_dims: dict[Any, set[int]] = field(default_factory=dict)     # Source of a tensor -> dimensions that are symbols
     dynamic_strides: dict[Any, set[int]] = field(default_factory=dict)  # the same for strides that follow from no size
-    static_dims: dict[Any, set[int]] = field(default_factory=dict)      # dimensions that mark_static named
     dynamic_ints: set[Any] = field(default_factory=set)                 # Sources of ints that are symbols
     dynamic_floats: set[Any] = field(default_factory=set)               # Sources of floats that are inputs of the graph
     skips: int = 0

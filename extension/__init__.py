@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from .compiler.errors import (
         BackendError,
         ExportError,
+        ConstraintViolationError,
         FullGraphError,
         InternalError,
         OptionError,
@@ -74,6 +75,7 @@ _NAMES: dict[str, str] = {
             "OptionError",
             "BackendError",
             "ExportError",
+            "ConstraintViolationError",
             "FullGraphError",
             "ToolchainError",
             "VerifyError",

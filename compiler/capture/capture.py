@@ -27,6 +27,7 @@ from .bytecode.regions import CannotOutline
 from .bytecode.nested import resuming, settle, suspend
 from .bytecode.resume import ResumeSpec, make_break
 from .bytecode.splice import CannotResume, in_flight
+from .demands import hold_demands
 from .entry_source import EntryWriter
 from .failing import changes_modes, give_back, inputs_to_keep, keep, run_natively
 from .frame import Frame
@@ -59,7 +60,6 @@ class CaptureOptions:
 
     dynamic        True: sizes and int parameters are symbols from the start; None, False: only those named below
     dynamic_dims   Source of a tensor -> its dimensions that are symbols
-    static_dims    Source of a tensor -> dimensions that never are
     dynamic_strides  Source of a tensor -> strides that are symbols, where they follow from no size
     dynamic_ints   Sources of ints that are symbols
     dynamic_floats Sources of floats that are inputs of the graph
@@ -77,7 +77,6 @@ class CaptureOptions:
     """
     dynamic: bool | None = None
     dynamic_dims: Mapping[Source, Any] = field(default_factory=dict)
-    static_dims: Mapping[Source, Any] = field(default_factory=dict)
     dynamic_strides: Mapping[Source, Any] = field(default_factory=dict)
     dynamic_ints: Any = frozenset()
     dynamic_floats: Any = frozenset()
@@ -382,6 +381,7 @@ class _Attempt:
         guards = [Guard(None, "STATE", dict(world.state_relied), None, None, "global state")]
         guards += world.guards.values()
         guards += world.float_guards()
+        guards += hold_demands(world)
         for expr, file, line, why in machine.env.guards:
             guards.append(Guard(None, "PREDICATE", expr, file, line, why or "size"))
         written = machine.graph.written

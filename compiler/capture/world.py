@@ -30,6 +30,7 @@ import torch
 from ..guards import source as S
 from ..guards.guard import FunctionSpec, Guard, TensorSpec
 from ..guards.source import Source
+from ..marks import demanded_dims, dynamic_dims, static_dims
 from ..symbolic.expr import ge
 from ..graph.tensor import TraceTensor, trace_tensor_like
 from .arrays import Array, array_class, array_like
@@ -136,6 +137,7 @@ class World:
         self.draws: list[Source] = []               # random numbers, in the order in which the entry draws them
         self.subclassed: dict[int, Subclassed] = {}     # id of a tensor of a class of the program's -> its stand-in
         self.arrays: dict[int, Array] = {}          # id of a numpy array from outside -> its stand-in
+        self.demanded: dict[tuple[Source, int], tuple] = {}      # (tensor, dimension) that mark_dynamic named -> (least, largest size)
         self.class_lookups: dict[int, tuple[type, dict[str, Any]]] = {}
 
     # --- guards
@@ -363,8 +365,11 @@ class World:
         return isinstance(owner, torch.nn.Module)
 
     def _dynamic_dims(self, real: torch.Tensor, source: Source) -> tuple[int, ...]:
-        named = range(real.dim()) if self.opts.dynamic is True else self.opts.dynamic_dims.get(source, ())
-        return tuple(sorted({*named} - {*self.opts.static_dims.get(source, ())}))
+        if self.opts.dynamic is False:
+            return tuple(self.opts.dynamic_dims.get(source, ()))
+        named = range(real.dim()) if self.opts.dynamic is True else {*self.opts.dynamic_dims.get(source, ()), *dynamic_dims(real)}
+        self.demanded.update({(source, d): bounds for d, bounds in demanded_dims(real).items()})
+        return tuple(sorted({*named} - static_dims(real)))
 
     def _spec(self, real: torch.Tensor, trace: torch.Tensor) -> TensorSpec:
         to_expr = self.env.to_expr

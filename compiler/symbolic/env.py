@@ -10,8 +10,9 @@ from .expr import Expr, IntLike
 from .node import SymNode, wrap
 from .simplify import bounds, known, simplify
 
-__all__ = ["ShapeEnv", "INT_LIMIT"]
+__all__ = ["ShapeEnv", "INT_LIMIT", "NUMBER_USED"]
 
+NUMBER_USED = "size used as a number"
 INT_LIMIT = 1 << 62                  # ints of the program that are symbols lie below it
 
 
@@ -154,7 +155,7 @@ class ShapeEnv:
             return e.value
         value = int(self.hint(e))
         for name in sorted(e.symbol_names()):
-            self.decide(E.eq(E.symbol(name), self.hints[name]), why or "size used as a number")
+            self.decide(E.eq(E.symbol(name), self.hints[name]), why or NUMBER_USED)
         return value
 
     def _record(self, p: Expr, why: str) -> None:

@@ -2,6 +2,7 @@
 import pytest
 import torch
 
+import tcompile
 from tcompile.compiler.guards import source as S
 
 from .runner import Runner, same
@@ -157,3 +158,38 @@ def test_shapes_as_keys(dynamic):
         same(compiled(x), expected)
         assert MADE == {x.shape: wanted[x.shape]}
         MADE.clear()
+
+
+def marked(n, **bounds):
+    x = torch.randn(n, 3)
+    tcompile.mark_dynamic(x, 0, **bounds)
+    return x
+
+
+def test_a_size_that_must_not_be_fixed():
+    def fixes(x):
+        return x * 2 if x.shape[0] == 5 else x + 1
+
+    def broadcasts(x):
+        return x + torch.ones(5, 3)
+    for fn in (fixes, broadcasts):
+        with pytest.raises(tcompile.ConstraintViolationError, match=r"x.shape\[0\] was marked as dynamic, but the program fixes it to 5 at .*test_dynamic.py"):
+            tcompile.compile(fn, backend="eager")(marked(5))
+        wished = torch.randn(5, 3)
+        tcompile.maybe_mark_dynamic(wished, 0)
+        torch.testing.assert_close(tcompile.compile(fn, backend="eager")(wished), fn(wished))
+    compiled = tcompile.compile(fixes, backend="eager")
+    for n in (4, 6, 7, 1):
+        x = marked(n)
+        torch.testing.assert_close(compiled(x), fixes(x))
+
+
+def test_marked_ranges():
+    graphs = []
+    compiled = tcompile.compile(lambda xs: xs[0] * 2, backend=lambda gm, ex: graphs.append(gm) or gm.forward)
+    for n in (5, 6, 2, 8, 9, 10):
+        x = marked(n, min=2, max=8) if n < 9 else torch.randn(n, 3)
+        torch.testing.assert_close(compiled([x]), x * 2)
+    assert len(graphs) == 3                              # in the range; 9; 9 and 10
+    with pytest.raises(tcompile.ConstraintViolationError, match="from 2 to 5, and is 8"):
+        tcompile.compile(lambda x: x * 2, backend="eager")(marked(8, min=2, max=5))
