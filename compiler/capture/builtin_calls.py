@@ -168,6 +168,19 @@ def call_native(m: Machine, fn: Any, owner: Any, args: list, kwargs: dict) -> An
     return call_native_method(m, fn, owner, args, kwargs)
 
 
+def lacks_arguments(fn: Any, args: list, kwargs: dict) -> bool:
+    """Whether native code refuses a call for the number and the names of its arguments."""
+    try:
+        signature = inspect.signature(fn)
+    except (TypeError, ValueError):
+        return not args and not kwargs
+    try:
+        signature.bind(*args, **kwargs)
+    except TypeError:
+        return True
+    return False
+
+
 def pure(m: Machine, fn: Any, args: list, kwargs: dict) -> Any:
     from .elements import as_index, as_number
     from .operators import native_operation, python_method

@@ -64,7 +64,12 @@ def call(m: Machine, fn: Any, args: list, kwargs: dict) -> Any:
         owner = native_owner(fn)
         if type(owner) is TraceTensor:
             return tensor_calls.call_method(m, owner, fn.__name__, args, kwargs)
-        return builtin_calls.call_native(m, fn, owner, args, kwargs)
+        try:
+            return builtin_calls.call_native(m, fn, owner, args, kwargs)
+        except IndexError as error:                      # an argument that is not there
+            if error is m.escaped or not builtin_calls.lacks_arguments(fn, args, kwargs):
+                raise
+            return m.native(fn, *args, **kwargs)         # raises the TypeError
     if t is _LEGACY_TYPE and not fn.is_cuda:
         return tensor_calls.call_legacy_constructor(m, fn.dtype, args, kwargs)
     if isinstance(fn, type):

@@ -40,6 +40,8 @@ def instantiate(m: Machine, cls: type, args: list, kwargs: dict) -> Any:
         if len(args) != 1 or kwargs:
             raise Break("unsupported", "an enum is made")
         member = m.native(cls, args[0])
+        if not isinstance(member, enum.Enum):                # a flag that lets go of what it does not know gives a number
+            return member
         from ..guards import source as S
         known = member.name in cls.__members__ if isinstance(member.name, str) else False      # else a combination of flags
         return m.world.register(member, S.attr(m.world.anchor(cls), member.name) if known else S.const(member))

@@ -10,7 +10,7 @@ import collections
 import enum
 import operator
 import types
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
@@ -76,10 +76,15 @@ def _refuse_late_attributes(m: Machine, obj: Any) -> None:
         raise Break("mutation", "the __dict__ of an object with pending changes is read")
 
 
+# Keys that compare by identity, or without code of the program's, and that are what they are for as long as they live.
+_LASTING_KEYS = (type, enum.Enum, types.FunctionType, types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType,
+                 types.GetSetDescriptorType, types.ModuleType, TypeVar)
+
+
 def _check_keys(keys: tuple) -> tuple:
     for k in keys:
         t = type(k)
-        if not (t in ATOMS or isinstance(k, (type, types.FunctionType, types.ModuleType, enum.Enum)) or t is tuple or t is torch.Size):
+        if not (t in ATOMS or isinstance(k, _LASTING_KEYS) or t is tuple or t is torch.Size):
             raise Break("unknown_object", f"a dict from outside has a key of type {t.__name__}")
     return keys
 
@@ -285,7 +290,7 @@ def get_item(m: Machine, obj: Any, key: Any) -> Any:
                 except IndexError as exc:
                     world.guard(source, "LEN", base.__len__(obj), "index out of range")
                     raise Raised(exc) from None
-        elif type(key) in ATOMS or isinstance(key, (type, enum.Enum, types.FunctionType)):
+        elif type(key) in ATOMS or isinstance(key, _LASTING_KEYS):
             if dict.__contains__(obj, key):
                 return world.load(dict.__getitem__(obj, key), S.dict_value(source, key), "dict value")
             world.guard(source, "LACKS", key, "missing key")
@@ -317,7 +322,7 @@ def contains(m: Machine, obj: Any, item: Any) -> bool | None:
         if type(item) is str and item in (written := _written_attributes(m, obj)):
             return written[item] is not MISSING
         shadow = m.world.shadows.get(id(obj))
-        if (shadow is None or (shadow.value is None and not shadow.blind)) and type(item) in ATOMS:
+        if (shadow is None or (shadow.value is None and not shadow.blind)) and (type(item) in ATOMS or isinstance(item, _LASTING_KEYS)):
             source = m.world.sources[id(obj)]
             if not dict.__contains__(obj, item):
                 m.world.guard(source, "LACKS", item, "key in a dict")
@@ -387,7 +392,8 @@ def _mutate(m: Machine, obj: Any, name: str, args: list, kwargs: dict) -> Any:
     if base is None or name not in _WRITES.get(base, ()):
         raise Break("mutation", f"{type(obj).__name__}.{name} changes an object from outside")
     source = m.world.sources[id(obj)]
-    if source.key in _STRUCTURAL and (source.kind == "attr" or source.base is not None and source.base.key == "__dict__"):
+    below_dict = source.base is not None and source.base.kind == "attr" and source.base.key == "__dict__"
+    if (source.kind == "attr" or below_dict) and source.key in _STRUCTURAL:
         raise Break("mutation", f"`{source.name()}` is changed, through which attributes are read")
     shadow = _shadow(m, obj)
     if name in ("extend", "extendleft", "__iadd__", "update") and args:

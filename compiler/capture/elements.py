@@ -190,7 +190,7 @@ class Spelled:
 
     def _run(self, function: Any, *args: Any) -> Any:
         from .generators import natively
-        return natively(self.machine.call, function, [self.value, *args])
+        return natively(self.machine, self.machine.call, function, [self.value, *args])
 
     def __str__(self) -> str:
         return self._run(str)
@@ -212,12 +212,12 @@ class Spelled:
 
     def __getattr__(self, name: str) -> Any:
         from .generators import natively
-        return spelled(self.machine, natively(self.machine.getattr, self.value, name))
+        return spelled(self.machine, natively(self.machine, self.machine.getattr, self.value, name))
 
     def __getitem__(self, key: Any) -> Any:
         from .generators import natively
         from .operators import get_item
-        return spelled(self.machine, natively(get_item, self.machine, self.value, key))
+        return spelled(self.machine, natively(self.machine, get_item, self.machine, self.value, key))
 
 
 def with_own_text(m: Machine, value: Any) -> Any:

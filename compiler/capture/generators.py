@@ -12,9 +12,9 @@ if TYPE_CHECKING:
 __all__ = ["InlineGenerator", "PythonIterator", "natively"]
 
 
-def natively(step: Callable, *args: Any) -> Any:
+def natively(m: Machine, step: Callable, *args: Any) -> Any:
     """Call the interpreter from native code: exceptions of the program leave as themselves, raised outside of every handler, so that
-    none of capture's own becomes their context."""
+    none of capture's own becomes their context. The interpreter knows them again (`Machine.run`)."""
     try:
         return step(*args)
     except Raised as raised:
@@ -23,6 +23,7 @@ def natively(step: Callable, *args: Any) -> Any:
         raise
     except Exception as exc:
         raise CaptureBug(f"{type(exc).__name__}: {exc}") from exc
+    m.escaped = error
     raise error
 
 
@@ -112,16 +113,18 @@ class InlineGenerator:
             self.machine.close_soon(self)
 
     def __next__(self) -> Any:
-        return natively(self._resume, None, None)
+        return natively(self.machine, self._resume, None, None)
 
     def send(self, value: Any) -> Any:
         if not self.started and value is not None:
             raise TypeError("can't send non-None value to a just-started generator")
-        return natively(self._resume, value, None)
+        return natively(self.machine, self._resume, value, None)
 
     def throw(self, kind: Any, value: Any = None, traceback: Any = None) -> Any:
         exc = kind if isinstance(kind, BaseException) else (value if isinstance(value, BaseException) else kind(*(() if value is None else (value,))))
-        return natively(self._resume, None, exc)
+        if not isinstance(exc, BaseException):
+            exc = TypeError(f"calling {kind!r} should have returned an instance of BaseException, not {type(exc).__name__}")
+        return natively(self.machine, self._resume, None, exc)
 
     def close(self) -> None:
         if self.finished:
@@ -130,7 +133,7 @@ class InlineGenerator:
             self.finished = True
             return
         try:
-            natively(self._resume, None, GeneratorExit())
+            natively(self.machine, self._resume, None, GeneratorExit())
         except (GeneratorExit, StopIteration):
             return
         raise RuntimeError("generator ignored GeneratorExit")
@@ -149,4 +152,4 @@ class PythonIterator:
 
     def __next__(self) -> Any:
         m = self.machine
-        return natively(lambda: m.call(m.getattr(self.target, "__next__"), []))
+        return natively(m, lambda: m.call(m.getattr(self.target, "__next__"), []))

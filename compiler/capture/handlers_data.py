@@ -4,6 +4,7 @@ from __future__ import annotations
 import builtins
 import collections
 import itertools
+import operator
 import types
 from typing import Any
 
@@ -180,8 +181,8 @@ def delete_deref(m: Machine, f: Frame, ins: Any) -> None:
 
 @handler("LOAD_CLASSDEREF")
 def load_classderef(m: Machine, f: Frame, ins: Any) -> None:
-    if f.names is not None and ins.arg in f.names:
-        f.stack.append(f.names[ins.arg])
+    if f.names is not None and m.native(operator.contains, f.names, ins.arg):
+        f.stack.append(m.native(operator.getitem, f.names, ins.arg))
     else:
         load_deref(m, f, ins)
 
@@ -217,8 +218,8 @@ def delete_global(m: Machine, f: Frame, ins: Any) -> None:
 
 @handler("LOAD_NAME")
 def load_name(m: Machine, f: Frame, ins: Any) -> None:
-    if f.names is not None and ins.arg in f.names:
-        f.stack.append(f.names[ins.arg])
+    if f.names is not None and m.native(operator.contains, f.names, ins.arg):
+        f.stack.append(m.native(operator.getitem, f.names, ins.arg))
     else:
         load_global(m, f, ins)
 
@@ -226,7 +227,7 @@ def load_name(m: Machine, f: Frame, ins: Any) -> None:
 @handler("STORE_NAME")
 def store_name(m: Machine, f: Frame, ins: Any) -> None:
     if f.names is not None:
-        f.names[ins.arg] = f.stack.pop()
+        m.native(operator.setitem, f.names, ins.arg, f.stack.pop())      # the namespace may be of a class of the program's
     else:
         store_global(m, f, ins)
 
@@ -234,7 +235,10 @@ def store_name(m: Machine, f: Frame, ins: Any) -> None:
 @handler("DELETE_NAME")
 def delete_name(m: Machine, f: Frame, ins: Any) -> None:
     if f.names is not None:
-        del f.names[ins.arg]
+        try:
+            m.native(operator.delitem, f.names, ins.arg)
+        except Raised:
+            raise Raised(NameError(f"name {ins.arg!r} is not defined")) from None
     else:
         delete_global(m, f, ins)
 
@@ -380,7 +384,7 @@ def as_mapping(m: Machine, value: Any) -> dict:
         return dict((collections.OrderedDict if ordered else dict).items(m.plain(value)))
     if t is types.MappingProxyType:
         return dict(value)
-    keys = list(m.iterate(m.call(m.getattr(value, "keys"), [])))
+    keys = m.native(list, m.iterate(m.call(m.getattr(value, "keys"), [])))
     return {k: get_item(m, value, k) for k in keys}
 
 

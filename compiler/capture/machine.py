@@ -88,6 +88,7 @@ class Machine:
         self.loop_counts: dict[Any, int] = {}        # FOR_ITER instruction -> iterations, once the graph is large
         self.module_path = ""
         self.late_texts = False                      # a text of numbers that vary has been made
+        self.escaped: BaseException | None = None     # what the program raised, on its way through native code
         self.subclassed = False                      # a tensor of a class of the program's has been met
         self.functions_off = False                   # __torch_function__ of such classes is not asked
         self.probe_classes = ProbeClasses()
@@ -168,6 +169,13 @@ class Machine:
                 except Raised as raised:
                     if not self.unwind(frame, ins, raised.exc):
                         raise
+                    continue
+                except Exception as exc:
+                    if exc is not self.escaped:          # of capture's own
+                        raise
+                    self.escaped = None
+                    if not self.unwind(frame, ins, exc):
+                        raise Raised(exc) from None
                     continue
                 if outcome is not None:
                     return outcome
@@ -278,7 +286,7 @@ class Machine:
     def callback(self, fn: Any) -> Callable:
         """A native callable that interprets `fn`; for native code that calls back (sorted's key, map, reduce)."""
         def call_back(*args: Any, **kwargs: Any) -> Any:
-            return natively(self.call, fn, list(args), kwargs)
+            return natively(self, self.call, fn, list(args), kwargs)
         call_back.interprets = fn                        # type: ignore[attr-defined]   # what an entry writes in its place
         return call_back
 

@@ -207,7 +207,7 @@ def _probe_class(m: Machine, cls: type) -> type:
 
     def heard(probe_class: type, func: Any, types_: Any, args: Any = (), kwargs: Any = None) -> Any:
         mine = tuple(m.probe_classes.stands_for.get(t, t) for t in types_)
-        return natively(_hand_on, m, cls, func, mine, _map(tuple(args), _stand_in), _map(dict(kwargs or {}), _stand_in))
+        return natively(m, _hand_on, m, cls, func, mine, _map(tuple(args), _stand_in), _map(dict(kwargs or {}), _stand_in))
 
     members: dict[str, Any] = {}
     for base in reversed(cls.__mro__):
@@ -227,7 +227,7 @@ def _probe_class(m: Machine, cls: type) -> type:
 def _operator(m: Machine, name: str) -> Callable:
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
         s = self.stand_in
-        return natively(m.call, m.getattr(s, name), [_map(a, _stand_in) for a in args], _map(kwargs, _stand_in))
+        return natively(m, m.call, m.getattr(s, name), [_map(a, _stand_in) for a in args], _map(kwargs, _stand_in))
     return method
 
 

@@ -1,9 +1,10 @@
 """CPython's own tests as an oracle: what they say under `tcompile.enable()` must be what they say without.
 
-    python -m tests.oracles.cpython [--forced] [--strict] [--jobs N] [--timeout S] [module ...]
+    python -m tests.oracles.cpython [--forced | --methods] [--strict] [--jobs N] [--timeout S] [module ...]
 
 Each module of the interpreter's `test` package runs in a process of its own: once plain, once with the frame hook on. With --forced every
-frame of the tests goes through capture, tensors or not: its entry is used, its breaks are resumed. A test that passes plain
+frame of the tests goes through capture, tensors or not: its entry is used, its breaks are resumed. With --methods each test is a compiled
+function, without the hook. A test that passes plain
 and not under the compiler is a difference, and so are a crash, a hang, and a test that passes only under the compiler.
 
 `run(module, mode, timeout)` gives a Run; `compare(plain, compiled)` the differences.
@@ -22,7 +23,7 @@ from pathlib import Path
 
 __all__ = ["LANGUAGE", "MODES", "Run", "run", "compare"]
 
-MODES = ("plain", "enabled", "forced")
+MODES = ("plain", "enabled", "forced", "methods")
 
 # The modules about the language and the types and modules that everything is made of. Not all exist in every version.
 LANGUAGE = """test_grammar test_generators test_contextlib test_with test_exceptions test_scope test_descr test_dict test_list test_set
@@ -111,12 +112,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("modules", nargs="*", default=LANGUAGE)
     parser.add_argument("--forced", action="store_true", help="every frame of the tests is captured")
+    parser.add_argument("--methods", action="store_true", help="each test is compiled as a function")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--timeout", type=float, default=300.0)
     parser.add_argument("--strict", action="store_true", help="internal errors of the compiler fail the test")
     parser.add_argument("--only", default="", help="tests whose id contains this")
     options = parser.parse_args()
-    mode = "forced" if options.forced else "enabled"
+    mode = "forced" if options.forced else "methods" if options.methods else "enabled"
 
     def both(module: str) -> tuple[Run, Run]:
         return run(module, "plain", options.timeout, options.only), run(module, mode, options.timeout * 3, options.only, options.strict)
