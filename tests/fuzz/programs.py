@@ -80,7 +80,7 @@ class _Writer(More):
         if self.depth < 2:
             kinds += ["if", "for", "closure", "comprehension", "try", "while", "generator", "object", "with"]
             if self.breaks < 3:
-                kinds += ["tensor_if", "item", "print", "loop_break", "early", "raise_after", *BREAKING]
+                kinds += ["tensor_if", "item", "print", "loop_break", "early", "raise_after", *["inside"] * 6, *BREAKING]
             kinds += ["property", "arguments", "variadic", "defaults", "record", "slices", "attributes", "view_of_input", "alias", "dtypes", "empty",
                       "finally", "while_else", "sorted", "words", "walrus", "match", "yield", "counter", "inherit", "detach", "partial", "nested", *PLAIN]
         return getattr(self, "s_" + self.pick(kinds))(indent)
@@ -197,6 +197,20 @@ class _Writer(More):
         self.depth -= 1
         self.tensors.append(v)
         return out
+
+    def s_inside(self, i):
+        """A function with statements of its own, called by another one: what breaks in it is several calls deep."""
+        self.depth += 1
+        g, v, saved = f"in{self.n}", self.fresh(), self.tensors
+        self.tensors = ["x", "a", "b", "c"]
+        out = [f"{i}def {g}(x, n):", f"{i}    nonlocal a, b, c", *self.block(4, i + "    "), f"{i}    return {self.expression()}, n"]
+        out += [f"{i}def {g}h(x, n):", *(f"{i}    {line}" for line in self.pick((
+            (f"y, n = {g}(x * 0.5, n)", "return y + 1, n"), (f"y = torch.sin({g}(x, n)[0]) * x", "return y, n"), (f"return {g}(x, n + 1)",),
+            ("try:", f"    y, n = {g}(x + 1, n)", "    notes.append(n)", "except Problem:", "    y = x * 3", "finally:", "    notes.append('inside')", "return y - 1, n"),
+            ("y = x * 0", f"with torch.no_grad(): y = {g}(x, n)[0] + y", "return y * 2, n"))))]
+        self.tensors = [*saved, v]
+        self.depth -= 1
+        return [*out, f"{i}{v}, _n = {g}h({self.pick(saved)}, n)"]
 
     def s_comprehension(self, i):
         v = self.fresh()
