@@ -2,9 +2,12 @@
 import collections
 import copy
 import enum
+import operator
 import random
+from typing import TypeVar
 
 import pytest
+import tcompile
 import torch
 
 from .runner import Runner, same
@@ -271,3 +274,23 @@ def test_random_generators_at_a_break():
     for _ in range(2):
         same(run(draws, X, random.Random(4)), draws(X, random.Random(4)))
     assert run.breaks
+
+
+def test_native_functions_and_type_variables_as_keys():
+    var = TypeVar("var")
+    table = {torch.add: 1.0, torch.Tensor.mul: 2.0, operator.add: 3.0, len: 4.0, var: 5.0}
+    chosen = frozenset([torch.add, len])
+
+    def f(x):
+        y = x * table[torch.add] + table[torch.Tensor.mul] + table[operator.add] + table[var]
+        return y, len in table, torch.mul in table, torch.add in chosen, torch.sin in chosen, table.get(torch.sub, 7), list(table.values())
+    compiled = tcompile.compile(f, backend="eager", fullgraph=True)
+    x = torch.ones(2)
+    same(compiled(x), f(x))
+    table[torch.add] = 10.0
+    same(compiled(x), f(x))
+    table[torch.sub] = 8.0
+    same(compiled(x), f(x))
+    del table[torch.sub]
+    table[torch.mul] = 1.0
+    same(compiled(x), f(x))
