@@ -109,6 +109,8 @@ template <class V, class T, class M> INLINE V load_if(const T *p, M m, First lan
 """
 # Reads under a mask by one instruction, which touches nothing that the mask leaves out: type -> instruction, by bytes of the vector.
 _MASKED_LOADS = {"f32": "loadups{}_mask", "i32": "loaddqusi{}_mask", "f64": "loadupd{}_mask", "i64": "loaddqudi{}_mask"}
+# The ends of rows: (type of the instruction's elements, its name), by the type's size and kind; {} bits of the vector.
+_ENDS = {"f32": ("float", "ups"), "f64": ("double", "upd"), "i8": ("char", "dquqi"), "i16": ("short", "dquhi"), "i32": ("int", "dqusi"), "i64": ("long long", "dqudi")}
 _MASKS = """\
 // Masks: from a comparison of any type, and choosing by one.
 template <class M> INLINE vmask mask(M m) { return convert<vmask>(m); }
@@ -291,6 +293,24 @@ class Support:
                         f" {{ return {f}(p, v{tag}{{}}, bits(m, lanes)); }}" for lanes in ("All", "First")]
         return "\n".join(out)
 
+    def _ends(self) -> str:
+        """Reads and writes of the first lanes by one masked instruction, where the machine has it: copies of a few bytes through memory stall."""
+        if not {"avx512bw", "avx512vl"} <= self.target.features:
+            return ""
+        out = []
+        for tag in (t for t in _SCALARS if t in self._vectors and self.bytes_of(t) in (16, 32, 64)):
+            element, name = _ENDS[tag.replace("u", "i")]
+            word = {8: "u8", 16: "u16", 32: "u32", 64: "u64"}[max(8, self.lanes)]
+            wanted = f"({word})((1ULL << lanes.n) - 1)" if self.lanes < 64 else "lanes.n < 64 ? (1ULL << lanes.n) - 1 : ~0ULL"
+            n, t, v = self.bytes_of(tag), _SCALARS[tag], f"v{tag}"
+            bits = f"typedef {element} bits __attribute__((vector_size({n})));"
+            head = "template <> inline __attribute__((always_inline))"
+            out += [f"{head} {v} load<{v}, {t}>(const {t} *p, First lanes) {{ {bits} "
+                    f"return ({v})__builtin_ia32_load{name}{8 * n}_mask((const {element} *)p, bits{{}}, {wanted}); }}",
+                    f"{head} void store<{t}, {v}>({t} *p, {v} v, First lanes) {{ {bits} "
+                    f"__builtin_ia32_store{name}{8 * n}_mask(({element} *)p, (bits)v, {wanted}); }}"]
+        return "\n" + "\n".join(out)
+
     def call_often_used(self, text: str) -> None:
         """Functions that `text` calls many times become functions of their own: inlined into a chain of hundreds of operations they would
         cost the compiler seconds, and a call costs little beside what they compute."""
@@ -315,7 +335,7 @@ class Support:
                   f"typedef {mask} vmask __attribute__((vector_size({self.lanes * self.mask_bytes})));   // -1 where true, else 0"]
         if self._order:
             lines += ["", "namespace tc {"]
-        lines += [t.rstrip("\n") + "\n" for t in self._order.values()]
+        lines += [t.rstrip("\n") + (self._ends() if k == "access" else "") + "\n" for k, t in self._order.items()]
         if self._order:
             lines.append("}  // namespace tc")
         if self._helpers:
