@@ -392,7 +392,8 @@ def _mutate(m: Machine, obj: Any, name: str, args: list, kwargs: dict) -> Any:
     if base is None or name not in _WRITES.get(base, ()):
         raise Break("mutation", f"{type(obj).__name__}.{name} changes an object from outside")
     source = m.world.sources[id(obj)]
-    if source.key in _STRUCTURAL and (source.kind == "attr" or source.base is not None and source.base.key == "__dict__"):
+    below_dict = source.base is not None and source.base.kind == "attr" and source.base.key == "__dict__"
+    if (source.kind == "attr" or below_dict) and source.key in _STRUCTURAL:
         raise Break("mutation", f"`{source.name()}` is changed, through which attributes are read")
     shadow = _shadow(m, obj)
     if name in ("extend", "extendleft", "__iadd__", "update") and args:
