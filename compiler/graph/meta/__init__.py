@@ -10,6 +10,8 @@ import torch
 from . import attention, core, factory, indexing, matmul, nn, pointwise, reduce, searching, views  # noqa: F401  (they register their rules)
 from .core import RULES, DataDependentError, Rule, TensorMeta
 
+from .refused import refusing
+
 __all__ = ["lookup", "TensorMeta", "DataDependentError", "RULES"]
 
 
@@ -18,7 +20,8 @@ def lookup(op: torch._ops.OpOverload) -> Rule | None:
     ns, _, name = op._schema.name.partition("::")
     if ns != "aten":
         name = f"{ns}::{name}"
-    return find(name, op._overloadname, op)
+    rule = find(name, op._overloadname, op)
+    return rule and refusing(name, rule)
 
 
 def find(name: str, overload: str, op: torch._ops.OpOverload | None = None) -> Rule | None:

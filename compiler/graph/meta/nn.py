@@ -190,13 +190,24 @@ def adaptive_max_pool(x: TensorMeta, size: Sequence[IntLike]) -> tuple[TensorMet
 def native_layer_norm(x: TensorMeta, normalized_shape: Sequence[IntLike], weight: Any, bias: Any, eps: float
                       ) -> tuple[TensorMeta, TensorMeta, TensorMeta]:
     n = len(normalized_shape)
+    _check_types(x, weight, bias)
     if len(x.shape) < n or not all(map(same, x.shape[x.ndim - n:], normalized_shape)):
         raise RuntimeError(f"Given normalized_shape={list(normalized_shape)}, expected input with shape [*, "
                            f"{', '.join(map(str, normalized_shape))}], but got input of size{list(x.shape)}")
+    for p in (weight, bias):
+        if p is not None and not (p.ndim == n and all(map(same, p.shape, normalized_shape))):
+            raise RuntimeError(f"Expected weight and bias of shape {list(normalized_shape)}, but got {list(p.shape)}")
     stat = (*x.shape[:x.ndim - n], *[1] * n)
     dt = _stat_dtype(x, weight)
     out_stride = contiguous_strides(x.shape) if x.device.type == "cpu" else preserve_strides(x)
     return (new(x.shape, x.dtype, x.device, out_stride), new(stat, dt, x.device), new(stat, dt, x.device))
+
+
+def _check_types(x: TensorMeta, *parameters: TensorMeta | None) -> None:
+    """Parameters are of the input's type; of float32 beside an input of 16 bits."""
+    types = {p.dtype for p in parameters if p is not None} - {x.dtype}
+    if types and not (x.dtype.itemsize == 2 and types == {torch.float32}):
+        raise RuntimeError("mixed dtype: all inputs must share same datatype")
 
 
 def _stat_dtype(x: TensorMeta, weight: TensorMeta | None) -> torch.dtype:
@@ -225,6 +236,7 @@ def native_layer_norm_backward(g: TensorMeta, x: TensorMeta, shape: Any, mean: A
 @rule("native_group_norm")
 def native_group_norm(x: TensorMeta, weight: Any, bias: Any, n: IntLike, c: IntLike, hxw: IntLike, group: int, eps: float
                       ) -> tuple[TensorMeta, TensorMeta, TensorMeta]:
+    _check_types(x, weight, bias)
     fmt = suggest_format(x) if x.device.type == "cpu" else torch.contiguous_format
     if fmt is torch.contiguous_format and not is_contiguous(x.shape, x.stride):
         raise RuntimeError("Expected X.is_contiguous(memory_format) to be true, but got false.")
@@ -240,7 +252,8 @@ def native_group_norm_backward(g: TensorMeta, x: TensorMeta, mean: Any, rstd: An
             new((c,), x.dtype, x.device) if mask[2] else None)
 
 
-def _batch_norm_out(x: TensorMeta) -> TensorMeta:
+def _batch_norm_out(x: TensorMeta, *parameters: TensorMeta | None) -> TensorMeta:
+    _check_types(x, *parameters)
     if is_contiguous(x.shape, x.stride) or is_channels_last(x.shape, x.stride):
         return new(x.shape, x.dtype, x.device, preserve_strides(x))
     return new(x.shape, x.dtype, x.device, strides_for(x.shape, suggest_format(x)))
@@ -254,22 +267,19 @@ def _bn_stats(x: TensorMeta, weight: Any, training: bool) -> tuple[TensorMeta, T
 
 @rule("native_batch_norm", "_native_batch_norm_legit.no_stats", "_native_batch_norm_legit")
 def native_batch_norm(x: TensorMeta, weight: Any, bias: Any, *rest: Any) -> tuple:
-    if len(rest) == 5:
-        training = rest[2]
-    else:                                             # the overload without running statistics
-        training = rest[0]
-    return (_batch_norm_out(x), *_bn_stats(x, weight, training))
+    running = rest[:len(rest) - 3]                    # one overload is without running statistics
+    return (_batch_norm_out(x, weight, bias, *running), *_bn_stats(x, weight, rest[len(running)]))
 
 
 @rule("_native_batch_norm_legit_no_training")
 def batch_norm_inference(x: TensorMeta, weight: Any, bias: Any, mean: Any, var: Any, momentum: float, eps: float) -> tuple:
-    return (_batch_norm_out(x), *_bn_stats(x, weight, False))
+    return (_batch_norm_out(x, weight, bias, mean, var), *_bn_stats(x, weight, False))
 
 
 @rule("_native_batch_norm_legit_functional")
 def batch_norm_functional(x: TensorMeta, weight: Any, bias: Any, mean: TensorMeta, var: TensorMeta, training: bool,
                           momentum: float, eps: float) -> tuple:
-    return (_batch_norm_out(x), *_bn_stats(x, weight, training), new(mean.shape, mean.dtype, mean.device),
+    return (_batch_norm_out(x, weight, bias, mean, var), *_bn_stats(x, weight, training), new(mean.shape, mean.dtype, mean.device),
             new(var.shape, var.dtype, var.device))
 
 
@@ -333,7 +343,14 @@ def sdpa_efficient(q: TensorMeta, k: TensorMeta, v: TensorMeta, bias: Any, compu
 
 
 # ---- losses
-@rule("mse_loss", "smooth_l1_loss", "huber_loss", "binary_cross_entropy", "soft_margin_loss")
+@rule("binary_cross_entropy")
+def binary_cross_entropy(x: TensorMeta, target: TensorMeta, *args: Any, **kwargs: Any) -> TensorMeta:
+    if x.dtype != target.dtype:
+        raise RuntimeError(f"found dtype {target.dtype} but expected {x.dtype}")
+    return elementwise_loss(x, target, *args, **kwargs)
+
+
+@rule("mse_loss", "smooth_l1_loss", "huber_loss", "soft_margin_loss")
 def elementwise_loss(x: TensorMeta, target: TensorMeta, *args: Any, **kwargs: Any) -> TensorMeta:
     from .pointwise import pointwise
     from .types import result_type
@@ -347,9 +364,17 @@ def loss_backward(g: TensorMeta, x: TensorMeta, *_: Any, **__: Any) -> TensorMet
     return TensorMeta(x.shape, preserve_strides(x), x.dtype, x.device)
 
 
+def _check_classes(x: TensorMeta, target: TensorMeta, weight: TensorMeta | None) -> None:
+    if target.dtype not in (torch.int64, torch.uint8):
+        raise RuntimeError(f"expected scalar type Long but found {target.dtype}")
+    if weight is not None and weight.dtype != x.dtype:
+        raise RuntimeError(f"expected weights of {x.dtype} but found {weight.dtype}")
+
+
 @rule("nll_loss_forward")
 def nll_loss_forward(x: TensorMeta, target: TensorMeta, weight: Any, reduction: int, ignore_index: IntLike
                      ) -> tuple[TensorMeta, TensorMeta]:
+    _check_classes(x, target, weight)
     if not 0 < x.ndim <= 2:
         raise RuntimeError("input tensor should be 1D or 2D")
     if x.ndim == 2 and (target.ndim != 1 or not same(x.shape[0], target.shape[0])):
@@ -361,6 +386,7 @@ def nll_loss_forward(x: TensorMeta, target: TensorMeta, weight: Any, reduction: 
 @rule("nll_loss2d_forward")
 def nll_loss2d_forward(x: TensorMeta, target: TensorMeta, weight: Any, reduction: int, ignore_index: IntLike
                        ) -> tuple[TensorMeta, TensorMeta]:
+    _check_classes(x, target, weight)
     shape = (x.shape[0], x.shape[2], x.shape[3]) if reduction == 0 else ()
     return new(shape, x.dtype, x.device), new((), x.dtype, x.device)
 
