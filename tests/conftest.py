@@ -1,4 +1,4 @@
-"""For every test: internal errors raise, every stage is verified, and the disk cache is a folder of this run."""
+"""For every test: internal errors raise, every stage is verified, and the disk cache is a folder for tests."""
 from __future__ import annotations
 
 import os

@@ -98,7 +98,7 @@ def triton_version() -> str | None:
 class _Worker:
     def __init__(self) -> None:
         script = Path(__file__).with_name("worker.py")
-        self.process = subprocess.Popen([sys.executable, "-s", str(script)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        self.process = subprocess.Popen([sys.executable, "-s", "-P", str(script)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                                         stderr=subprocess.PIPE, text=True, start_new_session=True)
         self.errors: list[str] = []
         threading.Thread(target=self._drain, daemon=True).start()
