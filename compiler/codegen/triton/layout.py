@@ -236,7 +236,7 @@ def _reduction(kernel: Kernel, target: GpuTarget, choices: Choices, reduced: tup
     elif x_fast:
         small = x * r < 1 << 23
         lay.xblock = min(32 if small else 64, _pow2(x))
-        lay.rblock = min(32 if small else 64, rows)
+        lay.rblock = min(32, rows)
         lay.warps = 4 if small else 8
         while kind == "looped" and lay.xblock > 16 and -(-x // lay.xblock) < 2 * target.processors:
             lay.xblock //= 2

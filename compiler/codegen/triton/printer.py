@@ -532,7 +532,7 @@ class _Printer:
                 body += [f"tl.store({name} + (xindex * SPLIT + piece), {text}{mask})" for name, text in lines]
                 made[a.name] = (a, parts, x)
             out.append(self._function(f"{self.name}_{number}", body, xblocks * lay.split,
-                                      {"XBLOCK": lay.xblock, "RBLOCK": lay.rblock if accs else 2 * lay.rblock, "SPLIT": lay.split}, list(self.scratch)))
+                                      {"XBLOCK": lay.xblock, "RBLOCK": lay.rblock, "SPLIT": lay.split}, list(self.scratch)))
         # every function takes all of the scratch, so that one list of arguments serves
         names_of = [(s.name, "*" + ttype(s.dtype).pointer) for s in self.scratch]
         fixed = []
