@@ -178,6 +178,8 @@ def divmod_(m: Machine, a: Any, b: Any) -> Any:
     if type(a) is TraceTensor or type(b) is TraceTensor:
         names = [m.world.type_of(v).__name__ for v in (a, b)]
         raise Raised(TypeError(f"unsupported operand type(s) for divmod(): '{names[0]}' and '{names[1]}'"))
+    if type(a) in (torch.SymInt, torch.SymFloat) or type(b) in (torch.SymInt, torch.SymFloat):
+        return native_operation(m, operator.floordiv, a, b), native_operation(m, operator.mod, a, b)
     return native_operation(m, divmod, a, b)
 
 

@@ -21,7 +21,7 @@ from .reads import Read, as_tensor, is_read
 if TYPE_CHECKING:
     from .machine import Machine
 
-__all__ = ["holds_float", "by_tensor", "filled", "scalar_operation", "pinned", "float_symbol", "scalar_input"]
+__all__ = ["holds_float", "by_tensor", "filled", "full_of", "scalar_operation", "pinned", "float_symbol", "scalar_input"]
 
 _OPERATORS: dict[Any, bool] = {              # -> whether it writes to its first operand
     operator.add: False, operator.sub: False, operator.mul: False, operator.truediv: False, operator.iadd: True, operator.isub: True,
@@ -92,6 +92,12 @@ def by_tensor(m: Machine, name: str, args: list, kwargs: dict) -> tuple[list, di
             return tensor_calls.call_factory(m, torch.full, [(), a], {"dtype": dtype, "device": tensors[0].device})
         return a
     return list(map(as_tensor, args)), {k: as_tensor(v) for k, v in kwargs.items()}
+
+
+def full_of(m: Machine, number: torch.SymInt, like: TraceTensor) -> TraceTensor:
+    """A 0-dim tensor of an int that varies, of the dtype of another."""
+    from . import tensor_calls
+    return tensor_calls.call_factory(m, torch.full, [(), number], {"dtype": like.dtype, "device": like.device})
 
 
 def filled(m: Machine, name: str, make: Callable[[Any], Any], number: Any) -> Any:

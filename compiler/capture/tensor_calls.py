@@ -141,6 +141,8 @@ def call_operator(m: Machine, fn: Callable, args: list) -> Any:
         if selected[1] is ... and type(args[2]) is torch.SymInt:
             return call_method(m, selected[0], "fill_", [args[2]], {})
         return call_operator(m, fn, [*selected, *args[2:]])
+    if fn is operator.setitem and type(args[2]) is torch.SymInt and type(args[0]) is TraceTensor:
+        args[2] = scalars.full_of(m, args[2], args[0])
     if fn in _INPLACE_OPERATORS:
         m.graph.writes_to(args[0])
     env = m.env
@@ -189,6 +191,9 @@ def call_function(m: Machine, fn: Callable, args: list, kwargs: dict) -> Any:
         raise Break(kind)
     if fn is torch.where and len(args) + len(kwargs) == 1:
         raise Break("data_dependent_shape")
+    if fn is torch.where and torch.SymInt in map(type, args) and (like := next((a for a in args[1:] if type(a) is TraceTensor), None)) is not None and \
+            like.dtype in (torch.float32, torch.float64, torch.int64):
+        args = [scalars.full_of(m, a, like) if type(a) is torch.SymInt else a for a in args]
     name = getattr(fn, "__name__", "")
     if kwargs.get("out") is not None:
         m.graph.writes_to(kwargs["out"])
@@ -367,6 +372,8 @@ def call_factory(m: Machine, fn: Callable, args: list, kwargs: dict) -> Any:
     if holds_array(args):
         from .numpy_arrays import to_tensor
         return to_tensor(m, fn, args, kwargs)
+    if fn is torch.eye and torch.SymInt in map(type, args) and not {"out", "requires_grad", "layout"} & set(kwargs):
+        return _eye(m, args, kwargs)
     if fn is torch.tensor and args and type(args[0]) is TraceTensor:
         copy = call_method(m, call_method(m, args[0], "detach", [], {}), "clone", [], {})
         wanted = {k: v for k, v in kwargs.items() if k in ("dtype", "device") and v is not None}
@@ -412,6 +419,14 @@ def call_factory(m: Machine, fn: Callable, args: list, kwargs: dict) -> Any:
                 step = step * s
             meta = TensorMeta(exprs, tuple(reversed(stride)), made.dtype, device, 0, made.requires_grad)
     return m.graph.record("call_function", fn, tuple(args), kwargs, from_meta(meta, m.env if symbolic else None))
+
+
+def _eye(m: Machine, args: list, kwargs: dict) -> Any:
+    """torch.eye of a size that varies."""
+    device = {"device": kwargs.get("device")}
+    rows, columns = (call_factory(m, torch.arange, [n], dict(device)) for n in (args[0], args[-1]))
+    ones = call_operator(m, operator.eq, [call_method(m, rows, "unsqueeze", [1], {}), columns])
+    return call_method(m, ones, "to", [kwargs.get("dtype") or torch.get_default_dtype()], {})
 
 
 def call_legacy_constructor(m: Machine, dtype: torch.dtype | None, args: list, kwargs: dict) -> Any:
@@ -462,11 +477,11 @@ def _symbolic_shape(fn: Callable, args: list, kwargs: dict) -> list | None:
         if fn is not torch.full and not isinstance(size, (list, tuple)):
             size = args
         return list(size)
-    if fn is torch.arange and all(isinstance(a, (int, torch.SymInt)) for a in args) and not {"start", "end", "step"} & set(kwargs):
+    if fn is torch.arange and not {"start", "step"} & set(kwargs):
+        args = [*args, kwargs["end"]] if "end" in kwargs else args
         start, end, step = (0, args[0], 1) if len(args) == 1 else (*args, 1) if len(args) == 2 else args
-        if isinstance(step, int) and step > 0:
-            n = (end - start + (step - 1)) // step
-            return [n]
+        if all(isinstance(a, (int, torch.SymInt)) for a in args) and isinstance(step, int) and step:
+            return [(end - start + (step - 1)) // step if step > 0 else (start - end - (step + 1)) // -step]
     return None
 
 

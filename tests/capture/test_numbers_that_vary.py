@@ -84,3 +84,23 @@ def test_what_a_type_does_not_hold_is_refused_as_in_eager(dtype, fn):
         for n, v in ((2, 3), (3, 4), (4, 5), (2, 300), (3, 70000), (2, -1), (3, 2 ** 40)):
             x = torch.zeros(6, dtype=dtype)
             assert outcome(compiled, x, n, v) == outcome(program, x, n, v)
+
+
+@pytest.mark.parametrize("expression", ["torch.eye(n) + 1, torch.eye(n, 3), torch.eye(3, n, dtype=torch.int64)", "torch.where(x > 0, n, x), torch.where(x > 0, x, n)",
+                                        "write(x.clone(), n), write(x.clone().long(), n), write(x > 0, n)", "divmod(n, 3), divmod(20, n), x * divmod(n, 2)[0]",
+                                        "torch.arange(n, 0, -1), torch.arange(0, -n, -2), torch.arange(end=n), torch.arange(1, n, 3)"])
+def test_ints_in_operators(expression):
+    scope: dict = {"torch": torch, "write": write}
+    exec(f"def fn(x, n):\n    return {expression}", scope)
+    fn = scope["fn"]
+    with tcompile.record() as recorded:
+        compiled = tcompile.compile(fn, fullgraph=True)
+        for n in (3, 5, 7, 8, 4, 6, 2):
+            torch.testing.assert_close(compiled(X, n), fn(X, n))
+    assert len(recorded.report().entries) <= 2
+
+
+def write(y, n):
+    y[1, 1] = n
+    y[2:4] = n
+    return y
