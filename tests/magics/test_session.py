@@ -9,7 +9,6 @@ from IPython.core.completer import provisionalcompleter
 
 FUNCTION = """
 import torch
-from IPython.core.completer import provisionalcompleter
 def f(x):
     return torch.sin(x) * x + 2
 x = torch.ones(8)
