@@ -23,9 +23,9 @@ from .runtime.stock_hook import hidden
 
 __all__ = ["wrap_module", "original_module", "call_module"]
 
-_classes: weakref.WeakValueDictionary[type, type] = weakref.WeakValueDictionary()      # a class of ours keeps its base, not the other way
-# The compiled callables belong to the stand-in alone, so they can't live in the dict that it shares with the module.
-_state: dict[int, tuple["CompiledCalls", nn.Module]] = {}
+_classes: weakref.WeakKeyDictionary[type, weakref.ref[type]] = weakref.WeakKeyDictionary()     # a class of ours keeps its base, not the other way
+# The compiled callables belong to the stand-in alone, so they can't live in the dict that it shares with the module: they have a slot.
+_SLOT = "_tcompile_calls"
 
 
 def call_module(module: nn.Module, /, *args: Any, **kwargs: Any) -> Any:
@@ -62,7 +62,8 @@ class CompiledCalls:
 
 
 def _class_for(base: Any) -> type:
-    c = _classes.get(base)
+    known = _classes.get(base)
+    c = known() if known is not None else None
     if c is None:
         @hidden
         def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -84,16 +85,14 @@ def _class_for(base: Any) -> type:
             calls = calls_of(self)
             return wrap_module(copy.deepcopy(calls.module, memo), calls.engine)
 
-        def __del__(self: Any) -> None:
-            _state.pop(id(self), None)
-
         def __repr__(self: Any) -> str:
             return f"tcompile.compile({original_module(self)!r})"
 
         namespace = {"__module__": base.__module__, "__doc__": base.__doc__, "__call__": __call__, "forward": forward, "__reduce_ex__": __reduce_ex__,
-                     "__copy__": __copy__, "__deepcopy__": __deepcopy__, "__del__": __del__, "__repr__": __repr__,
+                     "__copy__": __copy__, "__deepcopy__": __deepcopy__, "__repr__": __repr__, "__slots__": (_SLOT,),
                      "_orig_mod": property(original_module), "__tcompile_original__": staticmethod(original_module)}
-        c = _classes[base] = _derive(base, namespace)
+        c = _derive(base, namespace)
+        _classes[base] = weakref.ref(c)
     return c
 
 
@@ -111,13 +110,12 @@ def _derive(base: type, namespace: dict[str, Any]) -> type:
 
 
 def calls_of(compiled: Any) -> CompiledCalls:
-    return _state[id(compiled)][0]
+    return compiled._tcompile_calls
 
 
 def original_module(m: Any) -> Any:
     """The module that was compiled, or `m` itself."""
-    got = _state.get(id(m))
-    return got[1] if got is not None else m
+    return calls_of(m).module if _SLOT in type.__dict__["__dict__"].__get__(type(m)) else m
 
 
 def wrap_module(module: nn.Module, engine: Engine) -> nn.Module:
@@ -126,5 +124,5 @@ def wrap_module(module: nn.Module, engine: Engine) -> nn.Module:
     c = _class_for(type(module))
     new = object.__new__(c)
     new.__dict__ = module.__dict__
-    _state[id(new)] = (CompiledCalls(module, engine), module)
+    object.__setattr__(new, _SLOT, CompiledCalls(module, engine))
     return new

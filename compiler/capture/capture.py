@@ -364,7 +364,7 @@ class _Attempt:
                            modes=changes_modes(graph) if graph is not None and self.opts.in_order else None)
         return CaptureResult(
             code=self.code, guards=self._guards(graph), source=text, namespace=writer.namespace, graph=graph, breaks=breaks,
-            inlined=list(machine.inlined), effects=[e.words() for e in machine.effects], needs_hook=needs_hook)
+            inlined=[c.co_qualname for c in machine.inlined], effects=[e.words() for e in machine.effects], needs_hook=needs_hook)
 
     def _step_natively(self) -> None:
         """Where an optimizer's step changed parameters: break before it, so that it is done once and what may fail follows in a graph of its own."""

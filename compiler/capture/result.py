@@ -58,7 +58,7 @@ class CaptureResult:
     namespace: dict[str, Any]
     graph: CapturedGraph | None = None
     breaks: list[GraphBreak] = field(default_factory=list)
-    inlined: list = field(default_factory=list)          # code objects that were inlined (guarded by CODE guards)
+    inlined: list[str] = field(default_factory=list)     # qualified names of the functions that were inlined
     effects: list[str] = field(default_factory=list)     # plain words: "print", "global counter", ...
     needs_hook: bool = False        # runs native calls whose frames are to be compiled as well
 

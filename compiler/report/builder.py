@@ -446,9 +446,7 @@ class ReportBuilder:
             [str(x) for x in getattr(result, "effects", ()) or () if _HIDDEN not in str(x)],
             getattr(result, "source", "") or "",
             seconds=float(e.facts.get("seconds") or 0.0),
-            inlined=[
-                getattr(c, "co_qualname", getattr(c, "co_name", str(c))) for c in getattr(result, "inlined", ()) or ()
-            ],
+            inlined=list(getattr(result, "inlined", ()) or ()),
         )
         cost = self._cost_of(e)
         entry.guard_seconds = cost.whole * 1e-9 if cost is not None else None
