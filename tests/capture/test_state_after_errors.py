@@ -98,6 +98,12 @@ def test_a_trace_that_torch_believes_in_though_it_ended():
         _symbolic_trace._is_fx_tracing_flag = False
 
 
+@tcompile.disable
+def number(t):
+    """A break."""
+    return float(t)
+
+
 class Held:
     def __init__(self, log):
         self.log = log
@@ -114,7 +120,7 @@ def within_statements(x, log):
         y = x + 1
         try:
             try:
-                log.append(float(y[0]))
+                log.append(number(y[0]))
                 y = y * 2
             finally:
                 log.append("inner")
@@ -130,7 +136,7 @@ def within_a_handler(x, log):
         raise KeyError("k")
     except KeyError as e:
         try:
-            return x * float(x[0])
+            return x * number(x[0])
         finally:
             log.append(repr(e.args))
 
@@ -138,7 +144,7 @@ def within_a_handler(x, log):
 def swallowed(x, log):
     y = x + 1
     with contextlib.suppress(BaseException):
-        return y * float(y[0])
+        return y * number(y[0])
     log.append("after")
     return x
 
