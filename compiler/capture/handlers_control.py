@@ -1,7 +1,6 @@
 """Handlers: attributes, items, operators, jumps, calls, functions, imports, with, exceptions, match, generators."""
 from __future__ import annotations
 
-import collections.abc
 import importlib.util
 import sys
 import types
@@ -409,52 +408,85 @@ def get_len(m: Machine, f: Frame, ins: Any) -> None:
     f.stack.append(m.call(len, [f.stack[-1]]))
 
 
+# What patterns ask of a type: flags that its bases hand down, and that Mapping.register and Sequence.register set.
+_SEQUENCE, _MAPPING, _MATCH_SELF = 1 << 5, 1 << 6, 1 << 22
+_ABSENT = object()
+
+
+def _has_flag(m: Machine, value: Any, flag: int) -> bool:
+    return bool(m.world.type_of(value).__flags__ & flag)
+
+
 @handler("MATCH_MAPPING")
 def match_mapping(m: Machine, f: Frame, ins: Any) -> None:
-    f.stack.append(isinstance(f.stack[-1], collections.abc.Mapping))
+    f.stack.append(_has_flag(m, f.stack[-1], _MAPPING))
 
 
 @handler("MATCH_SEQUENCE")
 def match_sequence(m: Machine, f: Frame, ins: Any) -> None:
-    v = f.stack[-1]
-    f.stack.append(isinstance(v, collections.abc.Sequence) and not isinstance(v, (str, bytes, bytearray)))
+    f.stack.append(_has_flag(m, f.stack[-1], _SEQUENCE))
 
 
 @handler("MATCH_KEYS")
 def match_keys(m: Machine, f: Frame, ins: Any) -> None:
     keys, obj = f.stack[-1], f.stack[-2]
-    values = []
+    values: list[Any] = []
+    seen: set[Any] = set()
     for k in keys:
-        if not operators.contains(m, obj, k):
+        if m.is_atom(k) and k in seen:
+            raise Raised(ValueError(f"mapping pattern checks duplicate key ({k!r})"))
+        if m.is_atom(k):
+            seen.add(k)
+        if getattr(m.world.type_of(obj), "get", None) is dict.get:
+            value = operators.get_item(m, obj, k) if operators.contains(m, obj, k) else _ABSENT
+        else:
+            value = m.call(m.getattr(obj, "get"), [k, _ABSENT])
+        if value is _ABSENT:
             f.stack.append(None)
             return
-        values.append(operators.get_item(m, obj, k))
+        values.append(value)
     f.stack.append(tuple(values))
 
 
 @handler("MATCH_CLASS")
 def match_class(m: Machine, f: Frame, ins: Any) -> None:
     names, cls, obj = f.stack.pop(), f.stack.pop(), f.stack.pop()
+    if not isinstance(cls, type):
+        raise Raised(TypeError("called match pattern must be a class"))
     if not m.world.is_instance(obj, cls):
         f.stack.append(None)
         return
     values: list[Any] = []
-    positional = ins.arg
-    if positional:
-        if cls in (bool, bytearray, bytes, dict, float, frozenset, int, list, set, str, tuple) and positional == 1:
+    fields: Any = ()
+    if ins.arg:
+        itself = False
+        try:
+            fields = m.getattr(cls, "__match_args__")
+            if type(fields) is not tuple:
+                raise Raised(TypeError(f"{cls.__name__}.__match_args__ must be a tuple (got {m.world.type_of(fields).__name__})"))
+        except Raised as raised:
+            if not isinstance(raised.exc, AttributeError):
+                raise
+            itself = bool(cls.__flags__ & _MATCH_SELF)
+        allowed = 1 if itself else len(fields)
+        if ins.arg > allowed:
+            raise Raised(TypeError(f"{cls.__name__}() accepts {allowed} positional sub-pattern{'' if allowed == 1 else 's'} ({ins.arg} given)"))
+        if itself:
             values.append(obj)
-        else:
-            fields = getattr(cls, "__match_args__", ())
-            if positional > len(fields):
-                raise Raised(TypeError(f"{cls.__name__}() accepts {len(fields)} positional sub-patterns ({positional} given)"))
-            names = (*fields[:positional], *names)
-    try:
-        values.extend(m.getattr(obj, name) for name in names)
-    except Raised as raised:
-        if not isinstance(raised.exc, AttributeError):
-            raise
-        f.stack.append(None)
-        return
+    seen: set[str] = set()
+    for name in (*fields[:ins.arg], *names):
+        if type(name) is not str:
+            raise Raised(TypeError(f"__match_args__ elements must be strings (got {m.world.type_of(name).__name__})"))
+        if name in seen:
+            raise Raised(TypeError(f"{cls.__name__}() got multiple sub-patterns for attribute {name!r}"))
+        seen.add(name)
+        try:
+            values.append(m.getattr(obj, name))
+        except Raised as raised:
+            if not isinstance(raised.exc, AttributeError):
+                raise
+            f.stack.append(None)
+            return
     f.stack.append(tuple(values))
 
 

@@ -1,6 +1,8 @@
 """Calls that Python refuses, and exceptions of the program on their way through native code: eager's type and words, at the program's own handlers."""
 from __future__ import annotations
 
+import collections
+import collections.abc
 import enum
 
 import pytest
@@ -108,6 +110,72 @@ def flag_that_gives_a_number():
     return Lost(8), type(Lost(8)) is int
 
 
+class Both(collections.UserDict, collections.abc.Sequence):
+    """A mapping to patterns: the first base says what it is."""
+
+
+class Point:
+    __match_args__ = ("x", "x")
+    x = 1
+
+
+class Listed:
+    __match_args__ = ["x"]
+    x = 1
+
+
+class Number(int):
+    pass
+
+
+def mapping_and_sequence():
+    match Both(a=1):
+        case [*_]:
+            return "sequence"
+        case {"a": a}:
+            return "mapping", a
+
+
+def attribute_twice():
+    match Point():
+        case Point(a, b):
+            return a, b
+
+
+def match_args_in_a_list():
+    match Listed():
+        case Listed(a):
+            return a
+
+
+def too_many_parts():
+    match Number(3):
+        case Number(a, b):
+            return a, b
+
+
+def itself():
+    match Number(3):
+        case Number(a):
+            return a
+
+
+def key_twice():
+    class K:
+        a = "k"
+    match {"k": 1}:
+        case {K.a: _, "k": _}:
+            return 1
+
+
+def a_default_is_not_made():
+    d = collections.defaultdict(list)
+    match d:
+        case {"k": v}:
+            return v
+    return dict(d)
+
+
 def outcome(f, x):
     try:
         return f(), (x * 2).tolist()
@@ -116,7 +184,8 @@ def outcome(f, x):
 
 
 CASES = (fromkeys, getitem, get, chain, update_from_failing_keys, unpack_failing_keys, reversed_failing, any_of_a_failing_generator,
-         thrown_into_a_generator, refused_in_a_class_body, deleted_in_a_class_body, flag_that_gives_a_number)
+         thrown_into_a_generator, refused_in_a_class_body, deleted_in_a_class_body, flag_that_gives_a_number,
+         mapping_and_sequence, attribute_twice, match_args_in_a_list, too_many_parts, itself, key_twice, a_default_is_not_made)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda f: f.__name__)
