@@ -28,6 +28,13 @@ def test_maximum_pools(image):
     same(lambda x: F.max_unpool2d(*F.max_pool2d(x, 2, return_indices=True), 2, output_size=x.shape[2:]), image)
 
 
+@pytest.mark.parametrize(("shape", "size"), [((2, 1, 16, 1), (2, 3)), ((2, 2, 5, 3), (2, 3)), ((1, 2, 4, 4, 5), (2, 4, 5)), ((1, 2, 4, 3, 1), (3, 2, 2))], ids=str)
+def test_positions_of_windows_that_are_one_wide(shape, size):
+    """The last axes take no part of the position in the window: it was counted once for each."""
+    pool = F.adaptive_max_pool2d if len(size) == 2 else F.adaptive_max_pool3d
+    same(lambda x: pool(x, size, return_indices=True), torch.randn(shape))
+
+
 @pytest.mark.parametrize("mode", ["reflect", "replicate", "circular"])
 def test_pads(image, mode):
     same(lambda x: F.pad(x, (2, 3, 1, 0), mode=mode), image)

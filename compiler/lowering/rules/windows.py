@@ -218,8 +218,7 @@ def adaptive_max_pool(lo: Lowering, node: Any, x: Ref, size: Sequence[Any]) -> t
     for k in range(n):                                       # from the position in the window to the one in the plane
         step = index(as_expr(inner))
         here = at if is_one(inner) else prim("div_trunc", at, step)
-        if not is_one(inner):
-            at = prim("sub", at, prim("mul", here, step))
+        at = const(0, i64) if is_one(inner) else prim("sub", at, prim("mul", here, step))
         p = prim("add", here, index(firsts[k]))
         flat = p if flat is None else prim("add", prim("mul", flat, index(as_expr(x.shape[lead + k]))), p)
         if k + 1 < n:
