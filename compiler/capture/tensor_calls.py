@@ -80,7 +80,7 @@ def _run(m: Machine, fn: Callable, args: list, kwargs: dict) -> Any:
     try:
         return m.native(fn, *args, **kwargs)
     except Raised as raised:
-        raise Raised(true_error(m, fn, args, kwargs, raised.exc)) from None
+        raise Raised(true_error(fn, args, kwargs, raised.exc)) from None
 
 
 def _refuse_objects(values: Iterable) -> None:
@@ -155,7 +155,7 @@ def call_operator(m: Machine, fn: Callable, args: list) -> Any:
             raise Break("item", "a 0-dim tensor is used as an index, which reads its value into Python",
                         "index with a 1-dim tensor (i.reshape(1)), or use torch.index_select or torch.gather") from None
         m.translate(exc)
-        raise Raised(true_error(m, fn, args, {}, exc)) from None
+        raise Raised(true_error(fn, args, {}, exc)) from None
     if type(result) is TraceTensor or result is None:
         return m.graph.record("call_function", fn, tuple(args), {}, result)
     return _finish(m, "call_function", fn, args, {}, result)
@@ -403,7 +403,7 @@ def call_factory(m: Machine, fn: Callable, args: list, kwargs: dict) -> Any:
     try:
         made = m.native(fn, *hints, **hint_kwargs)
     except Raised as raised:
-        raise Raised(true_error(m, fn, args, kwargs, raised.exc)) from None
+        raise Raised(true_error(fn, args, kwargs, raised.exc)) from None
     meta = _meta_of(made, device)
     if symbolic:
         shape = _symbolic_shape(fn, args, kwargs)

@@ -208,3 +208,30 @@ def test_variable_of_a_closure_that_is_unbound_behind_a_break(backend):
             except NameError as e:
                 results.append((type(e), str(e)))
         same(*results)
+
+
+ERRORS = {
+    "reshape": lambda a, n: a.reshape(3, n + 1), "function": lambda a, n: torch.reshape(a, (n + 1, 3)), "operator": lambda a, n: a @ torch.ones(n + 5, 2),
+    "index": lambda a, n: a[n + 5], "factory": lambda a, n: torch.zeros(n, -n - 2), "dim": lambda a, n: a.sum(n + 5), "named": lambda a, n: a.unflatten(dim=0, sizes=(n + 5, 2)),
+    "sequence": lambda a, n: a.expand((n + 5, 5)), "setitem": lambda a, n: a.__setitem__(slice(n - n, 2), torch.ones(n + 5)),
+}
+
+
+@pytest.mark.parametrize("name", ERRORS)
+def test_words_of_an_operators_error_name_this_calls_numbers(name):
+    """An error that the program caught kept the numbers of the call that was captured, though they vary."""
+    def f(a, n):
+        try:
+            return ERRORS[name](a, n) * 2, "went"
+        except Exception as e:
+            return a + 1, type(e).__name__, str(e)
+    check(f, *[(torch.arange(4.0), n) for n in (0, 3, 5, 9, 3)], backend="eager")
+
+
+def test_words_of_an_operators_error_name_this_calls_sizes():
+    def f(a, b):
+        try:
+            return a + b, "went"
+        except RuntimeError as e:
+            return a + 1, str(e)
+    check(f, *[(torch.ones(n), torch.ones(n + 1)) for n in (3, 4, 6, 9)], backend="eager")
