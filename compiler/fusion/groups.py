@@ -50,6 +50,7 @@ class Group:
     writes: dict[Buffer, Expr | None] = field(default_factory=dict)   # buffer -> index over the factors' symbols
     reads: set[Buffer] = field(default_factory=set)
     read_at: dict[Buffer, list[tuple]] = field(default_factory=dict)   # buffer -> (axes, level, index) of some reads
+    elements: list[tuple] = field(default_factory=list)   # (axes, level, buffer, index) of elements of a row that are computed again
     because: list[str] = field(default_factory=list)
     passes: dict[Buffer, int] = field(default_factory=dict)   # buffer -> passes over the row before it is known
     kept: int = 0                                         # buffers that something outside needs for certain
@@ -244,6 +245,8 @@ class _Grouping:
         for level, factors in self.spaces(g, nest):
             try:
                 self.check_reads(g, nest, loads, level, factors)
+                if factors is not g.factors:
+                    self.check_elements(g, factors)
                 if not wanted:
                     self.check_sharing(g, nest, loads, level, factors)
                     self.check_cost(g, nest, level, factors)
@@ -337,6 +340,16 @@ class _Grouping:
         p = element(at, e, factors, ranges)
         return p is not None and all(f.reduced or p[f"g{k}"] is factor_symbol(k) for k, f in enumerate(factors))
 
+    def check_elements(self, g: Group, factors: list[Factor]) -> None:
+        """Elements of rows that the group's nests compute again have to be found in a refined space as well."""
+        ranges = g.ranges(factors)
+        made = {n.buffer: (n, lv) for n, lv in zip(g.nests, g.levels)} if g.elements else {}
+        for axes, level, b, e in g.elements:
+            n, lv = made[b]
+            m, at = g.map_of(axes, level, factors), g.map_of(n.domain if lv == "full" else n.axes, lv, factors)
+            if m is None or at is None or not self.same_row(e.subs(m), tidy(n.index.subs(at), ranges), factors, ranges):
+                raise Refusal("the place of an element of a row would take divisions")
+
     def check_cost(self, g: Group, nest: LoopNest, level: str, factors: list[Factor]) -> None:
         if nest.on_gpu or not any(f.reduced for f in factors) or all(f.reduced for f in factors):
             return                                       # (generated code splits a kernel without outer axes among threads, a GPU's any of few rows)
@@ -368,6 +381,9 @@ class _Grouping:
         # an index that several nests write (pieces of a cat) is never the one that a reader wants
         g.writes[nest.buffer] = tidy(nest.index.subs(m), g.ranges(factors)) if nest.buffer not in self.made_in else None
         for b, e in loads:
+            at = g.writes.get(b) if level == "outer" else None
+            if at is not None and tidy(e.subs(m), g.ranges(factors)) is not at:
+                g.elements.append((nest.axes, level, b, e))
             known = g.read_at.setdefault(b, [])
             if len(known) < 3:
                 known.append((nest.domain if level == "full" else nest.axes, level, e))

@@ -202,6 +202,14 @@ def test_log_softmax_and_the_target_s_element_are_one_kernel():
     assert [b.shape for b in k.outputs] == [(40,)]       # the matrix of logarithms is never stored
 
 
+def test_the_place_of_an_element_of_a_row_survives_the_row_s_parting():
+    """A later nest parts the row's axis in two, and the element's place would be known by divisions only: an internal error."""
+    def f(x):
+        y = x.sin()
+        return y.gather(0, y.argmax(0, keepdim=True)), y.view(2, 2).sum()
+    check(f, torch.randn(4), n_kernels=2)
+
+
 def test_equal_nests_are_computed_once():
     def f(x, w):
         a, b = (x > 0).float() * 2, (x > 0).float() * 2
