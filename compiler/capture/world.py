@@ -32,6 +32,7 @@ from ..guards.guard import FunctionSpec, Guard, TensorSpec
 from ..guards.source import Source
 from ..marks import demanded_dims, dynamic_dims, static_dims
 from ..symbolic.expr import ge
+from ..graph.history import is_refused
 from ..graph.tensor import TraceTensor, trace_tensor_like
 from .arrays import Array, array_class, array_like
 from .bytecode.splice import UNBOUND
@@ -466,5 +467,7 @@ def check_supported(real: torch.Tensor, source: Source) -> None:
         reason = "inside a functorch transform"
     elif torch.autograd.forward_ad._current_level >= 0 and torch.autograd.forward_ad.unpack_dual(real).tangent is not None:
         reason = "a forward-mode AD dual"
+    elif real.requires_grad and is_refused(real):
+        reason = "a view that autograd refuses, as its base was written into"
     if reason:
         raise Skip(f"the tensor `{source.name()}` is {reason}; the frame runs as it is")

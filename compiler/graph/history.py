@@ -5,17 +5,23 @@ from typing import Any
 
 import torch
 
-__all__ = ["history", "node_of", "saves_tensors"]
+__all__ = ["history", "is_refused", "node_of", "saves_tensors"]
 
 _saves: dict[type, bool] = {}            # class of autograd nodes -> whether its nodes save tensors
 
 
-def node_of(t: torch.Tensor) -> Any:
-    """`t.grad_fn`; None also for a view that eager refuses to use, as its base was written into."""
+def is_refused(t: torch.Tensor) -> bool:
+    """Whether t is a view (one of split()'s, or made under no_grad) that eager refuses to use, as its base was written into."""
     try:
-        return t.grad_fn
+        t.grad_fn                   # which makes the view's history anew
     except RuntimeError:
-        return None
+        return True
+    return False
+
+
+def node_of(t: torch.Tensor) -> Any:
+    """`t.grad_fn`; None also for a view that eager refuses to use."""
+    return None if is_refused(t) else t.grad_fn
 
 
 def history(*tensors: torch.Tensor) -> set[Any]:

@@ -1,6 +1,8 @@
 """Small programs on which compiled code once differed from eager, most found by the fuzzers beside this file."""
 from __future__ import annotations
 
+import io
+
 import pytest
 import torch
 
@@ -235,3 +237,35 @@ def test_words_of_an_operators_error_name_this_calls_sizes():
         except RuntimeError as e:
             return a + 1, str(e)
     check(f, *[(torch.ones(n), torch.ones(n + 1)) for n in (3, 4, 6, 9)], backend="eager")
+
+
+@pytest.mark.parametrize("backend", ["eager", "tcompile"])
+def test_a_view_that_autograd_refuses_is_an_argument(backend):
+    """One of chunk()'s views, whose base was written into since: it may be handed on, and what follows a break was not compiled but raised."""
+    def handed_on(c, part):
+        return [part], c * 2
+
+    def used(c, part):
+        return part * 2, c
+
+    def broken(c, part):
+        part, b = c.chunk(2)[0], c * 2
+        c[1:].sub_(0.5)
+        print((b.sum() > 0).tolist(), file=io.StringIO())
+        return [part], (b + 1) * 2
+
+    def outcome(f, writes):
+        c = torch.arange(4.0, requires_grad=True) * 1
+        part = c.chunk(2)[0]
+        if writes:
+            c.add_(1)
+        try:
+            made = f(c, part)
+            return made, made[0][0].grad_fn is None
+        except RuntimeError as e:
+            return str(e)
+
+    for f in (handed_on, used, broken):
+        g = tcompile.compile(f, backend=backend)
+        for writes in (True, False, True, False):
+            same(outcome(f, writes), outcome(g, writes))
