@@ -5,6 +5,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+import tcompile
+
 from .test_ordered import same
 
 LAYOUTS = {"float32": lambda x: x, "float64": lambda x: x.double(), "bfloat16": lambda x: x.bfloat16(),
@@ -93,3 +95,22 @@ def test_volumes_at_given_positions(mode, padding):
     x[0, 0, 0, 0, 0], x[1, 2, 3, 4, 5] = float("inf"), float("nan")
     same(lambda x, g: tuple(F.grid_sample(x, g, mode, padding, align) for align in (False, True)), x, grid)
     same(lambda x, g: F.grid_sample(x, g, mode, padding, True), x[:, :, :1, :, :1], grid)
+
+
+def test_pixel_shuffles_keep_channels_last():
+    for x in (torch.randn(2, 8, 4, 6), torch.randn(2, 8, 4, 6).mT, torch.randn(8, 4, 6), torch.randn(0, 8, 4, 6)):
+        for y in (x, x.contiguous(memory_format=torch.channels_last)) if x.ndim == 4 else (x,):
+            for f in (lambda x: F.pixel_shuffle(x, 2), lambda x: F.pixel_unshuffle(x, 2), lambda x: F.pixel_unshuffle(x, 2) + 1):
+                same(f, y)
+
+
+def test_pixel_shuffles_refuse_sizes_that_do_not_divide():
+    """What was left over was dropped, and a result of no channels given."""
+    shuffle, unshuffle = tcompile.compile(lambda x: F.pixel_shuffle(x, 2) * 2, dynamic=True), tcompile.compile(lambda x: F.pixel_unshuffle(x, 2) * 2, dynamic=True)
+    for n in (4, 8):
+        x = torch.randn(2, n, n, n)
+        torch.testing.assert_close((shuffle(x), unshuffle(x)), (F.pixel_shuffle(x, 2) * 2, F.pixel_unshuffle(x, 2) * 2))
+    for f, shape, words in ((shuffle, (2, 6, 4, 4), "divisible by the square of upscale_factor"), (unshuffle, (2, 4, 5, 4), "height to be divisible"),
+                            (unshuffle, (2, 4, 4, 7), "width to be divisible")):
+        with pytest.raises(RuntimeError, match=words):
+            f(torch.randn(shape))

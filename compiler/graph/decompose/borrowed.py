@@ -29,7 +29,7 @@ BORROWED = """
     addr binary_cross_entropy_with_logits block_diag channel_shuffle deg2rad diag_embed dist dot heaviside linalg_cross linspace.Tensor_Scalar linspace.Tensor_Tensor
     logaddexp2 logspace.Scalar_Tensor logspace.Tensor_Scalar logspace.Tensor_Tensor logspace
     max_pool2d_with_indices_backward multi_margin_loss multilabel_margin_loss_forward mv
-    mvlgamma narrow_copy native_dropout_backward pixel_unshuffle polar rad2deg sinc soft_margin_loss special_entr
+    mvlgamma narrow_copy native_dropout_backward polar rad2deg sinc soft_margin_loss special_entr
     special_xlog1py trace unfold_copy unfold_backward vdot
 """.split()
 

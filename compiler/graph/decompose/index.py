@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from ...symbolic.expr import Expr
-from ..meta.core import TensorMeta, norm_dim
+from ..meta.core import TensorMeta, is_zero, norm_dim, suggest_format
 from .builder import Builder, Node, decomposition
 
 __all__: list[str] = []
@@ -153,8 +153,26 @@ def pixel_shuffle(b: Builder, x: Node, r: int) -> Any:
     *lead, c, h, w = _shape(x)
     n = len(lead)
     y = b.view(x, [*lead, c // (r * r), r, r, h, w])
-    y = b.emit(aten.permute.default, y, [*range(n), n, n + 3, n + 1, n + 4, n + 2])
-    return b.view(b.emit(aten.clone.default, y, memory_format=torch.contiguous_format), [*lead, c // (r * r), h * r, w * r])
+    return _shuffled(b, x, y, [n, n + 3, n + 1, n + 4, n + 2], [*lead, c // (r * r), h * r, w * r])
+
+
+@decomposition(aten.pixel_unshuffle.default)
+def pixel_unshuffle(b: Builder, x: Node, r: int) -> Any:
+    *lead, c, h, w = _shape(x)
+    n = len(lead)
+    if x.meta["val"].device.type == "cpu" and any(map(is_zero, x.meta["val"].shape)):
+        return b.emit(aten.clone.default, x)
+    y = b.view(x, [*lead, c, h // r, r, w // r, r])
+    return _shuffled(b, x, y, [n, n + 2, n + 4, n + 1, n + 3], [*lead, c * r * r, h // r, w // r])
+
+
+def _shuffled(b: Builder, x: Node, y: Node, order: list[int], shape: list[Any]) -> Node:
+    """y, a view of x, with its last dimensions in another order, as a tensor of `shape`: channels last where x is, on the CPU."""
+    m = x.meta["val"]
+    y = b.emit(aten.permute.default, y, [*range(order[0]), *order])
+    y = b.view(b.emit(aten.clone.default, y, memory_format=torch.contiguous_format), shape)
+    fmt = suggest_format(m) if m.device.type == "cpu" else torch.contiguous_format
+    return y if fmt is torch.contiguous_format else b.emit(aten.clone.default, y, memory_format=fmt)
 
 
 # ---- means of what is written to one place

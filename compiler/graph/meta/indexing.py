@@ -355,13 +355,31 @@ def repeat(x: TensorMeta, repeats: Sequence[IntLike]) -> TensorMeta:
 @rule("pixel_shuffle")
 def pixel_shuffle(x: TensorMeta, r: int) -> TensorMeta:
     *b, c, h, w = x.shape
-    return new((*b, fold(c // (r * r)), fold(h * r), fold(w * r)), x.dtype, x.device)
+    if not is_zero(fold(c % (r * r))):
+        raise RuntimeError(f"pixel_shuffle expects its input's 'channel' dimension to be divisible by the square of upscale_factor, but input.size(-3)={c} "
+                           f"is not divisible by {r * r}")
+    return _shuffled(x, (*b, fold(c // (r * r)), fold(h * r), fold(w * r)))
 
 
 @rule("pixel_unshuffle")
 def pixel_unshuffle(x: TensorMeta, r: int) -> TensorMeta:
     *b, c, h, w = x.shape
-    return new((*b, fold(c * r * r), fold(h // r), fold(w // r)), x.dtype, x.device)
+    if x.device.type == "cpu" and any(map(is_zero, x.shape)):
+        return filled(x)                                 # (torch's kernel copies what is empty as it is)
+    for name, n, at in (("height", h, -2), ("width", w, -1)):
+        if not is_zero(fold(n % r)):
+            raise RuntimeError(f"pixel_unshuffle expects {name} to be divisible by downscale_factor, but input.size({at})={n} is not divisible by {r}")
+    return _shuffled(x, (*b, fold(c * r * r), fold(h // r), fold(w // r)))
+
+
+def _shuffled(x: TensorMeta, shape: Sequence[IntLike]) -> TensorMeta:
+    """Channels last stay so on the CPU; elsewhere a reshape makes the result."""
+    if x.device.type != "cpu":
+        return new(shape, x.dtype, x.device)
+    fmt = suggest_format(x)
+    if fmt is torch.channels_last_3d:
+        raise RuntimeError("Unsupported memory format. Supports only ChannelsLast, Contiguous")
+    return new(shape, x.dtype, x.device, strides_for(shape, fmt))
 
 
 @rule("channel_shuffle")
