@@ -13,7 +13,7 @@ _saves: dict[type, bool] = {}            # class of autograd nodes -> whether it
 def is_refused(t: torch.Tensor) -> bool:
     """Whether t is a view (one of split()'s, or made under no_grad) that eager refuses to use, as its base was written into."""
     try:
-        t.grad_fn                   # which makes the view's history anew
+        _ = t.grad_fn               # to ask makes the view's history anew
     except RuntimeError:
         return True
     return False

@@ -207,7 +207,8 @@ def test_effects_before_a_break_happen_before_it(capsys):
         lst.append(1)
         print("first")
         y = x * 2
-        print(y.sum().item())
+        if y.sum() > 0:
+            print("then", len(lst))
         lst.append(2)
         print("last")
         return y + len(lst)
@@ -315,15 +316,15 @@ def test_break_inside_autocast():
     def fn(x):
         with torch.autocast("cpu", dtype=torch.bfloat16):
             y = x @ x.T
-            n = y.sum().item()
+            positive = bool(y.sum() > 0)
             z = y @ y
-        return z, n > 0, x @ x.T
+        return z, positive, x @ x.T
     run = Runner()
     for _ in range(2):
         same(run(fn, X), fn(X))
         assert not torch.is_autocast_enabled("cpu")
         assert torch.autocast_increment_nesting() == 1 and torch.autocast_decrement_nesting() == 0
-    assert run.breaks[0].kind == "item" and len(run.graphs) == 2
+    assert run.breaks[0].kind == "data_dependent_branch" and len(run.graphs) == 2
 
 
 # --- what stock torch.compile answers wrongly on small programs (issue 3): hooks, state before an exception, the types of two exceptions
