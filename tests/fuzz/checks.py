@@ -12,6 +12,7 @@ from .oracle import identities, load, observe, same, tensors
 __all__ = ["check_program", "check_changes", "LAYOUTS"]
 
 LAYOUTS = ("apart", "apart", "same", "overlap", "strided")
+WRITTEN_OVER = "one of the variables needed for gradient computation"
 CALLS = ((3, 0.5), (3, 0.5), (0, -1.0), (1, 2.0), (4, 0.5), (3, 1.5))
 
 
@@ -55,6 +56,9 @@ def check_program(source: str, backend: str, layout: str = "apart", grad: bool =
                 out["grad"] = [r.grad for r in roots]
             seen.append(out)
         want, got = seen
+        if backend != "eager" and WRITTEN_OVER in want.get("backward", "") and "backward" not in got:
+            for out in seen:                                       # of what the passes read, compiled code kept something that was not written over
+                out.pop("backward", None), out.pop("grad")
         try:
             same(want, got, f"call {call}")
             parts = ("value", "args")

@@ -269,3 +269,52 @@ def test_a_view_that_autograd_refuses_is_an_argument(backend):
         g = tcompile.compile(f, backend=backend)
         for writes in (True, False, True, False):
             same(outcome(f, writes), outcome(g, writes))
+
+
+@pytest.mark.parametrize("backend", ["eager", "tcompile"])
+def test_parts_of_nothing(backend):
+    """split() of a slice that is empty in one call gives one empty part; numbers that are no sizes of parts are refused."""
+    def fn(x, n, k):
+        parts = x[:n].split(k)
+        return len(parts), parts[0] * 2, parts[-1] + 1
+
+    def outcome(f, *args):
+        try:
+            return f(*args)
+        except RuntimeError as error:
+            return str(error)
+    compiled, x = tcompile.compile(fn, backend=backend), torch.arange(12.0).reshape(6, 2)
+    for n, k in ((4, 2), (5, 3), (0, 3), (0, 2), (-6, 1), (-7, 4), (3, -1), (3, 0), (0, 0), (0, -2), (2, 5), (6, 4)):
+        wanted, got = outcome(fn, x, n, k), outcome(compiled, x, n, k)
+        assert str(got) == str(wanted), (n, k)
+
+
+KEEPING = {
+    "sin": torch.sin, "exp": torch.exp, "gates": lambda c: torch.sigmoid(c) * torch.tanh(c), "square": lambda c: c * c, "both": lambda c: (c.sin() * c.cos()).sum(),
+    "softmax": lambda c: c.softmax(0), "product": lambda c: c @ c, "gelu": torch.nn.functional.gelu, "amax": lambda c: c.amax(0), "norm": torch.norm,
+    "variance": lambda c: (c - c.mean(0)).pow(2).mean(0), "root": lambda c: (c * c + 1).sqrt(), "copy": lambda c: c.clone().sin(),
+}
+
+
+@pytest.mark.parametrize("name", KEEPING)
+def test_what_was_kept_is_written_over(name):
+    """Compiled code may keep other tensors for the backward pass than eager: it gives what was computed or refuses, and does that only where eager does."""
+    f = KEEPING[name]
+
+    def gradient(f, writes):
+        torch.manual_seed(0)
+        x = torch.randn(4, 4, requires_grad=True)
+        c = x * 1
+        result = f(c)
+        if writes:
+            c.add_(1)
+        try:
+            result.sum().backward()
+        except RuntimeError as e:
+            return str(e)[:40]
+        return x.grad
+    wanted, eager = gradient(f, False), gradient(f, True)
+    compiled = tcompile.compile(f)
+    for _ in range(2):
+        got = gradient(compiled, True)
+        same(wanted if isinstance(got, torch.Tensor) else eager, got)
