@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 
 from ..guards import source as S
-from ..guards.values import is_constant
+from ..guards.values import is_constant, plain_key
+from ..guards.weak import reference
 from . import polyfills
 from .generators import InlineGenerator, PythonIterator
 from .late_text import LateText, settled
@@ -293,12 +294,20 @@ def get_item(m: Machine, obj: Any, key: Any) -> Any:
         elif type(key) in ATOMS or isinstance(key, _LASTING_KEYS):
             if dict.__contains__(obj, key):
                 return world.load(dict.__getitem__(obj, key), S.dict_value(source, key), "dict value")
-            world.guard(source, "LACKS", key, "missing key")
+            _lacks(m, obj, key, "missing key")
             return _missing(m, obj, key)
     value = _read(m, obj)
     if isinstance(value, dict) and key not in value:
         return _missing(m, obj, key)
     return m.native(operator.getitem, value, key)
+
+
+def _lacks(m: Machine, obj: dict, key: Any, why: str) -> None:
+    """Rely on an outside dict's not having a key: on all of its keys where a guard that holds this one weakly could not look for it."""
+    if plain_key(key) or reference(key) is key:
+        m.world.guard(m.world.sources[id(obj)], "LACKS", key, why)
+    else:
+        keys_of(m, obj)
 
 
 def _missing(m: Machine, obj: dict, key: Any) -> Any:
@@ -323,11 +332,10 @@ def contains(m: Machine, obj: Any, item: Any) -> bool | None:
             return written[item] is not MISSING
         shadow = m.world.shadows.get(id(obj))
         if (shadow is None or (shadow.value is None and not shadow.blind)) and (type(item) in ATOMS or isinstance(item, _LASTING_KEYS)):
-            source = m.world.sources[id(obj)]
             if not dict.__contains__(obj, item):
-                m.world.guard(source, "LACKS", item, "key in a dict")
+                _lacks(m, obj, item, "key in a dict")
                 return False
-            m.world.load(dict.__getitem__(obj, item), S.dict_value(source, item), "key in a dict")
+            m.world.load(dict.__getitem__(obj, item), S.dict_value(m.world.sources[id(obj)], item), "key in a dict")
             return True
         return m.native(lambda: item in keys_of(m, obj))
     if base in (set, frozenset):
@@ -459,6 +467,9 @@ def call_method(m: Machine, obj: Any, name: str, args: list, kwargs: dict) -> An
     base = base_of(obj)
     if base is None:
         raise Break("unknown_object", f"{type(obj).__name__}.{name} is called on an object from outside")
+    if base in (dict, set, frozenset, collections.OrderedDict) or name in ("index", "count", "remove", "__contains__"):
+        for key in args[:1]:
+            m.world.identity(key)
     if name in _WRITES.get(base, ()):
         return mutate(m, obj, name, args, kwargs)
     if name not in _READS.get(base, ()):

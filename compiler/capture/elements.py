@@ -43,7 +43,7 @@ def asks_back(value: Any) -> bool:
 def settle_keys(m: Machine, keys: Iterable, present: Iterable = ()) -> None:
     """Keys are about to be hashed, and compared with those that are `present`, by native code: interpret their methods first, so that
     what they read is guarded. Methods with side effects break."""
-    special = [k for k in _flat(keys) if _own(k, *_KEY_METHODS)]
+    special = [k for k in map(m.world.identity, _flat(keys)) if _own(k, *_KEY_METHODS)]
     if not special:
         return
     for key in special:

@@ -159,8 +159,10 @@ def dict_has(d: dict, key: Any) -> bool:
 
 
 def plain_key(key: Any) -> bool:
+    """Whether a dict looks for such a key without code of the program's, and finds it by a `Weak` that stands for it."""
+    key = present(key)
     t = type(key)
-    if t in (str, int, bool, bytes, float, complex, type(None), torch.device) or isinstance(key, (type, types.FunctionType)):
+    if t in (str, int, bool, bytes, float, complex, type(None), torch.device, types.FunctionType) or t.__hash__ is object.__hash__ and t.__eq__ is object.__eq__:
         return True
     return t is tuple and all(plain_key(k) for k in key)
 

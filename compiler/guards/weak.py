@@ -19,8 +19,14 @@ _KEPT_BY_OTHERS = (types.FunctionType, types.ModuleType, types.CodeType)
 
 
 class Weak(weakref.ref):
-    """A weak reference that stands for its object: const_equal(object, Weak(object)) holds. The program's own references are of other types."""
+    """A weak reference that stands for its object: const_equal(object, Weak(object)) holds, and a dict finds by it the key that the object is.
+    The program's own references are of other types."""
     __slots__ = ()
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (present(other) is self() is not None)
+
+    __hash__ = weakref.ref.__hash__          # the object's own
 
 
 def _is_kept_by_others(value: Any) -> bool:

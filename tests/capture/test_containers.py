@@ -2,6 +2,7 @@
 import collections
 import copy
 import enum
+import math
 import operator
 import random
 from typing import TypeVar
@@ -294,3 +295,53 @@ def test_native_functions_and_type_variables_as_keys():
     del table[torch.sub]
     table[torch.mul] = 1.0
     same(compiled(x), f(x))
+
+
+class Kind(enum.Enum):
+    A = 1
+
+    def __eq__(self, other): return isinstance(other, Kind) and self.value == other.value
+
+    def __hash__(self): return 1
+
+
+@pytest.mark.parametrize("key", [lambda: 0, Kind, Kind.A, math, torch.float16, len], ids=["function", "class", "enum", "module", "dtype", "native"])
+def test_a_key_that_a_dict_from_outside_lacked(key):
+    """Guards hold functions, classes, modules and enums weakly: a dict that gets such a key has it."""
+    table = {}
+
+    def f(x):
+        return x * table.get(key, 5.0) + (key in table)
+    compiled = tcompile.compile(f, backend="eager", fullgraph=True)
+    x = torch.ones(2)
+    same(compiled(x), f(x))
+    table[key] = 2.0
+    same(compiled(x), f(x))
+    del table[key]
+    same(compiled(x), f(x))
+
+
+KEYED = """
+def key(x): return x
+TABLE = {key: 2.0}
+ELEMENTS = {key}
+LIST = [key]
+def get(x): return x * TABLE.get(key, 3.0)
+def subscript(x): return x * (TABLE[key] if key in TABLE else 3.0)
+def elements(x): return x + (key in ELEMENTS) + 2 * ELEMENTS.isdisjoint({key})
+def counted(x): return x + LIST.count(key) + 2 * (key in LIST)
+def inside(x):
+    table = {LIST[0]: 2.0}
+    return x * table.get(key, 3.0) + (key in {LIST[0]})
+"""
+
+
+@pytest.mark.parametrize("name", ["get", "subscript", "elements", "counted", "inside"])
+def test_a_function_defined_anew_is_another_key(name):
+    ns = {}
+    exec(KEYED, ns)
+    compiled = tcompile.compile(ns[name], backend="eager", fullgraph=True)
+    x = torch.ones(2)
+    same(compiled(x), ns[name](x))
+    exec("\ndef key(x): return x", ns)                  # the same code, at the same line
+    same(compiled(x), ns[name](x))
