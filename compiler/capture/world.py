@@ -338,7 +338,7 @@ class World:
         check_supported(real, source)
         static = self._is_static(real, source)
         dims = {} if static else {d: S.size(source, d) for d in self._dynamic_dims(real, source)}
-        strides = {} if static else {d: S.stride(source, d) for d in self.opts.dynamic_strides.get(source, ())}
+        strides = {} if static else {d: S.stride(source, d) for d in self.opts.dynamic_strides.get(source, ()) if d < real.dim()}
         trace = trace_tensor_like(real, self.env if dims or strides else None, dims, strides)
         for d in strides:
             stride = trace.stride()[d]
@@ -366,9 +366,10 @@ class World:
         return isinstance(owner, torch.nn.Module)
 
     def _dynamic_dims(self, real: torch.Tensor, source: Source) -> tuple[int, ...]:
+        learned = {d for d in self.opts.dynamic_dims.get(source, ()) if d < real.dim()}          # the tensors that it was learned from may have had more
         if self.opts.dynamic is False:
-            return tuple(self.opts.dynamic_dims.get(source, ()))
-        named = range(real.dim()) if self.opts.dynamic is True else {*self.opts.dynamic_dims.get(source, ()), *dynamic_dims(real)}
+            return tuple(learned)
+        named = range(real.dim()) if self.opts.dynamic is True else {*learned, *dynamic_dims(real)}
         self.demanded.update({(source, d): bounds for d, bounds in demanded_dims(real).items()})
         return tuple(sorted({*named} - static_dims(real)))
 

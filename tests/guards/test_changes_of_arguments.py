@@ -11,6 +11,7 @@ import types
 import warnings
 
 import pytest
+import tcompile
 import torch
 import torch.nn as nn
 
@@ -420,3 +421,20 @@ def test_memory_format():
         u, v = (m(t), c(t))
         eq(u, v)
         assert u.stride() == v.stride()
+
+
+@pytest.mark.parametrize("dynamic", [None, False, True])
+def test_fewer_dimensions_after_a_size_was_learned(dynamic):
+    """What sizes and strides of larger tensors taught says nothing of a tensor that has no such dimension."""
+    def fn(x):
+        return x * 2 + x.stride(0)
+
+    c = tcompile.compile(fn, backend="eager", dynamic=dynamic)
+    for shape in ((4, 3), (4, 4), (3,), (5,), (4, 5)):
+        z = torch.ones(shape)
+        eq(fn(z), c(z))
+    for width in (6, 8):
+        z = torch.ones(3, 2, width)[:, :, 0]
+        eq(fn(z), c(z))
+        eq(fn(z.t()[:1]), c(z.t()[:1]))
+    eq(fn(torch.ones(3)), c(torch.ones(3)))
