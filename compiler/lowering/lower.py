@@ -15,7 +15,7 @@ import torch.fx
 
 from .. import events
 from ..symbolic.expr import Expr, as_expr
-from .ir import Axis, Buffer, LoopNest, Value, cast, clear, const, load, param, walk
+from .ir import Axis, Buffer, LoopNest, Value, cast, clear, const, index, load, param, walk
 from .lowered import Extern, LoweredGraph, LoweredStep, OutputSpec, Param, View
 from .ref import (Ref, Scalar, contiguous_strides, dim_symbol, flat_index, is_one, numel, ref_of_buffer, remap, same, shape_of, strided)
 
@@ -340,8 +340,10 @@ class Lowering:
             self.steps.append(Extern(torch.ops.aten.empty_strided.default, (list(out.shape), list(out.stride)), kwargs, [out], reason=f"no elements of {ref.dtype}",
                                      origin=self._node_name()))
             return out
-        if ref.dtype in self.dtypes() or v is None:
+        if ref.dtype in self.dtypes() or v is None and not ref.dtype.is_complex:
             return self.store(ref.value, ref.shape, ref.dtype, stride, suffix="_copy").value.attr[0]
+        if v is None:
+            return self.taken(ref, stride)
         base, strides, offset = v
         out = self._buffer(self._node_name() + "_copy", ref.shape, ref.dtype, stride)
         args = (self.view(base, ref.shape, strides, offset),)
@@ -349,6 +351,19 @@ class Lowering:
         kwargs = {"memory_format": torch.contiguous_format if dense else torch.preserve_format}
         self.steps.append(Extern(torch.ops.aten.clone.default, args, kwargs, [out], reason=f"a copy of {ref.dtype}", origin=self._node_name()))
         self.foreign.add(out)
+        return out
+
+    def taken(self, ref: Ref, stride: Sequence[Any] | None) -> Buffer:
+        """A copy of complex numbers that no strided view gives: a nest counts the positions, torch takes what lies there."""
+        base, e = ref.value.attr
+        extent = as_expr(1)
+        for n, st in zip(base.shape, base.stride):
+            extent = extent + (as_expr(n) - 1) * st
+        memory = self.view(base, (_size(extent),), (1,), 0)
+        at = self.store(index(e), ref.shape, torch.int64, stride, suffix="_at").value.attr[0]
+        out = self._buffer(self._node_name() + "_copy", ref.shape, ref.dtype, stride)
+        take = torch.ops.aten.take.default
+        self.steps.append(Extern(take, (memory, at), {}, [out], _out_variant(take), ("out",), f"a copy of {ref.dtype}", self._node_name()))
         return out
 
     def view(self, base: Buffer, shape: tuple, stride: tuple, offset: Any) -> Buffer:

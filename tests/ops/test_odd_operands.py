@@ -25,6 +25,22 @@ def test_complex_numbers_without_elements():
         assert torch.equal(got, want)
 
 
+VIEWS = {"flat": lambda x: x.transpose(0, 1).reshape(-1), "repeated": lambda x: x.repeat_interleave(2, 0), "repeated_last": lambda x: x.mT.repeat_interleave(2, -1)}
+
+
+@pytest.mark.parametrize("name", VIEWS)
+def test_complex_numbers_in_an_order_that_no_strides_give(name):
+    """What follows is a kernel of torch's, which takes tensors: that nests have no complex numbers was an internal error."""
+    def f(x):
+        y = VIEWS[name](x * 2)
+        return y.exp(), torch.cat([y, y * 2]), y.real
+    whole = torch.randn(6, 5, 8, dtype=torch.complex64)
+    compiled = tcompile.compile(f, fullgraph=True, dynamic=True)
+    for x in (whole, whole[1:4, :, ::2], whole.permute(2, 0, 1)[3:]):
+        for got, want in zip(compiled(x), f(x)):
+            torch.testing.assert_close(got, want)
+
+
 @pytest.mark.parametrize("size", [(0, 0), (0, 2), (3, 0)])
 def test_pools_of_nothing(size):
     x = torch.randn(2, 4, 6, 6)
