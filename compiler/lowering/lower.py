@@ -14,7 +14,7 @@ import torch
 import torch.fx
 
 from .. import events
-from ..symbolic.expr import Expr, as_expr
+from ..symbolic.expr import Expr, as_expr, ceildiv, maybe_int
 from .ir import Axis, Buffer, LoopNest, Value, cast, clear, const, index, load, param, walk
 from .lowered import Extern, LoweredGraph, LoweredStep, OutputSpec, Param, View
 from .ref import (Ref, Scalar, contiguous_strides, dim_symbol, flat_index, is_one, numel, ref_of_buffer, remap, same, shape_of, strided)
@@ -431,7 +431,7 @@ class Lowering:
                 return Param(a.name)
             if isinstance(a, Ref):
                 if mask is not None and a is mask:
-                    return self.realise(a)               # (kernels of attention take expanded masks as they are)
+                    return self.mask(a, m)
                 if at is not None and _rows_in_place(a):
                     return self.realise(a)               # (and parts of a wider product)
                 return (rows and self.aligned(a, m)) or self.realise(a, strides_of(m) if _is_tensor(m) and not (rows and _matrix_in_place(a)) else None)
@@ -464,6 +464,24 @@ class Lowering:
         lines = [tuple(x) for x in self.lines()]
         self.steps.append(Extern(op, cargs, ckwargs, outs, variant, names, reason, node.name, lines))
         return tuple(result) if isinstance(val, (tuple, list)) else result[0]
+
+    def mask(self, a: Ref, m: Any) -> Buffer:
+        """What attention adds to its scores. Its kernels take what is expanded as it is, but rows in one piece alone: what lies otherwise they
+        read wrongly, without a word. Where this one lies is not what eager's operand would (views of pads are seen through)."""
+        v = strided(a)
+        if v is not None and _rows_apart(a.shape, v[1], v[2]):
+            return self.realise(a)
+        strides = strides_of(m)
+        repeated = [type(st) is int and st == 0 for st in strides]
+        shape = tuple(1 if same_everywhere else n for n, same_everywhere in zip(a.shape, repeated))
+        if not is_one(shape[-1]) and not same(strides[-1], 1):
+            rows = contiguous_strides((*shape[:-1], maybe_int(ceildiv(as_expr(shape[-1]), 8) * 8)))
+            strides = tuple(0 if same_everywhere else st for st, same_everywhere in zip(rows, repeated))
+        if not any(repeated):
+            return self.realise(a, strides)
+        once = remap(a, shape, {d: 0 for d, same_everywhere in enumerate(repeated) if same_everywhere})
+        kept = self.realise(once, tuple(st if not same_everywhere else packed for st, same_everywhere, packed in zip(strides, repeated, contiguous_strides(shape))))
+        return self.view(kept, a.shape, strides, 0)
 
     def aligned(self, a: Ref, m: Any) -> Buffer | None:
         """An operand of a matrix product with rows that begin at aligned addresses, where that takes no further copy; else None."""
@@ -531,9 +549,13 @@ class Lowering:
 def _rows_in_place(a: Ref) -> bool:
     """Whether this is a batch of matrices in half precision whose rows lie in memory in one piece each, at multiples of 16 bytes."""
     v = strided(a) if a.ndim == 4 and a.dtype in (torch.float16, torch.bfloat16) else None
-    if v is None or v[1][-1] != 1:
-        return False
-    return all(type(st) is int and st % 8 == 0 and (st > 0 or is_one(n)) for n, st in zip(a.shape[:-1], v[1][:-1])) and type(v[2]) is int and v[2] % 8 == 0
+    return v is not None and _rows_apart(a.shape, v[1], v[2]) and all(type(st) is not int or st > 0 or is_one(n) for n, st in zip(a.shape, v[1]))
+
+
+def _rows_apart(shape: Sequence[Any], strides: Sequence[Any], offset: Any) -> bool:
+    """Whether rows lie in one piece each, and begin at multiples of 8 elements. What is expanded counts, too."""
+    return (is_one(shape[-1]) or strides[-1] == 1) and type(offset) is int and offset % 8 == 0 and \
+        all(is_one(n) or type(st) is int and st % 8 == 0 for n, st in zip(shape[:-1], strides[:-1]))
 
 
 def _matrix_in_place(a: Ref) -> bool:
