@@ -33,6 +33,7 @@ from .errors import FullGraphError, InternalError, TCompileError
 from .guards.explain import explain_failure
 from .guards.guard import Guard
 from .guards.program import compile_guards
+from .guards.source import UnlikeNumber
 from .guards.weak import referents
 from .logs import log_error, log_guards
 from .marks import is_disabled
@@ -169,7 +170,7 @@ class Engine:
         with disabled():
             result = call_original(func, args)
         name = func.__code__.co_qualname
-        if not self.opts.get("suppress_errors") and not handlers and ASSUMED not in str(error):
+        if not self.opts.get("suppress_errors") and not handlers and ASSUMED not in str(error) and type(error) is not UnlikeNumber:
             raise InternalError(f"the graph of {name} raised {type(error).__name__}: {error}; eager does not") from error
         events.emit("fallback", what=name, reason=f"the graph raised {type(error).__name__}: {error}; the call ran as it is", count=1)
         return result

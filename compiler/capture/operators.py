@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import builtins
 import collections
+import math
 import operator
 import types
 from typing import TYPE_CHECKING, Any, Callable
@@ -15,7 +16,7 @@ from . import containers, elements, size_floats, tensor_calls
 from .generators import InlineGenerator
 from .late_text import LateText, join_texts, made_late, settled
 from .lookups import class_attribute
-from .reads import is_read
+from .reads import COMPARISONS, is_read
 from .signals import Break, Raised
 from .tensor_subclasses import Subclassed
 from .world import ATOMS, MISSING, TraceTensor
@@ -69,6 +70,7 @@ def python_method(cls: type, name: str) -> Any:
 _NATIVE_METHODS = (types.WrapperDescriptorType, types.MethodDescriptorType, types.BuiltinFunctionType, types.ClassMethodDescriptorType)
 
 
+_LARGE = 1 << 53         # ints up to it are floats
 _FEW = 32                # keys that a number which varies is compared with one by one; among more of them it is fixed
 
 _SHAPE_WORDS = ("size of the result", "nonzero", "unique", "masked_select", "repeat_interleave", "bincount", "histc")
@@ -109,8 +111,8 @@ def native_operation(m: Machine, fn: Callable, *args: Any) -> Any:
             raise Raised(ZeroDivisionError("division by zero" if fn is operator.truediv else "integer division or modulo by zero"))
         if (result := size_floats.operation(m, fn, args)) is not None:
             return result
-    if fn is operator.floordiv and any(type(a) is torch.SymFloat for a in args):
-        args = tuple([specialize(a) for a in args])                # SymFloat's way by an integer loses the sign of -0.0
+    if fn is operator.floordiv and torch.SymFloat in map(type, args) or fn in COMPARISONS and _rounds(*map(type, args), *args):
+        args = tuple([specialize(a) for a in args])                # SymFloat's way by an integer loses the sign of -0.0; it compares ints as floats
     try:
         return fn(*args)
     except Exception as exc:
@@ -118,6 +120,13 @@ def native_operation(m: Machine, fn: Callable, *args: Any) -> Any:
         if any(isinstance(a, _SYMBOLIC) for a in args):
             return m.native(fn, *[specialize(a) for a in args])
         raise Raised(exc) from None
+
+
+def _rounds(ta: type, tb: type, a: Any, b: Any) -> bool:
+    """Whether symbols would be compared as floats, one of which is an int that may be none."""
+    if torch.SymFloat in (ta, tb):
+        return torch.SymInt in (ta, tb) or any(t is int and abs(n) > _LARGE for t, n in ((ta, a), (tb, b)))
+    return torch.SymInt in (ta, tb) and any(t is float and _LARGE <= abs(n) < math.inf for t, n in ((ta, a), (tb, b)))
 
 
 def specialize(value: Any) -> Any:

@@ -20,7 +20,7 @@ from .signals import Break
 if TYPE_CHECKING:
     from .machine import Machine
 
-__all__ = ["Read", "ReadFloat", "ReadInt", "is_read", "item", "tolist", "operation", "to_float", "as_tensor", "check", "condition", "ASSUMED", "METHODS"]
+__all__ = ["Read", "ReadFloat", "ReadInt", "is_read", "item", "tolist", "operation", "to_float", "as_tensor", "check", "condition", "COMPARISONS", "ASSUMED", "METHODS"]
 
 _FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 _INTS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
@@ -30,7 +30,7 @@ _SAFE = {operator.iadd: operator.add, operator.isub: operator.sub, operator.imul
     f: f for f in (operator.add, operator.sub, operator.mul, operator.neg, operator.pos, abs, min, max)}
 _DIVISIONS = {operator.itruediv: operator.truediv, operator.ifloordiv: operator.floordiv, operator.imod: operator.mod} | {
     f: f for f in (operator.truediv, operator.floordiv, operator.mod)}
-_COMPARISONS = frozenset((operator.lt, operator.le, operator.gt, operator.ge, operator.eq, operator.ne))
+COMPARISONS = frozenset((operator.lt, operator.le, operator.gt, operator.ge, operator.eq, operator.ne))
 
 
 class Read:
@@ -165,7 +165,7 @@ def _held_by_float(value: Any) -> Any:
 def operation(m: Machine, fn: Any, args: tuple) -> Any:
     """`fn(*args)` of numbers, one of which is read."""
     numbers = {int, float, torch.SymInt, torch.SymFloat}.issuperset(map(type, args))
-    if fn in _COMPARISONS and numbers:
+    if fn in COMPARISONS and numbers:
         return torch.SymBool(ReadBool(m.env, None, (), fn, args))
     if fn is round and len(args) == 2 and type(args[0]) is torch.SymFloat and type(args[1]) is int and args[1] >= 0:
         return torch.SymFloat(ReadFloat(m.env, None, (), fn, args))
@@ -184,7 +184,8 @@ def operation(m: Machine, fn: Any, args: tuple) -> Any:
 def as_tensor(m: Machine, node: Read, dtype: torch.dtype, device: torch.device, strict: bool) -> TraceTensor:
     """The number as a 0-dim tensor of the graph. `strict`: one that the dtype does not hold would be refused."""
     held = _calculated(m, node)
-    if held.device != device or strict and held.dtype != dtype and held.dtype not in (torch.float32, torch.bfloat16, torch.float16):
+    if held.device != device or strict and held.dtype != dtype and not (
+            held.dtype.is_floating_point and dtype.is_floating_point and torch.finfo(held.dtype).max <= torch.finfo(dtype).max):
         raise Break("item")
     return _method(m, held, "to", dtype) if held.dtype != dtype else held
 
@@ -236,7 +237,7 @@ def condition(m: Machine, node: Read) -> TraceTensor:
     return held if held.dtype == torch.bool else _method(m, held, "ne", 0)
 
 
-_IN_GRAPHS = _COMPARISONS | {operator.add, operator.sub, operator.mul, operator.neg, operator.pos, operator.truediv, abs, float}
+_IN_GRAPHS = COMPARISONS | {operator.add, operator.sub, operator.mul, operator.neg, operator.pos, operator.truediv, abs, float}
 ASSUMED = "a number that is read from a tensor is"
 
 

@@ -6,6 +6,8 @@ float32, the operation is written out in float32. Where that does not hold, the 
 """
 from __future__ import annotations
 
+import functools
+import math
 import operator
 from typing import TYPE_CHECKING, Any, Callable
 
@@ -38,6 +40,7 @@ _BOUNDS = frozenset(("clamp", "clip", "clamp_", "clip_"))
 _BY_TENSOR = _OF_FIRST | _COMPARISONS | _BOUNDS | frozenset((
     "where", "clamp_min", "clamp_max", "clamp_min_", "clamp_max_", "pow", "pow_", "lerp", "lerp_", "mod", "floordiv", "remainder", "remainder_", "floor_divide",
     "floor_divide_", "imod", "ifloordiv", "ipow", "fmod", "fmod_"))
+_POWERS = frozenset(("pow", "pow_", "ipow"))
 _FILLED = frozenset(("full", "full_like", "new_full"))
 _WIDE = (torch.float32, torch.float64)
 _NARROW = (torch.bfloat16, torch.float16)
@@ -85,13 +88,33 @@ def by_tensor(m: Machine, name: str, args: list, kwargs: dict) -> tuple[list, di
     if dtype not in _WIDE and not integers and not (dtype in _NARROW and name in _OF_FIRST | _COMPARISONS):
         return None
 
+    use = "" if name in AS_TENSORS else "held"             # (source.as_number)
+    only_bound = name in _BOUNDS and sum(a is not None for a in (*args[1:], kwargs.get("min"), kwargs.get("max"))) == 1
+    if only_bound:
+        use = "bound"
+    elif name in _POWERS:
+        use = "exponent" if args and type(args[0]) is TraceTensor else ""
+    if use and not all(S.as_number(a.node.expr, dtype, use) for a in given if type(a) is torch.SymFloat and not is_read(a)):
+        return None
+
     def as_tensor(a: Any) -> Any:
         if _is_number(a):
-            return scalar_input(m, a.node, dtype, tensors[0].device, strict=name not in AS_TENSORS)
+            number = scalar_input(m, a.node, dtype, tensors[0].device, use)
+            if only_bound and type(a) is torch.SymFloat and is_read(a) and _no_bound_is_nan():
+                above = kwargs.get("max") is not None or len(args) > 2 and args[2] is not None
+                number = tensor_calls.call_function(m, torch.nan_to_num, [number, math.inf if above else -math.inf, math.inf, -math.inf], {})
+            return number
         if name in _BOUNDS and type(a) in (int, float):          # both bounds are tensors, or none is
             return tensor_calls.call_factory(m, torch.full, [(), a], {"dtype": dtype, "device": tensors[0].device})
         return a
     return list(map(as_tensor, args)), {k: as_tensor(v) for k, v in kwargs.items()}
+
+
+@functools.cache
+def _no_bound_is_nan() -> bool:
+    """Whether a NaN that is the only bound of a clamp bounds nothing, as before torch 2.13."""
+    with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
+        return not torch.zeros(()).clamp(min=math.nan).isnan()
 
 
 def full_of(m: Machine, number: torch.SymInt, like: TraceTensor) -> TraceTensor:
@@ -135,16 +158,16 @@ def scalar_operation(m: Machine, fn: Any, args: list, run: Callable[[Any, list],
     return run(fn, pinned(args))
 
 
-def scalar_input(m: Machine, node: FloatNode | Read, dtype: torch.dtype, device: torch.device, strict: bool = False) -> TraceTensor:
-    """The graph's input for the float, one for each dtype and device. The entry fills it at each call. A number that is too large for the dtype is
-    infinite, or where `strict` the call runs as plain Python, which refuses it."""
+def scalar_input(m: Machine, node: FloatNode | Read, dtype: torch.dtype, device: torch.device, use: str = "") -> TraceTensor:
+    """The graph's input for the float, one for each dtype, device and use. The entry fills it at each call. A number that is too large for the dtype is
+    infinite; where it has a `use` to which it is not the same as a tensor (`as_number`), the call runs as plain Python."""
     if isinstance(node, Read):
-        return as_tensor(m, node, dtype, device, strict)
-    source = S.scalar(node.source, dtype, device, strict)
+        return as_tensor(m, node, dtype, device, bool(use))
+    source = S.scalar(node.source, dtype, device, use)
     known = m.world.scalars.get(source)
     if known is None:
         with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
-            real = S.scalar_tensor(node.expr, dtype, device, strict)
+            real = S.scalar_tensor(node.expr, dtype, device, use)
         known = m.world.scalars[source] = trace_tensor_like(real)
         spec = TensorSpec(torch.Tensor, dtype, device, False, (), ())
         m.graph.add_input(real, known, source, spec, False)

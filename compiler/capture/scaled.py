@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any, Callable
 import torch
 
 from ..graph.tensor import TraceTensor
+from ..guards import source as S
 from . import scalars, tensor_calls
 from .float_node import FloatNode
+from .reads import is_read
 
 if TYPE_CHECKING:
     from .machine import Machine
@@ -29,10 +31,15 @@ def holds_scale(obj: TraceTensor, name: str, args: list, kwargs: dict) -> bool:
         return False
     scale = kwargs[keyword]
     if not (isinstance(scale, TraceTensor) and scale.dim() == 0 and scale.dtype.is_floating_point or
-            type(scale) is torch.SymFloat and isinstance(scale.node, FloatNode)):
+            type(scale) is torch.SymFloat and isinstance(scale.node, FloatNode) and (is_read(scale) or S.as_number(scale.node.expr, _wide(obj), "held"))):
         return False
     return len(args) == (1 if keyword == "alpha" else 2) and all(
         isinstance(a, TraceTensor) and a.dim() and a.dtype.is_floating_point and torch.promote_types(a.dtype, obj.dtype) == obj.dtype for a in args)
+
+
+def _wide(t: TraceTensor) -> torch.dtype:
+    """The type that a tensor's operators compute in."""
+    return torch.float32 if t.dtype in _NARROW else t.dtype
 
 
 def scaled(m: Machine, obj: TraceTensor, name: str, args: list, kwargs: dict) -> Any:
@@ -41,9 +48,9 @@ def scaled(m: Machine, obj: TraceTensor, name: str, args: list, kwargs: dict) ->
         return tensor_calls.call_method(m, t, method, list(operands), {})
     plain = name.rstrip("_")
     scale = kwargs[_KEYWORDS[plain]]
-    wide = torch.float32 if obj.dtype in _NARROW else obj.dtype
+    wide = _wide(obj)
     if type(scale) is torch.SymFloat:
-        scale = scalars.scalar_input(m, scale.node, wide, obj.device)
+        scale = scalars.scalar_input(m, scale.node, wide, obj.device, "" if is_read(scale) else "held")
     elif scale.dtype != wide:
         scale = call(scale, "to", wide)
     widen: Callable = lambda t: t if t.dtype == wide else call(t, "to", wide)          # noqa: E731

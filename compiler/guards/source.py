@@ -17,8 +17,9 @@ from .weak import Weak, reference
 
 __all__ = ["Source", "local", "closure", "glob", "builtin", "function", "attr", "item", "dict_value", "type_of",
            "cell", "const", "default", "kwdefault", "size", "stride", "storage_offset", "ratio", "computed", "calc", "scalar", "array", "array_text", "plain", "plain_text", "drawn",
-           "calc_text", "scalar_text", "scalar_tensor", "optimizer_state", "optimizer_state_text"]
+           "calc_text", "scalar_text", "scalar_tensor", "as_number", "UnlikeNumber", "optimizer_state", "optimizer_state_text"]
 
+_LEAST_EXPONENT, _MOST_ODD = 2.0 ** -126, 2.0 ** 24      # what float32 holds
 _table: dict[tuple, "Source"] = {}
 # Paths that start at an object itself live as long as somebody uses them: they must not keep the object for ever.
 _from_objects: "weakref.WeakValueDictionary[tuple, Source]" = weakref.WeakValueDictionary()
@@ -53,7 +54,8 @@ class Source:
                                      eager raises, too
     calc      src    (op, c, r)      base op c, or c op base where r; op add, sub, mul, truediv or pow, c the repr of a float; or a function of module
                                      math, with c empty. Never guarded
-    scalar    src    (dtype, device, strict)  a 0-dim tensor of the float at base; strict: what the dtype does not hold raises. Never guarded
+    scalar    src    (dtype, device, use)  a 0-dim tensor of the float at base; a float that means something else to that use than a tensor does
+                                     raises (`scalar_tensor`). Never guarded
     array     src    None            a tensor over the memory of the numpy array at base. Never guarded
     plain     src    None            the tensor at base, of a class of the program's, as a plain tensor over its memory. Never guarded
     """
@@ -183,20 +185,35 @@ def calc_text(base: str, key: tuple[str, str, bool], name: Callable[[Any], str])
     return f"({c} {_OPERATORS[op]} {base})" if reflected else f"({base} {_OPERATORS[op]} {c})"
 
 
-def scalar_text(base: str, key: tuple[Any, Any, bool], name: Callable[[Any], str]) -> str:
+def scalar_text(base: str, key: tuple[Any, Any, str], name: Callable[[Any], str]) -> str:
     """The Python text of a `scalar` step; `name` gives the name of an object that the text needs."""
-    dtype, device, strict = key
-    return f"{name(scalar_tensor)}({base}, {name(dtype)}, {name(device)}, {strict})"
+    dtype, device, use = key
+    return f"{name(scalar_tensor)}({base}, {name(dtype)}, {name(device)}, {use!r})"
 
 
-def scalar_tensor(value: float, dtype: torch.dtype, device: torch.device, strict: bool = False) -> torch.Tensor:
-    """A 0-dim tensor of a number as operators take it: what is too large for the dtype is infinite, where torch.full raises, as it does where `strict`."""
+class UnlikeNumber(ArithmeticError):
+    """A number of this call cannot be a tensor, as the entry has it: the call is to run as it is."""
+
+
+def scalar_tensor(value: float, dtype: torch.dtype, device: torch.device, use: str = "") -> torch.Tensor:
+    """A 0-dim tensor of a number as operators take it: what is too large for the dtype is infinite. UnlikeNumber where it would not mean what the
+    number means to its use (`as_number`)."""
+    if use and not as_number(value, dtype, use):
+        raise UnlikeNumber(f"{value} as a tensor of {dtype} is not what it is as a number")
     try:
         return torch.full((), value, dtype=dtype, device=device)
     except RuntimeError:
-        if strict:
-            raise
         return torch.full((), value, dtype=torch.float64, device=device).to(dtype)
+
+
+def as_number(value: float, dtype: torch.dtype, use: str) -> bool:
+    """Whether an operator does the same to a number and to a 0-dim tensor of it. It refuses numbers that the dtype does not hold. The only bound of a
+    clamp ("bound") that is a NaN bounds nothing before torch 2.13. The square root, which an exponent ("exponent") of 0.5 is, keeps the sign of -0.0;
+    and exponents are not rounded to the dtype, which changes whether they are zero, or odd."""
+    size = abs(value)
+    if dtype.is_floating_point and torch.finfo(dtype).max < size < math.inf or use == "bound" and value != value:
+        return False
+    return use != "exponent" or size != 0.5 and not 0.0 < size < _LEAST_EXPONENT and not _MOST_ODD < size < math.inf
 
 
 def optimizer_state_text(base: str, key: tuple[int, int]) -> str:
@@ -262,7 +279,7 @@ def ratio(a: Any, b: Any) -> Source: return _make("ratio", None, (a, b))
 def computed(fn: Any, operands: tuple) -> Source:
     # as text: 0.0 and -0.0, and 1 and 1.0, are equal keys
     return _make("computed", None, (fn, operands, tuple(repr(o) for o in operands if not isinstance(o, Source))))
-def scalar(base: Source, dtype: Any, device: Any, strict: bool = False) -> Source: return _make("scalar", base, (dtype, device, strict))
+def scalar(base: Source, dtype: Any, device: Any, use: str = "") -> Source: return _make("scalar", base, (dtype, device, use))
 def optimizer_state(base: Source, group: int, index: int) -> Source: return _make("optimized", base, (group, index))
 def drawn(n: int, fn: Any, args: tuple, named: tuple) -> Source:
     s: Source = object.__new__(Source)                   # one of its own: a draw is no path to an object

@@ -99,3 +99,52 @@ def test_what_is_no_float(expression):
     for v, w in ((1.0, 2.0), (2.0, 3.0), (3.0, 0.5), (-4.0, 1.5), (5.5, -2.0), (-6.0, 2.0)):
         wanted, got = outcome(fn, X, v, w), outcome(compiled, X, v, w)
         assert str(got) == str(wanted), (v, w)
+
+
+SPECIAL = (math.nan, math.inf, -math.inf, -0.0, 0.0, 0.5, -0.5, 1e300, 1e-46, 65519.0, 2.0 ** 24 + 1)
+SIGNED = torch.tensor([-math.inf, -1.5, -0.0, 0.0, 2.0, math.nan])
+
+
+def bits(result):
+    """With the signs of zeros; NaNs are all one."""
+    return [str(result.dtype), [repr(number) for number in result.tolist()]] if isinstance(result, torch.Tensor) else result
+
+
+@pytest.mark.parametrize("expression", ["x.clamp(min=v)", "x.clamp(max=v)", "x.clamp(None, v)", "x.clamp(v, None)", "x.clamp(min=v * w)", "x.clamp(v, 1.0)", "x.clone().clip_(max=v / 3)",
+                                        "torch.clamp_min(x, v)", "x.abs().clamp(max=abs(v))", "x > v", "torch.where(x > 0, v, x)", "v ** x"])
+@pytest.mark.parametrize("backend", ["eager", "tcompile"])
+def test_numbers_that_are_special(expression, backend):
+    """A clamp's only bound that is a NaN bounds nothing before torch 2.13 where it is a number, unlike a tensor."""
+    fn = made(expression)
+    compiled = tcompile.compile(fn, backend=backend)
+    for v in (1.25, 2.5, *SPECIAL, 1.0):
+        assert bits(outcome(compiled, SIGNED, v, 1.5)) == bits(outcome(fn, SIGNED, v, 1.5)), v
+
+
+@pytest.mark.parametrize("expression", ["x ** v", "x.clone().pow_(v)", "torch.pow(x, v)", "x.double() ** v", "x.add(x, alpha=v)", "x.sub(x, alpha=v)", "x.addcdiv(x, x, value=v)",
+                                        "x.half().masked_fill(x > 0, v)", "torch.full((2,), v, dtype=torch.float16)", "x.bfloat16().fill_(v)"])
+def test_numbers_that_are_no_tensors(expression):
+    """An exponent of 0.5 is a square root, and is not rounded to float32; numbers that a type does not hold are refused."""
+    fn = made(expression)
+    compiled = tcompile.compile(fn, backend="eager")
+    for v in (1.25, 2.5, *SPECIAL, 1.0):
+        assert bits(outcome(compiled, SIGNED, v, 1.5)) == bits(outcome(fn, SIGNED, v, 1.5)), v
+
+
+@pytest.mark.parametrize("expression", ["x.clamp(min=v)", "x.clamp(max=v)", "x.clamp(v, None)", "x.clamp(v, 1.0)"])
+def test_a_bound_that_is_read_and_no_number(expression):
+    scope: dict = {}
+    exec(f"def fn(x, t):\n    v = t.item()\n    return {expression}", SCOPE, scope)
+    fn = scope["fn"]
+    compiled = tcompile.compile(fn, backend="eager", fullgraph=True)
+    for v in (0.5, math.nan, math.inf, -math.inf):
+        assert bits(compiled(SIGNED, torch.tensor(v))) == bits(fn(SIGNED, torch.tensor(v))), v
+
+
+@pytest.mark.parametrize("comparison", ["n < float(n)", "n == float(n)", "n > v + n", "v + n != n", "v <= 9007199254740993", "9007199254740993 == v", "n > 9007199254740992.0"])
+def test_large_integers_are_compared_with_floats_exactly(comparison):
+    scope: dict = {}
+    exec(f"def fn(x, n, v):\n    return x + v, {comparison}", SCOPE, scope)
+    compiled = tcompile.compile(scope["fn"], backend="eager")
+    for n, v in ((3, 1.5), (5, 2.5), (2 ** 53 + 1, 0.0), (2 ** 53 - 1, 2.0 ** 53), (2 ** 53 + 3, 0.5)):
+        assert compiled(X, n, v)[1] is scope["fn"](X, n, v)[1], (n, v)

@@ -267,20 +267,14 @@ def split(x: TensorMeta, size: Any, dim: int = 0) -> list[TensorMeta]:
         return split_with_sizes(x, size, dim)
     dim = norm_dim(dim, x.ndim)
     n = x.shape[dim]
-    if not (isinstance(n, int) and isinstance(size, int)):
-        return _split_symbolic(x, n, size, dim)
-    if size == 0 and n != 0 or size < 0:
+    if less(size, 0) or is_zero(size) and not is_zero(n):
         raise RuntimeError(f"split_size can only be 0 if dimension size is 0, but got dimension size of {n}")
-    if size == 0:
+    if is_zero(n):
         return [slice_(x, dim, 0, 0)]
-    return [slice_(x, dim, i, min(i + size, n)) for i in range(0, max(n, 1), size)]
-
-
-def _split_symbolic(x: TensorMeta, n: IntLike, size: IntLike, dim: int) -> list[TensorMeta]:
-    """The number of parts is fixed (a guard on it), their sizes are not."""
+    if isinstance(n, int) and isinstance(size, int):
+        return [slice_(x, dim, i, min(i + size, n)) for i in range(0, n, size)]
     count = -(-state.env.hint(n) // state.env.hint(size))
-    if not same(fold(E.ceildiv(n, size)), count):
-        raise RuntimeError("split_size must be positive")
+    same(fold(E.ceildiv(n, size)), count)                # the number of parts is fixed (a guard on it), their sizes are not
     return [slice_(x, dim, fold(size * i), n if i == count - 1 else fold(size * (i + 1))) for i in range(count)]
 
 
