@@ -14,6 +14,7 @@ import torch.fx
 
 from ..symbolic.env import ShapeEnv
 from ..symbolic.expr import Expr, as_expr, eq, le, lt, maybe_int
+from ..symbolic.places import coincide
 from .aten import AtenGraph, GraphOutput
 from .meta import TensorMeta, views
 from .meta.core import fold, is_dense, same, state
@@ -405,6 +406,8 @@ class Functionalizer:
     def _scatter(self, step: _Alias, parent: torch.fx.Node, value: torch.fx.Node) -> torch.fx.Node:
         """The parent's value with `value` in the place that the view step shows."""
         op, args, kw, pm = step.op, step.args, step.kwargs, step.parent.meta
+        if op is aten.expand.default or coincide(step.meta.shape, step.meta.stride) or coincide(pm.shape, pm.stride):
+            raise NotImplementedError("a write to a tensor whose elements share memory")
         if step.index is not None:
             op, args = _one_of_list(step)
         fresh = TensorMeta(pm.shape, views.contiguous_strides(pm.shape), pm.dtype, pm.device)
@@ -431,8 +434,6 @@ class Functionalizer:
         scatter = _SCATTER.get(name)
         if scatter is not None:
             return self.call(scatter, (parent, value, *args), kw, fresh)
-        if name == "aten::expand":
-            raise NotImplementedError("a write to a tensor whose elements share memory")
         if step.meta.dtype != pm.dtype:
             raise NotImplementedError(f"a write through {name} of another dtype")
         off = maybe_int(as_expr(step.meta.storage_offset) - as_expr(pm.storage_offset))

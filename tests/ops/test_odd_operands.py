@@ -54,3 +54,21 @@ def test_pads_as_wide_as_what_they_repeat(width):
     for pad in ((width, width), (width, 0), (0, width), (2 * width, 1)):
         f = lambda t: torch.nn.functional.pad(t, pad, mode="replicate")  # noqa: E731, B023
         assert torch.equal(tcompile.compile(f, fullgraph=True)(x), f(x))
+
+
+WINDOWS = {"select": lambda v: v.select_scatter(torch.zeros(v.shape[0]), 1, -1), "slice": lambda v: v.slice_scatter(torch.zeros(2, 2), 0, 1, 3),
+           "diagonal": lambda v: v.diagonal_scatter(torch.zeros(2)), "in_place": lambda v: v[:, 1].fill_(0)}
+
+
+@pytest.mark.parametrize("name", WINDOWS)
+def test_parts_of_windows_that_share_memory_are_replaced_as_eager_does(name):
+    """Eager keeps a window's strides, and what is written into one is in its neighbours as well."""
+    def f(x):
+        y = x + 1
+        return WINDOWS[name](y.unfold(0, 2, 1)) * 2, y
+    for dynamic in (False, True):
+        compiled = tcompile.compile(f, dynamic=dynamic)
+        for n in (6, 9):
+            x = torch.arange(float(n))
+            for got, want in zip(compiled(x), f(x)):
+                assert torch.equal(got, want)

@@ -14,10 +14,12 @@ from typing import Any, Callable, Sequence
 import torch
 
 from ...symbolic.expr import Expr, as_expr
+from ...symbolic.places import disjoint
 from ..ir import Axis, Buffer, LoopNest, Value, cast, check_index, const, index, prim, put, put_symbol
 from ..lower import Lowering, NoRule, rule, strides_of
 from ..promote import compute_dtype, operand, rounded
 from ..ref import Ref, contiguous_strides, dim_symbol, is_one, numel, ref_of_buffer, remap, reshape, same
+from .views import no_shared_memory
 
 __all__ = ["on_cpu", "may_write", "start", "store_at", "checked"]
 
@@ -235,6 +237,7 @@ def _places(p: Value, shape: Sequence[Any]) -> list[Value]:
 @rule("aten.diagonal_scatter.default")
 def diagonal_scatter(lo: Lowering, node: Any, x: Ref, src: Ref, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Ref:
     dim1, dim2 = dim1 % x.ndim, dim2 % x.ndim
+    no_shared_memory(lo)
     b = start(lo, x)
     shape = src.shape
     rest = [d for d in range(x.ndim) if d not in (dim1, dim2)]
@@ -251,25 +254,13 @@ def diagonal_scatter(lo: Lowering, node: Any, x: Ref, src: Ref, offset: int = 0,
 @rule("aten.as_strided_scatter.default")
 def as_strided_scatter(lo: Lowering, node: Any, x: Ref, src: Ref, size: Any, stride: Any, offset: Any = 0) -> Ref:
     shape = src.shape
-    if not _disjoint(shape, stride):
+    if not disjoint(shape, stride):
         raise NoRule("positions that may coincide")
+    no_shared_memory(lo)
     b = start(lo, x)
     if _empty(shape):
         return ref_of_buffer(b)
     return _store_strided(lo, b, shape, src.value, [*(axis(shape, d) for d in range(len(shape))), as_expr(0 if offset is None else offset)], [*stride, 1])
-
-
-def _disjoint(shape: Sequence[Any], stride: Sequence[Any]) -> bool:
-    """Whether plain sizes and strides show that no two elements lie at one place."""
-    dims = [(st, n) for n, st in zip(shape, stride) if not is_one(n)]
-    if not all(type(x) is int for d in dims for x in d):
-        return False
-    reach = 0
-    for st, n in sorted(dims):
-        if st <= reach:
-            return False
-        reach += st * (n - 1)
-    return True
 
 
 def _store_strided(lo: Lowering, b: Buffer, shape: Sequence[Any], value: Value, at: Sequence[Expr], strides: Sequence[Any]) -> Ref:

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from ...symbolic.expr import Expr, as_expr, maximum, maybe_int, minimum
+from ...symbolic.places import coincide
 from ..ir import const, index, load, prim
 from ..lower import Lowering, NoRule, rule, same_strides, strides_of, view_rule
 from ..ref import Ref, dim_symbol, flat_index, is_one, ranges_of, remap, reshape, same, shape_of, strided
@@ -215,9 +216,17 @@ def _at(x: Ref, d: int) -> Expr:
 
 
 # ---- a part of a tensor replaced
+def no_shared_memory(lo: Lowering) -> None:
+    """Eager keeps strides under which elements share memory (a window's), and the part is written over all that lie there: its kernel does."""
+    m = lo.meta()
+    if coincide(shape_of(m.shape), strides_of(m)):
+        raise NoRule("elements that share memory")
+
+
 @rule("aten.slice_scatter.default")
 def slice_scatter(lo: Lowering, node: Any, x: Ref, src: Ref, dim: int = 0, start: Any = None, end: Any = None, step: int = 1) -> Ref:
     dim %= x.ndim
+    no_shared_memory(lo)
     first = as_expr(slice_start(start, x.shape[dim]))
     at = _at(x, dim)
     count = as_expr(src.shape[dim])
@@ -239,6 +248,7 @@ def slice_scatter(lo: Lowering, node: Any, x: Ref, src: Ref, dim: int = 0, start
 def select_scatter(lo: Lowering, node: Any, x: Ref, src: Ref, dim: int, i: Any) -> Ref:
     n = x.ndim
     dim %= n
+    no_shared_memory(lo)
     kept = [d for d in range(n) if d != dim]
     s = remap(src, x.shape, {k: dim_symbol(n, d) for k, d in enumerate(kept)})
     cond = prim("eq", index(_at(x, dim)), index(as_expr(_wrap(i, x.shape[dim]))))
