@@ -278,8 +278,6 @@ def _need_function(s: Support, op: str, single: bool) -> None:
     suffix = "_f" if single else ""
     for name, numbers in TABLES.items():
         if "{" + name + "}" in text:
-            if single:                                   # terms of a Chebyshev series below float32's rounding
-                numbers = numbers[next(i for i, c in enumerate(numbers) if abs(c) > 1e-9):]
             s.need(f"special.table.{name}{suffix}",
                    f"static const {'float' if single else 'double'} {name.upper()}{suffix}[] = {{{', '.join(map(repr, numbers))}}};")
             text = text.replace("{" + name + "}", name.upper() + suffix)
