@@ -72,3 +72,9 @@ def test_parts_of_windows_that_share_memory_are_replaced_as_eager_does(name):
             x = torch.arange(float(n))
             for got, want in zip(compiled(x), f(x)):
                 assert torch.equal(got, want)
+
+
+@pytest.mark.parametrize("f", [lambda x: x.clamp(min=float("nan")), lambda x: x.clamp(-1, float("nan")), lambda x: torch.clamp_max(x, float("nan")), lambda x: x.clamp_min(float("nan"))])
+def test_bounds_that_are_nan_say_what_this_torch_says(f):
+    x = torch.tensor([-2.0, 0.0, 3.0, float("nan")])
+    assert torch.equal(tcompile.compile(f, fullgraph=True)(x).nan_to_num(nan=77), f(x).nan_to_num(nan=77))

@@ -174,6 +174,8 @@ def _clamp(b: Builder, x: Node, lo: Any, hi: Any) -> Node:
 
 @decomposition(aten.clamp.default, aten.clamp.Tensor)
 def clamp(b: Builder, x: Node, min: Any = None, max: Any = None) -> Any:
+    if any(isinstance(v, float) and math.isnan(v) for v in (min, max)):
+        return NotImplemented                          # what it means depends on torch's version
     vs = [v for v in (x, min, max) if v is not None]
     d = result_type([v.meta["val"] if isinstance(v, Node) else v for v in vs])
     x, min, max = (b.cast(v, d) if isinstance(v, Node) else v for v in (x, min, max))

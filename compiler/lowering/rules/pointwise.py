@@ -407,20 +407,29 @@ def clamp_value(v: Value, lo_: Value | None, hi: Value | None) -> Value:
     return v if hi is None else prim("minimum", hi, v)
 
 
+def _number_bounds(*bounds: Any) -> None:
+    """A NaN that is given as a number, and as the only bound, bounds nothing before torch 2.13, and gives NaN since."""
+    if any(type(b) is float and math.isnan(b) for b in bounds):
+        raise NoRule("a bound that is NaN")
+
+
 @rule("aten.clamp.default", "aten.clamp.Tensor", "aten.clip.default", "aten.clip.Tensor")
 def clamp(lo: Lowering, node: Any, x: Ref, min: Any = None, max: Any = None) -> Ref:
+    _number_bounds(min, max)
     v, = _math(lo, x)
     return _out(lo, clamp_value(v, None if min is None else operand(min, v.dtype), None if max is None else operand(max, v.dtype)))
 
 
 @rule("aten.clamp_min.default", "aten.clamp_min.Tensor")
 def clamp_min(lo: Lowering, node: Any, x: Ref, m: Any) -> Ref:
+    _number_bounds(m)
     v, b = _math(lo, x, m)
     return _out(lo, prim("maximum", b, v))
 
 
 @rule("aten.clamp_max.default", "aten.clamp_max.Tensor")
 def clamp_max(lo: Lowering, node: Any, x: Ref, m: Any) -> Ref:
+    _number_bounds(m)
     v, b = _math(lo, x, m)
     return _out(lo, prim("minimum", b, v))
 
