@@ -78,3 +78,10 @@ def test_parts_of_windows_that_share_memory_are_replaced_as_eager_does(name):
 def test_bounds_that_are_nan_say_what_this_torch_says(f):
     x = torch.tensor([-2.0, 0.0, 3.0, float("nan")])
     assert torch.equal(tcompile.compile(f, fullgraph=True)(x).nan_to_num(nan=77), f(x).nan_to_num(nan=77))
+
+
+@pytest.mark.parametrize("p", [2, 3, 1, float("inf"), 0, -1])
+def test_norms_of_single_numbers_do_not_overflow(p):
+    x = torch.tensor([[1.9e23], [-3e38], [0.0], [float("nan")]])
+    for f in (lambda x: torch.linalg.vector_norm(x, p, dim=1), lambda x: x[:1].norm(p), lambda x: x.norm(p, dim=1, keepdim=True)):
+        assert torch.equal(tcompile.compile(f, fullgraph=True)(x).nan_to_num(nan=77), f(x).nan_to_num(nan=77))

@@ -45,9 +45,9 @@ template <class T, class V> INLINE void store(T *p, V v, First lanes) { __builti
 """
 _EACH = """\
 // One lane after the other: what has no vector instruction.
-template <class V, class F> INLINE V gather(All, F f) { V v; UNROLL for (int k = 0; k < L; k++) v[k] = f(k); return v; }
+template <class V, class F> INLINE V gather(All, F f) { V v; _Pragma("GCC unroll 16") for (int k = 0; k < L; k++) v[k] = f(k); return v; }
 template <class V, class F> INLINE V gather(First lanes, F f) { V v = {}; for (int k = 0; k < lanes.n; k++) v[k] = f(k); return v; }
-template <class F> INLINE void each(All, F f) { UNROLL for (int k = 0; k < L; k++) f(k); }
+template <class F> INLINE void each(All, F f) { _Pragma("GCC unroll 16") for (int k = 0; k < L; k++) f(k); }
 template <class F> INLINE void each(First lanes, F f) { for (int k = 0; k < lanes.n; k++) f(k); }
 """
 _GATHER_AT = """\
