@@ -294,7 +294,7 @@ def vector_norm(b: Builder, x: Node, ord: Any = 2, dim: Any = None, keepdim: boo
         return NotImplemented
     u = b.cast(x, opmath(d))
     dims = _dims(x, dim)
-    if ord != 0 and all(type(n) is int and n == 1 for n in (x.meta["val"].shape[d] for d in dims)):
+    if ord != 0 and all(type(n) is int and n == 1 for n in (x.meta["val"].shape[d] for d in dims if x.meta["val"].shape)):
         r = sum_dims(b, b.unary("abs", u), dims, keepdim)      # as eager does: no square that may not fit
     elif ord == 2:
         r = b.unary("sqrt", sum_dims(b, b.mul(u, u), dims, keepdim))
