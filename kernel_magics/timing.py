@@ -19,6 +19,7 @@ from typing import Any, Callable, Iterable, Iterator, Sequence
 
 import torch
 
+from ..compiler.backends import stock
 from ..compiler.report import schema as s
 from ..compiler.report.calls import EntryCall
 from ..compiler.report.numbers import plural
@@ -99,9 +100,10 @@ def measure(
                 say(f"timing {j.call.name}")
                 _rounds(j, share)
             if "torch" in engines:
-                for j in live:
-                    _add_stock(j, say)
-                    _rounds(j, share)
+                with stock.beside():
+                    for j in live:
+                        _add_stock(j, say)
+                        _rounds(j, share)
         except KeyboardInterrupt:
             reasons.append(f"timing was interrupted after {time.perf_counter() - t0:.1f} s")
     out.calls = [_result(j, engines) for j in jobs]
@@ -232,8 +234,6 @@ def _add_stock(job: _Job, say: Say) -> None:
     c = job.contenders["torch"] = Contender("torch", None)
     t0 = time.perf_counter()
     try:
-        from ..compiler.backends import stock
-
         why = stock.available()
         if why:
             c.status, c.reason = "unavailable", why

@@ -1,8 +1,13 @@
-"""For every test: internal errors raise, every stage is verified, and the disk cache is a folder for tests."""
+"""For every test: internal errors raise, every stage is verified, the disk cache is a folder for tests, random numbers are the same in
+every run, and what a test sets for the whole process is as it was."""
 from __future__ import annotations
 
 import os
 import tempfile
+from typing import Any, Iterator
+
+import pytest
+
 
 os.environ.setdefault("TCOMPILE_SUPPRESS_ERRORS", "0")
 os.environ.setdefault("TCOMPILE_VERIFY", "1")
@@ -12,3 +17,33 @@ os.environ.setdefault("TCOMPILE_CACHE_DIR", os.path.join(tempfile.gettempdir(), 
 def pytest_collection_modifyitems(items: list) -> None:
     """Browser tests last: Playwright's synchronous interface leaves an event loop running in the thread."""
     items.sort(key=lambda item: "browser" in item.path.parts)
+
+
+def _process_state() -> dict[str, Any]:
+    """What PyTorch keeps for the whole process or thread, and a later test would be surprised by."""
+    import torch
+    nesting = torch.autocast_increment_nesting() - 1
+    torch.autocast_decrement_nesting()
+    return {
+        "autocast nesting": nesting,
+        "autocast dtype": torch.get_autocast_dtype("cpu"),
+        "default dtype": torch.get_default_dtype(),
+        "default device": torch.get_default_device(),
+        "grad mode": torch.is_grad_enabled(),
+        "inference mode": torch.is_inference_mode_enabled(),
+        "anomaly detection": torch.is_anomaly_enabled(),
+        "deterministic algorithms": torch.are_deterministic_algorithms_enabled(),
+        "matmul precision": torch.get_float32_matmul_precision(),
+        "threads": torch.get_num_threads(),
+    }
+
+
+@pytest.fixture(autouse=True)
+def _process_state_stays() -> Iterator[None]:
+    import torch
+    torch.manual_seed(0)
+    before = _process_state()
+    yield
+    after = _process_state()
+    left = {name: f"{before[name]} before, {value} after" for name, value in after.items() if value != before[name]}
+    assert not left, f"the test changed, and left: {left}"

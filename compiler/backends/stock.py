@@ -11,10 +11,13 @@ import sys
 import time
 import types
 import uuid
-from typing import Any, Callable
+from contextlib import contextmanager
+from typing import Any, Callable, Iterator
+
+import torch
 
 
-__all__ = ["compile", "available", "said", "explain"]
+__all__ = ["compile", "available", "beside", "said", "explain"]
 
 
 def available() -> str | None:
@@ -24,6 +27,18 @@ def available() -> str | None:
     except Exception as e:
         return f"torch._dynamo can't be imported: {type(e).__name__}: {e}"
     return None
+
+
+@contextmanager
+def beside() -> Iterator[None]:
+    """Where stock's compiled code runs: torch.distributions check no arguments, as stock has it. Its first compile switches the checks off for
+    the whole process and for good; after a comparison they are as the user had them."""
+    checks = torch.distributions.Distribution._validate_args
+    torch.distributions.Distribution.set_default_validate_args(False)
+    try:
+        yield
+    finally:
+        torch.distributions.Distribution.set_default_validate_args(checks)
 
 
 def compile(fn: Callable, **kwargs: Any) -> Callable:
@@ -75,7 +90,8 @@ def explain(fn: Callable) -> Callable[..., Any]:
         _forget_ended_traces()
         torch._dynamo.reset()
         began = time.perf_counter()
-        found = torch._dynamo.explain(fn)(*args, **kwargs)
+        with beside():
+            found = torch._dynamo.explain(fn)(*args, **kwargs)
         report = _report(fn, found, time.perf_counter() - began)
         torch._dynamo.reset()
         return report

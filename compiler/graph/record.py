@@ -1,16 +1,15 @@
 """The graph stage's first half: run a captured graph once more on TraceTensors, recording aten operators."""
 from __future__ import annotations
 
-from contextlib import contextmanager
-from typing import Any, Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Callable, Iterable, Mapping, Sequence
 
 import torch
 import torch.fx
 from torch.fx.node import map_arg
 
-from ..attention_switches import set_switches, switches
 from .captured import CapturedGraph, GraphInput
 from ..symbolic.env import ShapeEnv
+from ..torch_modes import TorchModes
 from .aten import AtenGraph
 from .calls import trace_call
 from .functionalize import Functionalizer
@@ -38,7 +37,7 @@ def run_nodes(f: Functionalizer, captured: CapturedGraph, keep_grad: bool,
     values: dict[torch.fx.Node, Any] = {}
     inputs: list[Any] = []
     result: Any = ()
-    with _modes_restored():
+    with TorchModes():                                   # the program may leave them switched: it breaks inside of a region, or raises
         for node in gm.graph.nodes:
             if node.op == "placeholder":
                 i = len(inputs)
@@ -51,22 +50,6 @@ def run_nodes(f: Functionalizer, captured: CapturedGraph, keep_grad: bool,
             else:
                 values[node] = _run(f, gm, node, values)
     return inputs, tuple(result) if isinstance(result, (tuple, list)) else (result,)
-
-
-@contextmanager
-def _modes_restored() -> Iterator[None]:
-    """Captured graphs may switch grad mode and autocast; what they leave behind, by an error above all, is undone."""
-    grad = torch.is_grad_enabled()
-    cast = [(d, torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in ("cpu", "cuda")]
-    kernels = switches()
-    try:
-        yield
-    finally:
-        torch._C._set_grad_enabled(grad)
-        set_switches(kernels)
-        for device, enabled, dtype in cast:
-            torch.set_autocast_enabled(device, enabled)
-            torch.set_autocast_dtype(device, dtype)
 
 
 def record_function(fn: Callable[..., Any], tensors: Sequence[torch.Tensor], env: ShapeEnv | None = None,

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import tcompile
+from tcompile.compiler.torch_modes import autocast_nesting
 
 stop = tcompile.disable(lambda *args: args[0] if args else None)      # every call of it is a break
 
@@ -436,3 +437,20 @@ def test_state_that_no_entry_can_make():
         assert torch.equal(compiled(x), outer(x))
         assert torch.equal(compiled(x), outer(x))
     assert not record.report().fallbacks
+
+
+def test_a_break_in_an_autocast_region_leaves_none_open():
+    """One left open keeps the casts of weights for good: what an optimizer writes into them would not be seen under autocast any more."""
+    linear = torch.nn.Linear(3, 3)
+
+    def fn(x):
+        with torch.autocast("cpu", torch.bfloat16):
+            y = linear(x)
+            stop()
+            return linear(y)
+    compiled, x = tcompile.compile(fn), torch.eye(3)
+    for _ in range(2):
+        torch.testing.assert_close(compiled(x), fn(x), rtol=0.02, atol=0.02)
+        with torch.no_grad():
+            linear.weight.mul_(2)
+    assert autocast_nesting() == 0

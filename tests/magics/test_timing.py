@@ -3,6 +3,9 @@
 import os
 import time
 
+import torch
+
+from tcompile.compiler.backends import stock
 from tcompile.compiler.config import Options
 from tcompile.compiler.report.calls import EntryCall
 from tcompile.kernel_magics import timing
@@ -33,3 +36,16 @@ def test_a_busy_machine_is_said(monkeypatch):
     assert timing._busy() == "the machine was busy with other programs: 11 wanted to run on 2 cores"
     monkeypatch.setattr(os, "getloadavg", lambda: (3.0, 9.0, 8.0))
     assert timing._busy() == ""
+
+
+def test_a_comparison_with_stock_leaves_the_process_as_it_was(monkeypatch):
+    """Stock switches off the argument checks of torch.distributions at its first compile, for good."""
+    distribution = torch.distributions.Distribution
+    monkeypatch.setattr(distribution, "_validate_args", True)
+    call = EntryCall("f", lambda x: x + 1, (torch.ones(2),), safe=True)
+    stock.explain(lambda x: x + 1)(torch.ones(2))
+    assert distribution._validate_args is True
+    with stock.beside():
+        assert distribution._validate_args is False
+        assert torch.equal(stock.compile(call.fn, backend="eager")(*call.args), torch.full((2,), 2.0))
+    assert distribution._validate_args is True
