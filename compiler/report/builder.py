@@ -601,7 +601,7 @@ class ReportBuilder:
             cls, ns = shares[entry](place, guard_class(g))
             failed = self._failed.get((entry, id(g)), 0)
             below = g.source is not None and g.source.base is not None and not failed
-            key = (entry, g.source.root.name(), g.kind, cls) if below else (n,)
+            key = (entry, g.source.root, g.kind, cls) if below else (n,)
             groups.setdefault(key, []).append((entry, g, cls, failed, ns))
         out: list[s.GuardRow] = []
         for rows in groups.values():

@@ -127,9 +127,8 @@ def _marks(r: Any) -> list[s.Mark]:
     for i, g in enumerate(r.graphs):
         for file, line in g.lines:
             put(file, line, "captured", f"compiled into {g.name}", f"graphs/{i}")
-        for n in (g.captured or g.lowered).nodes():
-            if n.line is not None and n.op not in ("input", "parameter", "output"):
-                put(n.file, n.line, "captured", f"compiled into {g.name}", f"graphs/{i}")
+        for file, line in (g.captured or g.lowered).lines():
+            put(file, line, "captured", f"compiled into {g.name}", f"graphs/{i}")
     return sorted(best.values(), key=lambda m: (m.file, m.line))
 
 

@@ -15,6 +15,7 @@ __all__ = ["nodes_of", "op_name", "meta_text", "own_line", "all_lines"]
 
 _TORCH = os.path.dirname(torch.__file__) + os.sep
 _MAX_ARGS = 160  # longest argument text
+_PLAIN = frozenset((int, float, bool, str, type(None)))  # their repr says what they are
 
 
 def op_name(target: Any) -> str:
@@ -38,6 +39,7 @@ def nodes_of(
     graph = getattr(graph, "graph", graph)
     static, kernel_of = set(static), kernel_of or {}
     index: dict[Any, int] = {}
+    labels: dict[str, str] = {"": ""}
     out: list[Node] = []
     for n in graph.nodes:
         inputs: list[int] = []
@@ -50,6 +52,8 @@ def nodes_of(
             op = "output" if n.op == "output" else op_name(n.target)
         shape, dtype = meta_text(n.meta.get("val"))
         file, line = own_line(n.meta.get("stack"))
+        if file not in labels:
+            labels[file] = label(file)
         index[n] = len(out)
         out.append(
             Node(
@@ -60,7 +64,7 @@ def nodes_of(
                 args,
                 shape,
                 dtype,
-                label(file) if file else "",
+                labels[file],
                 line,
                 str(n.meta.get("module") or ""),
                 kernel_of.get(n.name),
@@ -86,6 +90,8 @@ def all_lines(graph: Any) -> set[tuple[str, int]]:
 
 def _arguments(n: torch.fx.Node, index: dict[Any, int], inputs: list[int]) -> str:
     def text(x: Any) -> str:
+        if type(x) in _PLAIN:
+            return repr(x)
         if isinstance(x, torch.fx.Node):
             if x not in index:
                 return x.name

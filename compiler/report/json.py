@@ -25,6 +25,7 @@ DEFAULT_LIMIT = 200_000
 _PACK_FROM = 600  # JSON text shorter than this stays readable
 _UNPACK_LIMIT = 64 << 20  # a packed value that claims more is refused
 _SKIP = {"live", "result", "raised", "raised_words", "notes", "why_nothing", "graph_module", "aten"}
+_ATOMS = frozenset((type(None), bool, int, str))  # are JSON as they are
 _TEXT_FIELDS = {"kernels": ("source", "ir", "assembly"), "entries": ("source",), "frames": ("bytecode",)}
 
 
@@ -54,17 +55,29 @@ def unpack(value: Any) -> Any:
 
 def plain(x: Any) -> Any:
     """Any value as JSON data: dataclasses as dicts, non-finite floats and foreign objects as text."""
-    if x is None or isinstance(x, (bool, int, str)):
-        return x if not isinstance(x, int) or isinstance(x, bool) else int(x)
-    if isinstance(x, float):
-        return float(f"{x:.6g}") if math.isfinite(x) else str(x)
-    if dataclasses.is_dataclass(x) and not isinstance(x, type):
-        return {f.name: plain(getattr(x, f.name)) for f in dataclasses.fields(x) if f.name not in _SKIP}
+    kind = type(x)
+    if kind in _ATOMS:
+        return x
+    if kind is list or isinstance(x, (tuple, set, frozenset, list)):
+        return [v if type(v) in _ATOMS else plain(v) for v in x]  # a graph has tens of thousands of numbers in columns
+    names = _saved_fields(kind)  # type: ignore[arg-type]  # a class is hashable
+    if names is not None:
+        return {name: plain(getattr(x, name)) for name in names}
     if isinstance(x, dict):
         return {str(k): plain(v) for k, v in x.items()}
-    if isinstance(x, (list, tuple, set, frozenset)):
-        return [plain(v) for v in x]
+    if isinstance(x, float):
+        return float(f"{x:.6g}") if math.isfinite(x) else str(x)
+    if isinstance(x, (int, str)):  # of a class of their own, such as an enum's
+        return int(x) if isinstance(x, int) else str.__str__(x)
     return str(x)
+
+
+@lru_cache(maxsize=None)
+def _saved_fields(kind: type) -> tuple[str, ...] | None:
+    """The names that a dataclass is saved with; None for any other class."""
+    if not dataclasses.is_dataclass(kind):
+        return None
+    return tuple(f.name for f in dataclasses.fields(kind) if f.name not in _SKIP)
 
 
 def dump(report: Any, limit: int = DEFAULT_LIMIT) -> dict[str, Any]:

@@ -7,7 +7,6 @@ becomes one block of rows with a `repeats` record.
 
 from __future__ import annotations
 
-import copy
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
@@ -121,18 +120,21 @@ def _sink_parameters(nodes: list[Node]) -> list[Node]:
     for n in nodes:
         if n.op == "parameter" and n.index in first:
             reader = nodes[first[n.index]]
-            before.setdefault(reader.index, []).append(replace(n, module=n.module or reader.module))
+            before.setdefault(reader.index, []).append(n)
         else:
             rest.append(n)
     out: list[Node] = []
     for n in rest:
         out += before.get(n.index, [])
         out.append(n)
-    position = {n.index: i for i, n in enumerate(out)}
-    moved = list(map(copy.copy, out))
-    for i, n in enumerate(moved):
-        n.index, n.inputs = i, [position[j] for j in n.inputs]
-    return moved
+    position = [0] * len(out)
+    for i, n in enumerate(out):
+        position[n.index] = i
+    return [
+        Node(i, n.name, n.op, [position[j] for j in n.inputs], n.args, n.shape, n.dtype, n.file, n.line,
+             n.module or (nodes[first[n.index]].module if n.op == "parameter" and n.index in first else ""), n.kernel)
+        for i, n in enumerate(out)
+    ]
 
 
 @lru_cache(maxsize=4096)

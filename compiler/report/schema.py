@@ -158,6 +158,14 @@ class GraphData:
 
         return expand(self)
 
+    def lines(self) -> set[tuple[str, int]]:
+        """File and line of its operations, without making the nodes."""
+        if not self.count:
+            return set()
+        ops, lines = self.tables["ops"], self.tables["lines"]
+        places = set(zip(self.columns["op"], self.columns["line"]))
+        return {tuple(lines[k]) for op, k in places if lines[k][1] is not None and ops[op] not in ("input", "parameter", "output")}
+
     def __bool__(self) -> bool:
         return self.count > 0
 
