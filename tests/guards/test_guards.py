@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import enum
 import gc
+import time
 import types
 import weakref
 
@@ -582,6 +583,28 @@ def test_alias_and_overlap(make):
 
     n = numpy.zeros(6, dtype="float32")
     assert holds(p, torch.from_numpy(n), torch.from_numpy(n)) == 0  # two storages over one memory
+
+
+def test_overlap_among_many(make):
+    """A training step has thousands of tensors: what is compared grows as their number does, and the order in which they lie may change."""
+    n = 4000
+    whole = torch.zeros(2 * n)
+    names = tuple(S.item(X, k) for k in range(n))
+    p = make([Guard(None, "NO_ALIAS", names), Guard(None, "NO_OVERLAP", names)])
+    apart = [whole[2 * k : 2 * k + 1] for k in range(n)]
+    empty = whole[3:3]
+    for tensors in (apart, apart[::-1], sorted(apart, key=lambda t: hash(t.data_ptr() * 7919)), [*apart[1:], empty]):
+        assert holds(p, tensors) == -1
+    assert holds(p, [*apart[1:], apart[7]]) == 0
+    for k in (0, 1999, n - 1):
+        assert holds(p, [*apart[:k], whole[(2 * k + 4) % n :][:3], *apart[k + 1 :]]) == 1
+    assert holds(p, [whole, *apart[1:]]) == 1
+    assert holds(p, apart) == -1
+    if p.native:
+        start = time.process_time()
+        for _ in range(10):
+            assert holds(p, apart) == -1
+        assert time.process_time() - start < 0.5       # (each with each: 1.1 s)
 
 
 def test_float_and_none(make):
