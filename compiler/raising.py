@@ -27,8 +27,11 @@ _NAMES = re.compile(
 
 @functools.lru_cache(maxsize=4096)
 def may_raise(name: str) -> bool:
-    """Whether an operator of this name (`torch.index_select`, `aten.index_select.default`, `gather`) may fail for some values."""
+    """Whether an operator of this name (`torch.index_select`, `aten.index_select.default`, `gather`) may fail for some values. Of somebody
+    else's operators (`mylib.op.default`) nobody knows."""
     parts = name.split(".")
+    if len(parts) == 3 and parts[0] not in ("aten", "prims"):
+        return True
     if parts[0] in ("aten", "prims") and len(parts) > 1:
         parts = parts[1:2]
     return _NAMES.fullmatch(parts[-1]) is not None

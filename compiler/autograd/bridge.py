@@ -165,7 +165,8 @@ class GradGraph:
             else:
                 diff = self.function.apply((everything, inputs), *joined)      # type: ignore[attr-defined]
         except Exception as e:
-            e._tcompile_final = bool(everything)             # type: ignore[attr-defined]  # raised by a hook for saved tensors: not the graph's
+            if everything:                                   # raised by a hook for saved tensors: not the graph's
+                e._tcompile_final = True                     # type: ignore[attr-defined]
             raise
         plan = self.joint.outputs
         for i, d in plan.writes:

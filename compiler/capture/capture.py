@@ -29,7 +29,7 @@ from .bytecode.resume import ResumeSpec, make_break
 from .bytecode.splice import CannotResume, in_flight
 from .demands import hold_demands
 from .entry_source import EntryWriter
-from .failing import changes_modes, give_back, inputs_to_keep, keep, run_natively
+from .failing import Keeping, changes_modes, give_back, keep, keeping, run_natively
 from .frame import Frame
 from .generators import InlineGenerator, PythonIterator
 from .late_text import in_words
@@ -356,11 +356,11 @@ class _Attempt:
         handlers = any(c.co_exceptiontable for c in (self.code, *machine.inlined))
         writer.namespace.update(__keep=keep, __give_back=give_back, __grad_enabled=torch.is_grad_enabled, __set_grad_enabled=torch._C._set_grad_enabled, __TorchModes=TorchModes,
                                 __failed=functools.partial(self.opts.failed, handlers=handlers))
-        keeping = inputs_to_keep(graph) if graph is not None else ([], False)
-        if graph is not None and keeping and any(graph.example_inputs[i].requires_grad for i in keeping[0]):
+        noted = keeping(graph) if graph is not None else Keeping()
+        if graph is not None and any(graph.example_inputs[i].requires_grad for i in noted.copied):
             self._step_natively()
             raise SkipFrame("a tensor that requires grad is changed in place, and a later operator may fail: its history could not be undone")
-        text = writer.text(sources, graph is not None, keeping if self.opts.in_order else ([], False),
+        text = writer.text(sources, graph is not None, noted if self.opts.in_order else Keeping(),
                            modes=changes_modes(graph) if graph is not None and self.opts.in_order else None)
         return CaptureResult(
             code=self.code, guards=self._guards(graph), source=text, namespace=writer.namespace, graph=graph, breaks=breaks,

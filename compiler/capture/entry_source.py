@@ -23,6 +23,7 @@ from .draws import generator_states, restore_generators
 from .float_node import FloatNode
 from .bytecode.splice import UNBOUND
 from .effects import Effect
+from .failing import Keeping
 from .exceptions import calling_code, traceback_at
 from .generators import InlineGenerator, PythonIterator
 from .late_text import LateText, Made
@@ -542,9 +543,9 @@ class EntryWriter:
         return ", ".join([self.value(a) for a in e.args] + named + ([f"**{{{odd}}}"] if odd else []))
 
     # --- the whole
-    def text(self, graph_inputs: Sequence[Source | None], has_graph: bool, keeping: tuple[list[int], bool] | None = ([], False),
+    def text(self, graph_inputs: Sequence[Source | None], has_graph: bool, keeping: Keeping = Keeping(),
              modes: str | None = None, name: str = "graph_0") -> str:
-        """The entry's source. `graph_inputs` are the sources of the graph's placeholders, in order; `keeping` what failing.inputs_to_keep gave,
+        """The entry's source. `graph_inputs` are the sources of the graph's placeholders, in order; `keeping` what failing.keeping gave,
         `modes` what failing.changes_modes gave."""
         arguments = [self.load(s) for s in graph_inputs if s is not None] if has_graph else []
         lines = [f"def entry(__fn{''.join(', ' + p for p in self.params)}):"]
@@ -556,9 +557,9 @@ class EntryWriter:
             return "\n".join([*lines, *(f"    {text}" for text in self.body)]) + "\n"
         outs = ", ".join(f"__g{i}" for i in range(len(self.outputs)))
         assign = f"{outs}{',' if len(self.outputs) == 1 else ''} = " if self.outputs else ""
-        kept, random = keeping or ([], False)
-        if kept or random:
-            lines.append(f"    __kept = __keep(({''.join(arguments[i] + ', ' for i in kept)}), {random})")
+        if keeping:
+            copied, watched = ("".join(arguments[i] + ", " for i in positions) for positions in (keeping.copied, keeping.watched))
+            lines.append(f"    __kept = __keep(({copied}), ({watched}), {keeping.random})")
         back = f"        {'__set_grad_enabled(__modes)' if modes == 'grad' else '__modes.restore()'}"
         if modes:
             lines.append("    __modes = " + ("__grad_enabled()" if modes == "grad" else "__TorchModes()"))
@@ -566,11 +567,8 @@ class EntryWriter:
         lines += ["    try:", *(f"        {text}" for text in self.computed), *call, "    except Exception as __e:", "        __error = [__e]",
                   *([back, "    except BaseException:", back, "        raise"] if modes else []), "    else:"]
         lines += [f"        {text}" for text in self.body]
-        if keeping is None:
-            lines.append("    raise __error.pop()")
-            return "\n".join(lines) + "\n"
-        if kept or random:
-            lines.append("    __give_back(__kept)")
+        if keeping:
+            lines.append("    __give_back(__error[0], __kept)")
         if draws:
             lines.append(f"    {self.constant(restore_generators)}(__generators)")
         lines.append(f"    return __failed(__error.pop(), __fn, ({''.join(p + ', ' for p in self.params)}))")

@@ -2,13 +2,15 @@
 
 The entry does its effects after the graph, so nothing of the program has happened when the graph fails, except what the graph itself wrote into
 its inputs. A backend that runs the graph's calls in order may have done such a write before the call that fails: the entry keeps copies of the
-inputs concerned (on the CPU; on an accelerator errors arrive late and end the process's use of it), and gives them back first.
+inputs concerned (on the CPU; on an accelerator errors arrive late and end the process's use of it), and gives them back first. Where a call
+fails that nobody expected to, or inputs are too large to be copied, their versions tell whether one was written: then the error is final.
 """
 from __future__ import annotations
 
 import inspect
 import operator
 import types
+from dataclasses import dataclass, field
 from typing import Any, Callable, Sequence
 
 import torch
@@ -18,7 +20,7 @@ from ..raising import KEEP_BYTES, may_raise
 from ..torch_modes import TorchModes
 from ..graph.captured import CapturedGraph
 
-__all__ = ["inputs_to_keep", "keep", "give_back", "changes_modes", "undone", "run_natively", "call_original"]
+__all__ = ["Keeping", "keeping", "keep", "give_back", "changes_modes", "undone", "run_natively", "call_original"]
 
 _RANDOM = ("rand", "dropout", "bernoulli", "normal", "multinomial", "uniform", "exponential", "poisson", "rrelu", "cauchy", "geometric_", "log_normal", "random")
 _IN_PLACE = frozenset(f for f in vars(operator).values() if callable(f) and getattr(f, "__name__", "").startswith("i") and
@@ -31,9 +33,16 @@ def _name(node: torch.fx.Node) -> str:
     return getattr(node.target, "__name__", "") or str(node.target)
 
 
+def _schema(node: torch.fx.Node) -> torch.FunctionSchema | None:
+    op = node.target
+    if isinstance(op, torch._ops.OpOverloadPacket):
+        op = getattr(op, op.overloads()[0])
+    return op._schema if isinstance(op, torch._ops.OpOverload) else None
+
+
 def _fails_for_values(node: torch.fx.Node) -> bool:
-    name = _name(node)
-    if not may_raise(name):
+    name, schema = _name(node), _schema(node)
+    if not may_raise(schema.name.replace("::", ".") + ".default" if schema is not None else name):
         return False
     if name in ("getitem", "__getitem__"):
         return any(isinstance(n.meta.get("val"), torch.Tensor) for n in node.all_input_nodes[1:])
@@ -45,7 +54,11 @@ def _fails_for_values(node: torch.fx.Node) -> bool:
 
 def _written(node: torch.fx.Node) -> list[torch.fx.Node]:
     """Arguments that a call changes."""
-    name, found = _name(node), []
+    name, schema = _name(node), _schema(node)
+    if schema is not None:
+        given = {a.name: x for a, x in zip(schema.arguments, node.args)} | node.kwargs
+        return [n for a in schema.arguments if a.is_write and a.name in given for n in _nodes(given[a.name])]
+    found = []
     if name.endswith("_") and not name.endswith("__") or node.target in _IN_PLACE or name in ("setitem", "__setitem__") or name.startswith("__i"):
         found += node.all_input_nodes[:1]
     if isinstance(node.kwargs.get("out"), torch.fx.Node):
@@ -55,40 +68,63 @@ def _written(node: torch.fx.Node) -> list[torch.fx.Node]:
     return found
 
 
-def inputs_to_keep(graph: CapturedGraph) -> tuple[list[int], bool] | None:
-    """(inputs that are written before a call that may fail, by position; whether random numbers are drawn in a graph that may fail), for a
-    backend that runs the calls in order. None where the written inputs are too large to be copied at every call."""
+def _nodes(x: Any) -> list[torch.fx.Node]:
+    return [x] if isinstance(x, torch.fx.Node) else [n for n in x if isinstance(n, torch.fx.Node)] if isinstance(x, (list, tuple)) else []
+
+
+@dataclass
+class Keeping:
+    """What a call of a graph notes beforehand: `copied` and `watched` are positions of inputs that the graph writes, of which copies are made, or
+    versions are looked at; `random`: the generator's state is kept."""
+    copied: list[int] = field(default_factory=list)
+    watched: list[int] = field(default_factory=list)
+    random: bool = False
+
+    def __bool__(self) -> bool:
+        return bool(self.copied or self.watched or self.random)
+
+
+def keeping(graph: CapturedGraph) -> Keeping:
+    """For a backend that runs the calls in order. Copied is what is written before a call that may be expected to fail."""
     nodes = list(graph.graph_module.graph.nodes)
-    last = max((i for i, n in enumerate(nodes) if n.op in ("call_function", "call_method") and _fails_for_values(n)), default=-1)
-    if last < 0:
-        return [], False
-    random = any(word in _name(n) for n in nodes[:last] for word in _RANDOM if n.op in ("call_function", "call_method"))
+    calls = [n for n in nodes if n.op in ("call_function", "call_method")]
     storages: dict[int, int] = {}
     for i, (n, example) in enumerate(zip((n for n in nodes if n.op == "placeholder"), graph.example_inputs)):
         value = n.meta.get("val")
-        if isinstance(example, torch.Tensor) and example.device.type == "cpu" and hasattr(value, "tt_storage"):
+        if isinstance(example, torch.Tensor) and hasattr(value, "tt_storage"):
             storages.setdefault(id(value.tt_storage), i)
-    kept: set[int] = set()
-    for n in nodes[:last + 1]:
-        if n.op in ("call_function", "call_method"):
-            for w in _written(n):
-                at = storages.get(id(getattr(w.meta.get("val"), "tt_storage", None)))
-                if at is not None:
-                    kept.add(at)
-    if sum(graph.example_inputs[i].nbytes for i in kept) > KEEP_BYTES:
-        return None
-    return sorted(kept), random
+    last = max((k for k, n in enumerate(calls) if _fails_for_values(n)), default=-1)
+    early, written = set(), set()
+    for k, n in enumerate(calls):
+        for w in _written(n):
+            at = storages.get(id(getattr(w.meta.get("val"), "tt_storage", None)))
+            if at is not None and k < len(calls) - 1:
+                written.add(at)
+                if k <= last and graph.example_inputs[at].device.type == "cpu":
+                    early.add(at)
+    if sum(graph.example_inputs[i].nbytes for i in early) > KEEP_BYTES:
+        early = set()
+    random = any(word in _name(n) for n in calls[:last + 1] for word in _RANDOM)
+    return Keeping(sorted(early), sorted(written - early), random)
 
 
-def keep(tensors: Sequence[torch.Tensor], random: bool) -> tuple:
-    """What give_back needs: copies of the tensors, the state of the random number generator."""
+def _version(t: torch.Tensor) -> int | None:
+    return None if t.is_inference() else t._version
+
+
+def keep(copied: Sequence[torch.Tensor], watched: Sequence[torch.Tensor], random: bool) -> tuple:
+    """What give_back needs: copies of tensors, versions of others, the state of the random number generator."""
     with torch.no_grad():
-        return tuple((t, t.detach().clone()) for t in tensors), torch.get_rng_state() if random else None
+        copies = [(t, t.detach().clone()) for t in copied]
+    return copies, [(t, _version(t)) for t in watched], torch.get_rng_state() if random else None
 
 
-def give_back(kept: tuple) -> None:
-    """Undo what a graph that failed wrote."""
-    copies, random = kept
+def give_back(error: Exception, kept: tuple) -> None:
+    """Undo what a graph that raised `error` wrote; where that can't be undone, the error is final."""
+    copies, versions, random = kept
+    if any(version is None or t._version != version for t, version in versions):
+        error._tcompile_final = True  # type: ignore[attr-defined]
+        return
     for tensor, copy in copies:
         tensor.data.copy_(copy)
     if random is not None:
@@ -104,22 +140,19 @@ def changes_modes(graph: CapturedGraph) -> str | None:
 
 def undone(graph: CapturedGraph) -> Callable[..., tuple]:
     """The graph's calls in their order, for a backend whose entries rely on that a graph that fails has changed nothing: what was written and
-    which modes were switched is undone. Where the inputs are too large to be kept, the error is final."""
-    run, keeping, modes = graph.graph_module.forward, inputs_to_keep(graph), changes_modes(graph)
-    if keeping == ([], False) and modes is None:
+    which modes were switched is undone."""
+    run, noted, modes = graph.graph_module.forward, keeping(graph), changes_modes(graph)
+    if not noted and modes is None:
         return run
 
     def call(*inputs: Any) -> tuple:
         before = TorchModes()
-        kept = keep([inputs[i] for i in keeping[0]], keeping[1]) if keeping is not None else None
+        kept = keep([inputs[i] for i in noted.copied], [inputs[i] for i in noted.watched], noted.random)
         try:
             return run(*inputs)
         except Exception as e:
             before.restore()
-            if kept is None:
-                e._tcompile_final = True  # type: ignore[attr-defined]
-            else:
-                give_back(kept)
+            give_back(e, kept)
             raise
     return call
 

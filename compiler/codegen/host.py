@@ -48,6 +48,7 @@ class _HostPrinter:
         self.taken = {"run", *self.names, *kernel_names.values()}
         self.inputs: list[str] = []
         self.extern_calls = 0
+        self.writing: int | None = None              # lines before the first that writes an input
 
     def run(self) -> HostPlan:
         s = self.s
@@ -69,7 +70,9 @@ class _HostPrinter:
         for name, tensor in s.constants.items():
             self.names[self._name(name)] = tensor
         self._steps()
-        for i, buffer in s.mutations:
+        for n, (i, buffer) in enumerate(s.mutations):
+            if n == 1 and self.writing is None:
+                self.writing = len(self.text)
             self._line(f"{self.inputs[i]}.copy_({self._buffer(buffer)})")
         if s.written:
             self.names["increment_version"] = torch.autograd.graph.increment_version
@@ -77,6 +80,9 @@ class _HostPrinter:
                 self._line(f"increment_version({self.inputs[i]})")
         outputs = [self._output(o) for o in s.outputs]
         body = self.text
+        if self.writing is not None:                     # what fails from here on is not to be run again
+            body = [*body[:self.writing], "try:", *(f"    {t}" for t in body[self.writing:]), "except Exception as error:",
+                    "    error._tcompile_final = True", "    raise"]
         if self.extern_calls or s.mutations:
             self.names["grad_enabled"] = torch.is_grad_enabled
             self.names["set_grad_enabled"] = torch._C._set_grad_enabled
@@ -133,7 +139,7 @@ class _HostPrinter:
         for s in steps:
             if isinstance(s, Alloc) and s.reuse is not None:
                 reused_later[id(s.reuse)] = reused_later.get(id(s.reuse), 0) + 1
-        returned = self._returned()
+        returned, first_write = self._returned(), self.s.first_write()
         last_read = self._last_reads()
         handed_on: dict[int, tuple[Buffer, str]] = {}      # memory that a later buffer took over: its name goes after its last read
         for at, s in enumerate(steps):
@@ -147,6 +153,8 @@ class _HostPrinter:
                 if not reused_later.get(id(s.buffer)) and id(s.buffer) not in returned:
                     self._delete(s.buffer, None)
             elif isinstance(s, Launch):
+                if s is first_write:
+                    self.writing = len(self.text)
                 args = [self._buffer(b) for b in (*s.inputs, *s.outputs)] + [self._size(e) for e in s.sizes] + [self._param(p) for p in s.params]
                 self._line(f"{self.kernel_names[id(s)]}({', '.join(args)})")
             elif isinstance(s, View):

@@ -62,6 +62,16 @@ class Schedule:
     unfused: list[tuple[str, str, str]] = field(default_factory=list)   # (node, node, reason): every refusal to fuse
     written: list[int] = field(default_factory=list)                    # inputs that kernels write in place (by a View of them)
 
+    def first_write(self) -> Launch | None:
+        """The first kernel that writes an input in place, where something that may raise follows: that leaves the inputs changed."""
+        inputs = {id(x) for x in self.inputs}
+        views = {id(s.buffer) for s in self.steps if isinstance(s, View) and id(s.base) in inputs} if self.written else ()
+        for at, step in enumerate(self.steps):
+            if isinstance(step, Launch) and any(id(b) in views for b in step.outputs):
+                follow = self.steps[at:]
+                return step if self.mutations or any(isinstance(s, Extern) or isinstance(s, Launch) and s.kernel.checks for s in follow) else None
+        return None
+
     def __str__(self) -> str:
         from .printer import print_schedule
         return print_schedule(self)

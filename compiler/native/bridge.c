@@ -250,8 +250,7 @@ static PyTypeObject Forward_Type = {
 
 /* ---- GradCall */
 
-/* The error came after the graph had run: from a hook of the user's for saved tensors. The call is not to be run again as it is. */
-static void mark_final(void)
+void tc_mark_final(void)
 {
     PyObject *type, *value, *trace;
     PyErr_Fetch(&type, &value, &trace);
@@ -332,7 +331,7 @@ static PyObject *call_call(PyObject *self, PyObject *const *args, size_t nargsf,
     current = call.outer;
     if (failed) {
         if (call.results)
-            mark_final();
+            tc_mark_final();                 /* the graph had run: a hook of the user's for saved tensors raised */
         goto done;
     }
     if (!call.results) {

@@ -18,7 +18,7 @@
 
 /* What Python expects of the built extension; compiler/native/__init__.py has the same number. Raise both when the two
    sides must change together: an extension built from older sources then counts as missing. */
-#define TCOMPILE_NATIVE_API 22
+#define TCOMPILE_NATIVE_API 23
 
 #define HIDDEN __attribute__((visibility("hidden")))
 #define LIKELY(x) __builtin_expect(!!(x), 1)
@@ -28,6 +28,8 @@
 extern __attribute__((weak)) int tcompile_init_launcher(PyObject *module);
 /* bridge.c: calls with gradients. */
 HIDDEN int tc_init_bridge(PyObject *module);
+/* Say of the exception that is set that the call is not to be run again as it is. */
+HIDDEN void tc_mark_final(void);
 /* plan.c: whole plans. */
 HIDDEN int tc_init_plan(PyObject *module);
 /* cuda.c: the GPU's launcher. */

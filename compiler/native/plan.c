@@ -18,6 +18,7 @@ typedef struct {
     const int64_t *value;
     Live *live;
     char *scratch;
+    int writing;                   /* whether inputs may have been written */
 } Frame;
 
 /* ---- slots */
@@ -380,6 +381,9 @@ static int run_steps(Frame *f)
         case STEP_ATTENTION:
             rc = run_attention(f, st);
             break;
+        case STEP_WRITING:
+            f->writing = 1;
+            break;
         default:
             rc = run_call(f, st->call);
         }
@@ -462,6 +466,8 @@ PyObject *tc_program_call(PyObject *self, PyObject *const *args, size_t nargsf, 
     }
     if (LIKELY(!rc))
         result = results_of(&f);
+    if (UNLIKELY(!result) && f.writing)
+        tc_mark_final();
     for (int i = 0; i < p->n_slots; i++)
         release(&f.live[i]);
     release(&block);

@@ -163,6 +163,8 @@ static int read_step(ProgramObject *p, Step *st, PyObject *tuple)
             return bad();
         return (st->slots = read_ints(a, 4, -1, p->n_slots)) && (st->call = read_call(p, b)) ? 0 : -1;
     }
+    case STEP_WRITING:                     /* (kind,) */
+        return 0;
     case STEP_CALL:                        /* (kind, call) */
         p->calls = 1;
         return PyArg_ParseTuple(tuple, "lO", &kind, &a) && (st->call = read_call(p, a)) ? 0 : -1;

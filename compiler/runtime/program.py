@@ -31,7 +31,7 @@ DTYPE_CODES: dict[torch.dtype, int] = {
 
 # numbers shared with compiler/native/plan.c
 SLOT_INPUT, SLOT_CONSTANT, SLOT_OWN, SLOT_SCRATCH, SLOT_ALIAS, SLOT_RESULT = range(6)
-STEP_KERNEL, STEP_MAKE, STEP_FREE, STEP_PRODUCT, STEP_CALL, STEP_ATTENTION = range(6)
+STEP_KERNEL, STEP_MAKE, STEP_FREE, STEP_PRODUCT, STEP_CALL, STEP_ATTENTION, STEP_WRITING = range(7)
 OUT_SLOT, OUT_INPUT, OUT_VALUE, OUT_CONSTANT, OUT_CALL = range(5)
 ARG_OBJECT, ARG_SLOT, ARG_VALUE, ARG_INPUT, ARG_LIST, ARG_TUPLE = range(6)
 _SYMBOL_KINDS = {"size": 0, "stride": 1, "value": 2}
@@ -180,6 +180,7 @@ class _ProgramBuilder:
         steps: list[tuple] = []
         self.input_at = {id(x): i for i, x in enumerate(s.inputs) if isinstance(x, Buffer)}
         free_after: dict[int, list[int]] = {}
+        first_write = s.first_write()
         for at, step in enumerate(s.steps):
             if isinstance(step, Alloc):
                 if self._alloc(step, at):
@@ -189,6 +190,8 @@ class _ProgramBuilder:
                 self._alias(step.buffer, step.base, as_expr(step.offset) * step.buffer.dtype.itemsize)
             elif isinstance(step, Launch):
                 slots = tuple(self._slot(b) for b in (*step.inputs, *step.outputs))
+                if step is first_write:
+                    steps.append((STEP_WRITING,))
                 steps.append((STEP_KERNEL, self.kernels[self.g.of(step).name], slots, tuple(self._value(as_expr(e)) for e in step.sizes),
                               tuple(self._param(p) for p in step.params)))
             elif isinstance(step, Extern):
@@ -196,7 +199,9 @@ class _ProgramBuilder:
             elif not isinstance(step, Free):
                 raise _NotInC
             steps += [(STEP_FREE, slot) for slot in free_after.pop(at, ())]
-        for i, b in s.mutations:
+        for n, (i, b) in enumerate(s.mutations):
+            if n == 1:
+                steps.append((STEP_WRITING,))
             steps.append((STEP_CALL, (torch.Tensor.copy_, ((ARG_INPUT, i), self._arg(b)), (), (), False)))
         if s.written:
             written = tuple((ARG_INPUT, i) for i in s.written)
