@@ -25,6 +25,7 @@ from .wishes import NO_WISHES, Wishes
 __all__ = ["Group", "Limits", "group_steps"]
 
 SMALL_OUTER = 16          # fewer rows than this cannot feed the threads
+LOOK_AHEAD = 16           # nests that are looked through for one that reads two independent results
 SMALL_SPACE = 1 << 14     # elements up to which calling a kernel costs more than what it does
 BIG_WORK = 1 << 15        # elements from which that matters
 HELD = 1 << 15            # elements of a row that a GPU's registers hold between two passes
@@ -120,8 +121,15 @@ class _Grouping:
         self.made_in: dict[Buffer, Group] = {}           # buffer -> the last group that writes it
         self.readers: dict[Buffer, list[Group]] = {}     # buffer -> recent groups that read it
         self.unfused: list[tuple[str, str, str]] = []
+        self.loaded: dict[int, set[Buffer]] = {}         # id of a nest -> what it reads
+        self.readers_of: dict[Buffer, list[LoopNest]] = {}         # all nests that read a buffer
 
     def run(self, steps: Sequence[LoweredStep]) -> tuple[list[Group], list[tuple[str, str, str]]]:
+        for s in steps:
+            if isinstance(s, LoopNest):
+                self.loaded[id(s)] = {v.attr[0] for v in walk([s.value]) if v.op == "load"}
+                for b in self.loaded[id(s)]:
+                    self.readers_of.setdefault(b, []).append(s)
         for s in steps:
             if isinstance(s, LoopNest):
                 self.place(s)
@@ -188,7 +196,8 @@ class _Grouping:
         if self.limits.wishes:
             self.wished(nest, floor, out)
         last = self.groups[-1] if self.groups else None
-        if last is not None and last not in seen and last.number >= floor and last.extern is None and not last.alone and self.alike(last, nest):
+        if last is not None and last not in seen and last.number >= floor and last.extern is None and not last.alone \
+                and (self.alike(last, nest) or self.meets(last, nest)):
             out.append(last)
         return out
 
@@ -208,6 +217,20 @@ class _Grouping:
         small, or reduced."""
         own = factors_of(nest.domain, nest.reduce_axes)
         return own == g.factors and (nest.reduce_op is not None or numel_hint([f.size for f in own], self.hints) <= SMALL_SPACE)
+
+    def meets(self, g: Group, nest: LoopNest) -> bool:
+        """Whether a nest that shares nothing with the group, over the same space, makes what is read together with the group's results: sin(a) + cos(b)."""
+        if [f.size for f in factors_of(nest.domain, nest.reduce_axes)] != [f.size for f in g.factors]:
+            return False
+        ways, seen = [nest], {id(nest)}
+        while ways and len(seen) <= LOOK_AHEAD:
+            for reader in self.readers_of.get(ways.pop(0).buffer, ()):
+                if any(b in g.writes for b in self.loaded[id(reader)]):
+                    return True
+                if id(reader) not in seen and not reader.alone and not reader.product:
+                    seen.add(id(reader))
+                    ways.append(reader)
+        return False
 
     def refuse(self, g: Group, nest: LoopNest, reason: str) -> None:
         pair = self.limits.wishes.together(g.names, nest.origins) if self.limits.wishes else ""

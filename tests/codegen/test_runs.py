@@ -63,3 +63,20 @@ def test_positions_are_compared_alike_for_any_size():
         x = torch.randn(rows, columns)
         for got, want in zip(g(x, k), f(x, k)):
             assert torch.equal(got, want)
+
+
+@pytest.mark.parametrize("simd", ["auto", "avx2", "none"])
+def test_positions_beside_lengths_of_rows(simd):
+    """The lengths are held within what 32 bits can tell apart from positions; no length is too large or too small for that."""
+    def f(x, n):
+        i = torch.arange(x.shape[-1])
+        return [torch.softmax(x.masked_fill(i >= n[:, None], -1e30), -1), torch.where(i + 2 == n[:, None], x, 0), torch.where(n[:, None] > 2 * i - 9, x, 1)]
+    least = -2 ** 63
+    n = torch.tensor([0, 1, 17, 70, least, -(least + 1), least + 1, 2 ** 31, -2 ** 31, 2 ** 32 + 5, 2 ** 30, -2 ** 30])
+    x = torch.randn(len(n), 70)
+    g = tcompile.compile(f, fullgraph=True, dynamic=False, options={"simd": simd})
+    for lengths in (n, n.roll(5), n.remainder(75).to(torch.int32)):
+        for got, want in zip(g(x, lengths), f(x, lengths)):
+            torch.testing.assert_close(got, want)
+    by_column = torch.arange(70).roll(3)                              # a number for each lane
+    assert torch.equal(tcompile.compile(lambda x, n: torch.where(torch.arange(70) < n, x, 0))(x, by_column), torch.where(torch.arange(70) < by_column, x, 0))

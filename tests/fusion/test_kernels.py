@@ -234,3 +234,25 @@ def test_kernels_have_limits():
     assert len(kernels(s)) == 2
     s = check(lambda *xs: sum(xs[1:], xs[0]), *torch.randn(100, 5))
     assert all(len(k.inputs) <= 66 for k in kernels(s))
+
+
+def test_independent_chains_that_meet_share_a_kernel():
+    a, b, c = torch.randn(3, 6, 50)
+    check(lambda a, b: torch.sin(a) + torch.cos(b), a, b, n_kernels=1)
+    check(lambda a, b, c: torch.sin(a) + torch.cos(b) * torch.tanh(c).exp(), a.repeat(60, 1), b.repeat(60, 1), c.repeat(60, 1), n_kernels=1)
+    check(lambda a, b: torch.sin(a).sum(1) + torch.cos(b).sum(1), a.repeat(60, 1), b.repeat(60, 1), n_kernels=1)
+    apart = check(lambda a, b: (torch.sin(a), torch.cos(b)), a.repeat(60, 1), b.repeat(60, 1))
+    assert len(kernels(apart)) == 2                      # nothing reads both: each goes through its own memory
+
+
+def test_independent_chains_that_never_meet_are_looked_at_in_linear_time():
+    def f(x, y):
+        for k in range(100):
+            x = x.sin() if k % 2 else x.exp()
+            y = (y.cos() + 1).sum(1, keepdim=True) * y
+        return x, y
+    g = aten_graph(f, torch.randn(300, 100), torch.randn(300, 100))
+    lowered = lower(g, {})
+    t = time.process_time()
+    schedule(lowered, {})
+    assert time.process_time() - t < 2                   # 0.1 s on an idle machine

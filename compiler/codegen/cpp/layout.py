@@ -190,7 +190,7 @@ def _axis_cost(name: str, size: int, indices: list[tuple[Expr, frozenset[str]]],
 def _memory_indices(stage: Stage) -> list[tuple[Expr, frozenset[str]]]:
     """Where the stage reads and writes: each index, and the axes that the positions in it were computed from."""
     loads = [(v.attr[1], frozenset(_axes_behind(v.args))) for v in _values(stage) if v.op == "load"]
-    return [(s.index, frozenset()) for s in stage.stores] + loads
+    return [(s.index, frozenset(_axes_behind(s.positions))) for s in stage.stores] + loads
 
 
 def _axes_behind(values: Sequence[Value]) -> set[str]:
@@ -209,7 +209,7 @@ def _register_bytes(kernel: Kernel, vectors: list[Axis | None] | None = None, mo
     widest = 1
     for k, stage in enumerate(kernel.stages):
         values = _values(stage)
-        if vectors is None or any(v.op == "masked" for v in values):      # (what is read under a condition may be a vector for that alone)
+        if vectors is None:
             names = {a.symbol.name for a in (*kernel.outer, *stage.axes)}
         else:
             axis = vectors[k]

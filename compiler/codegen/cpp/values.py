@@ -2,7 +2,8 @@
 
 A value's *level* says where it is computed: LEVEL_TOP (once per call), LEVEL_ITEM (once per work item), LEVEL_LOOP + k (inside
 the stage's k-th scalar loop) or LEVEL_VECTOR (in the body of the vector loop, one value per lane). Values of the outer levels
-are scalars; `prims` broadcasts them where they meet a vector.
+are scalars; `prims` broadcasts them where they meet a vector. LEVEL_UNIFORM: in the body of the vector loop, but one value for all
+lanes, as only the condition under which it may be evaluated differs between them.
 
 What must not be evaluated everywhere has a guard (../guarded.py).
 """
@@ -22,9 +23,9 @@ from .runs import every_second_text, run_directions, run_text
 from .short import held
 from .support import Support, vector_type
 
-__all__ = ["LEVEL_TOP", "LEVEL_ITEM", "LEVEL_LOOP", "LEVEL_VECTOR", "Scope", "StageValues", "Location", "stored"]
+__all__ = ["LEVEL_TOP", "LEVEL_ITEM", "LEVEL_LOOP", "LEVEL_UNIFORM", "LEVEL_VECTOR", "Scope", "StageValues", "Location", "stored"]
 
-LEVEL_TOP, LEVEL_ITEM, LEVEL_LOOP, LEVEL_VECTOR = 0, 1, 2, 1000
+LEVEL_TOP, LEVEL_ITEM, LEVEL_LOOP, LEVEL_UNIFORM, LEVEL_VECTOR = 0, 1, 2, 999, 1000
 LANE_IDS = "INLINE vi64 lane_ids() { vi64 v; UNROLL for (int k = 0; k < L; k++) v[k] = k; return v; }"
 TWO = integer(2)
 SHORT_LANE_IDS = "INLINE vi32 short_lane_ids() { vi32 v; UNROLL for (int k = 0; k < L; k++) v[k] = k; return v; }"
@@ -118,9 +119,8 @@ class StageValues(GuardedValues):
             self._under = ()
 
     def _level(self, v: Value, guard: Guard) -> int:
-        level = LEVEL_TOP
-        for a, g in self.operands(v, guard):
-            level = max(level, self.scope.levels[self.key(a, self.guard_of(a, g))])
+        above = [self.scope.levels[self.key(a, self.guard_of(a, g))] for a, g in self.operands(v, guard)]
+        level = max(above[:len(v.args)], default=LEVEL_TOP)
         if v.op in ("load", "index"):
             e = v.attr[1] if v.op == "load" else v.attr
             level = max([level, *(self.axis_level.get(n, LEVEL_TOP) for n in e.symbol_names())])
@@ -128,7 +128,8 @@ class StageValues(GuardedValues):
                 level = max(level, self.axis_level.get("", LEVEL_ITEM))
         elif v.op == "acc":
             level = max(level, self.acc_operand(v.attr)[1])
-        return level
+        conditions = max(above[len(v.args):], default=LEVEL_TOP)
+        return level if conditions <= level else min(conditions, LEVEL_UNIFORM)
 
     # ---- texts
     def operand(self, v: Value, guard: Guard = (), copy: int = 0) -> Operand:
@@ -180,12 +181,12 @@ class StageValues(GuardedValues):
         stem = {"load": v.attr[0].name + "_at" if v.op == "load" else "", "cast": "as_" + ct.storage}.get(v.op, v.op)
         name = self.scope.fresh(stem)
         names = []
-        for copy in range(self.copies if vector else 1):
+        inside = level >= LEVEL_UNIFORM
+        for copy in range(self.copies if inside else 1):
             text = self._text(v, guard, ct, vector, copy)
-            target = name if self.copies == 1 or not vector else f"{name}{chr(ord('a') + copy)}"
+            target = name if self.copies == 1 or not inside else f"{name}{chr(ord('a') + copy)}"
             kind = vector_type(self.s, ct) if vector else ct.scalar
-            prefix = ""
-            self.lines.setdefault(level, []).append(f"const {prefix}{kind} {target} = {text};")
+            self.lines.setdefault(LEVEL_VECTOR if inside else level, []).append(f"const {kind} {target} = {text};")
             names.append(target)
         return tuple(names)
 
@@ -200,8 +201,6 @@ class StageValues(GuardedValues):
         if op == "cast" and vector and ct.tag == "i32" and v.args[0].op == "index" and (text := self._short_index(v.args[0].attr, copy)):
             return text
         args = [self.operand(a, g, copy) for a, g in self.operands(v, guard)[:len(v.args)]]
-        if vector and op != "check_index" and not any(a.is_vector for a in args):      # only the guard differs from lane to lane
-            args = [Operand(splat(self.s, a), a.ct, True) for a in args]
         if op == "cast":
             return conversion(self.s, args[0], ct)
         if op == "check_index":
@@ -220,6 +219,13 @@ class StageValues(GuardedValues):
             return Operand(" & ".join(splat(self.s, p) for p in parts), BOOL, True)
         return Operand(" && ".join(p.text for p in parts), BOOL, False)
 
+    def _wanted(self, mask: Operand, copy: int) -> str:
+        """Whether any lane wants what is the same for all."""
+        if not mask.is_vector:
+            return mask.text
+        self.s.need("any"), self.s.need("keep")
+        return f"tc::any(tc::keep({self.lanes_of(copy)}, {mask.text}, vmask{{}}))"
+
     def lanes_of(self, copy: int) -> str:
         """The variable that tells which lanes of this copy's vector take part."""
         return "lanes" if self.copies == 1 else f"lanes_{chr(ord('a') + copy)}"
@@ -230,9 +236,9 @@ class StageValues(GuardedValues):
         mask = self._guard_mask(guard, copy) if guard else None
         s = self.s
         if not vector:
-            text = f"{where.pointer}[{self.scope.index_text(self.index_at(where.index, 0, False))}]"
+            text = f"{where.pointer}[{self.scope.index_text(self.index_at(where.index, copy, False))}]"
             text = self._widen(text, ct, False)
-            return text if mask is None else f"{mask.text} ? {text} : {literal(0, ct)}"
+            return text if mask is None else f"{self._wanted(mask, copy)} ? {text} : {literal(0, ct)}"
         raw, lanes = self.storage_vector(ct), self.lanes_of(copy)
         s.need("access")
         step = self.step_of(where.index)
@@ -365,7 +371,7 @@ class StageValues(GuardedValues):
             self.s.need("check.scalar", "// An index that must lie in [0, n): else the kernel reports failure `code` and goes on with 0.\n"
                         "INLINE i64 check(i64 i, i64 n, bool wanted, int code, int &failed) {\n"
                         "    if (i >= 0 && i < n) return i;\n    if (wanted) failed = code;\n    return 0;\n}")
-            wanted = self._guard_mask(guard, copy).text if guard else "true"
+            wanted = self._wanted(self._guard_mask(guard, copy), copy) if guard else "true"
             return f"tc::check({i.text}, {n.text}, {wanted}, {code}, failed)"
         self.s.vector("i64")
         self.s.need("any"), self.s.need("masks")

@@ -179,10 +179,10 @@ def _shuffled(b: Builder, x: Node, y: Node, order: list[int], shape: list[Any]) 
 def _mean(b: Builder, x: Node, total: Any, counts: Any) -> Node:
     """total / how many values a place received (eager divides integers towards minus infinity); places that received none keep theirs."""
     m = x.meta["val"]
-    n = b.where(b.compare("eq", counts, 0), 1, counts)
-    if m.dtype.is_floating_point:
-        return b.call(aten.div.Tensor, total, n)
-    return b.call(aten.div.Tensor_mode, total, n, rounding_mode="floor")
+    none = b.compare("eq", counts, 0)
+    n = b.where(none, 1, counts)
+    mean = b.call(aten.div.Tensor, total, n) if m.dtype.is_floating_point else b.call(aten.div.Tensor_mode, total, n, rounding_mode="floor")
+    return b.where(none, x, mean)
 
 
 @decomposition(aten.scatter_reduce.two)
@@ -190,9 +190,10 @@ def scatter_reduce(b: Builder, x: Node, dim: int, index: Node, src: Node, reduce
     m, s = x.meta["val"], src.meta["val"]
     if reduce != "mean" or m.dtype.is_complex or m.device.type != "cpu":
         return NotImplemented
-    total = b.call(aten.scatter_reduce.two, x, dim, index, src, "sum", include_self=include_self)
-    start = b.full(m.shape, int(include_self), m.dtype, m.device)
-    counts = b.call(aten.scatter_add.default, start, dim, index, b.full(s.shape, 1, m.dtype, m.device))
+    start = x if include_self else b.full(m.shape, 0, m.dtype, m.device)
+    total = b.call(aten.scatter_add.default, start, dim, index, src)
+    first = b.full(m.shape, int(include_self), m.dtype, m.device)
+    counts = b.call(aten.scatter_add.default, first, dim, index, b.full(s.shape, 1, m.dtype, m.device))
     return _mean(b, x, total, counts)
 
 
@@ -201,9 +202,7 @@ def index_reduce(b: Builder, x: Node, dim: int, index: Node, source: Node, reduc
     m, s = x.meta["val"], source.meta["val"]
     if reduce != "mean" or m.dtype.is_complex or m.device.type != "cpu":
         return NotImplemented
-    start = x
-    if not include_self:
-        start = b.call(aten.index_fill.int_Scalar, x, dim, index, 0)
+    start = x if include_self else b.full(m.shape, 0, m.dtype, m.device)
     total = b.call(aten.index_add.default, start, dim, index, source)
     first = b.full(m.shape, int(include_self), m.dtype, m.device)
     counts = b.call(aten.index_add.default, first, dim, index, b.full(s.shape, 1, m.dtype, m.device))
