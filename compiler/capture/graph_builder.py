@@ -230,10 +230,19 @@ class GraphBuilder:
         out_nodes = [self.arg(o) for o in outputs]
         if not self.calls:
             return None
+        self._balance_regions()
         self.graph.output(tuple(out_nodes))
         self._drop_unused()
         module = graph_module(self.graph, name)
         return CapturedGraph(module, self.inputs, self.machine.env, name, self.examples)
+
+    def _balance_regions(self) -> None:
+        """What a graph enters and does not leave, the entry counts (a break lies inside of an autocast region): run by other backends, call by call,
+        the graph would count it, too."""
+        targets = [n.target for n in self.graph.nodes if n.meta.get("state")]
+        entered = targets.count(torch.autocast_increment_nesting) - targets.count(torch.autocast_decrement_nesting)
+        for _ in range(abs(entered)):
+            self.record_state(torch.autocast_decrement_nesting if entered > 0 else torch.autocast_increment_nesting, ())
 
     def _drop_unused(self) -> None:
         """Parts of tuples that nobody reads, and inputs of which only the metadata was used."""

@@ -439,18 +439,22 @@ def test_state_that_no_entry_can_make():
     assert not record.report().fallbacks
 
 
-def test_a_break_in_an_autocast_region_leaves_none_open():
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "tcompile"])
+@pytest.mark.parametrize("in_a_loop", [False, True])
+def test_a_break_in_an_autocast_region_leaves_none_open(backend, in_a_loop):
     """One left open keeps the casts of weights for good: what an optimizer writes into them would not be seen under autocast any more."""
     linear = torch.nn.Linear(3, 3)
 
     def fn(x):
         with torch.autocast("cpu", torch.bfloat16):
-            y = linear(x)
-            stop()
-            return linear(y)
-    compiled, x = tcompile.compile(fn), torch.eye(3)
+            for _ in range(2 if in_a_loop else 1):
+                x = linear(x)
+                stop()
+                x = linear(x)
+        return x * 2
+    compiled, x = tcompile.compile(fn, backend=backend), torch.eye(3)
     for _ in range(2):
         torch.testing.assert_close(compiled(x), fn(x), rtol=0.02, atol=0.02)
+        assert autocast_nesting() == 0
         with torch.no_grad():
             linear.weight.mul_(2)
-    assert autocast_nesting() == 0

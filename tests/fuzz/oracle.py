@@ -13,6 +13,8 @@ from typing import Any, Callable
 
 import torch
 
+from tcompile.compiler.torch_modes import autocast_nesting
+
 from .programs import namespace
 
 _ids = itertools.count()
@@ -28,7 +30,7 @@ def load(source: str) -> dict[str, Any]:
 
 
 def observe(f: Callable, args: tuple, ns: dict[str, Any]) -> dict[str, Any]:
-    """What a call does: value or exception, printed text, arguments and globals afterwards."""
+    """What a call does: value or exception, printed text, arguments, globals and torch's modes afterwards."""
     out: dict[str, Any] = {}
     text = io.StringIO()
     with contextlib.redirect_stdout(text):
@@ -38,6 +40,7 @@ def observe(f: Callable, args: tuple, ns: dict[str, Any]) -> dict[str, Any]:
             kind, words = type(e).__name__, str(e).splitlines()[0][:60] if str(e) else ""
             out["error"] = (kind, words, type(e.__cause__).__name__, _line(e))
     out["printed"], out["args"], out["state"] = text.getvalue(), args, [ns.get(name) for name in ("STATE", "COUNT", "COUNTS")]
+    out["modes"] = {"grad": torch.is_grad_enabled(), "autocast": torch.is_autocast_enabled("cpu"), "autocast nesting": autocast_nesting()}
     return out
 
 

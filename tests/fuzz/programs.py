@@ -207,7 +207,7 @@ class _Writer(More):
         out += [f"{i}def {g}h(x, n):", *(f"{i}    {line}" for line in self.pick((
             (f"y, n = {g}(x * 0.5, n)", "return y + 1, n"), (f"y = torch.sin({g}(x, n)[0]) * x", "return y, n"), (f"return {g}(x, n + 1)",),
             ("try:", f"    y, n = {g}(x + 1, n)", "    notes.append(n)", "except Problem:", "    y = x * 3", "finally:", "    notes.append('inside')", "return y - 1, n"),
-            ("y = x * 0", f"with torch.no_grad(): y = {g}(x, n)[0] + y", "return y * 2, n"))))]
+            ("y = x * 0", f"with {self.pick(('torch.no_grad()', 'region()'))}: y = {g}(x, n)[0] + y", "return y * 2, n"))))]
         self.tensors = [*saved, v]
         self.depth -= 1
         return [*out, f"{i}{v}, _n = {g}h({self.pick(saved)}, n)"]
@@ -232,7 +232,7 @@ class _Writer(More):
 
     def s_with(self, i):
         v = self.fresh()
-        out = [f"{i}with {self.pick(('torch.no_grad()', 'Note(notes)', 'torch.enable_grad()'))}:", f"{i}    {v} = {self.expression()}"]
+        out = [f"{i}with {self.pick(('torch.no_grad()', 'Note(notes)', 'torch.enable_grad()', 'region()'))}:", f"{i}    {v} = {self.expression()}"]
         self.tensors.append(v)
         return out
 
@@ -387,6 +387,8 @@ import torch
 STATE = {}
 COUNTS = [0]
 COUNT = 0
+def region():
+    return torch.autocast("cpu", enabled=False)
 class Problem(Exception):
     pass
 class Shape:

@@ -297,7 +297,7 @@ class More:
         self.breaks += 1
         v, t = self.fresh(), self.tensor()
         self.tensors.append(v)
-        return [f"{i}with {self.pick(('torch.no_grad()', 'Note(notes)', 'Quiet(notes, str(n))', 'Quiet(notes, str(n)), torch.enable_grad(), Note(notes)', 'managed(notes, b)'))}:", f"{i}    {v} = torch.sin({t})",
+        return [f"{i}with {self.pick(('torch.no_grad()', 'Note(notes)', 'Quiet(notes, str(n))', 'Quiet(notes, str(n)), torch.enable_grad(), Note(notes)', 'region(), managed(notes, b)'))}:", f"{i}    {v} = torch.sin({t})",
                 f"{i}    if {v}.sum() > {self.integer(-2, 2)}:", f"{i}        {v} = {v} - {self.tensor()}", f"{i}    {v} = {v} * {self.tensor()}", *([f"{i}    if n == 3: raise Problem('in with')"] if self.flag() else [])]
 
     def s_break_in_try(self, i):
@@ -312,7 +312,7 @@ class More:
         self.breaks += 1
         v, t = self.fresh(), self.tensor()
         self.tensors.append(v)
-        return [f"{i}{v} = {t}", f"{i}with {self.pick(('Quiet(notes, str(n))', 'Note(notes)', 'torch.no_grad()'))}:", f"{i}    for k{v} in range(3):", f"{i}        with Note(notes):", f"{i}            {v} = {v} * 0.5 + {self.tensor()}",
+        return [f"{i}{v} = {t}", f"{i}with {self.pick(('Quiet(notes, str(n))', 'Note(notes)', 'region()', 'torch.no_grad()'))}:", f"{i}    for k{v} in range(3):", f"{i}        with Note(notes):", f"{i}            {v} = {v} * 0.5 + {self.tensor()}",
                 f"{i}            if {v}.mean() > {self.integer(-1, 1)}: {self.pick(('break', 'continue', 'notes.append(k' + v + ')', v + ' = -' + v))}", f"{i}        {v} = torch.cos({v})", f"{i}    {v} = {v} + 1",
                 *([f"{i}{v} = {v} * 2"] if self.flag() else [])]
 
