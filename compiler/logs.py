@@ -215,10 +215,7 @@ def _autotune(e: Any, more: bool) -> str:
     trials = sorted(map(trial, e.trials), key=lambda t: (t.seconds is None, t.seconds))
     out = [f"{len(trials)} candidates for {getattr(e.kernel, 'name', e.kernel)}"]
     for t in trials if more else trials[:5]:
-        config = ", ".join(f"{k}={v}" for k, v in t.config.items())
-        out.append(
-            f"    {'*' if t.chosen else ' '} {seconds(t.seconds)}  {config}" + (f"  {t.error}" if t.error else "")
-        )
+        out.append(f"    {'*' if t.chosen else ' '} {seconds(t.seconds)}  {t.words()}" + (f"  {t.error}" if t.error else ""))
     return "\n".join(out)
 
 

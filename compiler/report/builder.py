@@ -15,10 +15,11 @@ import linecache
 import re
 import time
 import uuid
+from collections import Counter
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from types import CodeType
-from typing import Any, Callable, Iterator
+from typing import Any, Callable, Iterator, Mapping
 
 from .. import events
 from ..guards.cost import GuardCost, measure_cost
@@ -82,6 +83,7 @@ class ReportBuilder:
         self._captured: list[Any] = []  # per graph: CapturedGraph
         self._partitions: dict[int, tuple[Any, int]] = {}  # by id: the partition, and its place in the report
         self._lowered: list[Any] = []  # per graph: AtenGraph
+        self._computed_by: dict[int, dict[str, int]] = {}  # by graph: node -> kernel that computes it
         self._pending_breaks: list[int] = []
         self._costs: dict[int, GuardCost] = {}  # by entry
         self._entries: list[Any] = []  # per entry: the compiled Entry, for its count of hits
@@ -347,10 +349,7 @@ class ReportBuilder:
                 origins=[str(o) for o in (f.get("origins") or getattr(ir, "origins", None) or ())],
                 lines=[[label(str(x[0])), x[1]] for x in getattr(ir, "lines", None) or ()],
                 fused_because=[str(x) for x in getattr(ir, "fused_because", None) or ()],
-                choices={
-                    str(k): v if isinstance(v, (int, float, bool, str, type(None))) else short(v)
-                    for k, v in dict(f.get("choices") or {}).items()
-                },
+                choices=_choices(f.get("choices") or {}),
                 names=dict(f.get("names") or {}),
             )
         )
@@ -361,7 +360,7 @@ class ReportBuilder:
         for k in reversed(self.r.kernels):
             if k.name == e.name:
                 k.registers, k.spills, k.shared, k.occupancy, k.assembly = e.registers, e.spills, e.shared, e.occupancy, e.assembly
-                k.source, k.names = e.source, dict(e.names)  # as a search has left it
+                k.source, k.names, k.choices = e.source, dict(e.names), _choices(e.choices)  # as a search has left it
                 return
 
     def _on_schedule(self, e: events.Event) -> None:
@@ -376,10 +375,16 @@ class ReportBuilder:
             extern.lines += [line for line in ([label(str(f)), n] for f, n in lines) if line not in extern.lines]
         self.r.externs += counts.values()
         kernels = self.r.graphs[graph].kernels if graph is not None else []
-        for k in kernels:
-            self.r.kernels[k].launches = facts.get("launches", {}).get(
-                self.r.kernels[k].name, self.r.kernels[k].launches
-            )
+        number = {self.r.kernels[k].name: k for k in kernels}
+        # what is equal in several layers is one kernel, launched for each
+        launches = [x for x in e.facts.get("launches") or () if x[0] in number]
+        for name, n in Counter(name for name, _ in launches).items():
+            self.r.kernels[number[name]].launches = n
+        if graph is not None:
+            kernel_of = self._computed_by[graph] = {}
+            for name, nodes in launches:
+                for node in nodes:
+                    kernel_of.setdefault(node, number[name])  # a later kernel that computes it again is not where it belongs
         if graph is not None:
             self.r.graphs[graph].unfused = [
                 [str(p) for p in u] for u in facts.get("unfused") or e.facts.get("unfused") or ()
@@ -641,7 +646,7 @@ class ReportBuilder:
         for i, g in enumerate(self.r.graphs):
             cap, low = self._captured[i], self._lowered[i]
             static = {x.name for x in getattr(cap, "inputs", ()) if getattr(x, "static", False)}
-            kernel_of = {o: k for k in g.kernels for o in self.r.kernels[k].origins}
+            kernel_of = dict(self._computed_by.get(i) or {o: k for k in g.kernels for o in self.r.kernels[k].origins})
             try:
                 if low is not None and not g.lowered:
                     nodes = nodes_of(low, static, label, kernel_of)
@@ -689,6 +694,10 @@ class ReportBuilder:
 def subject(r: s.Recompile) -> str:
     """`x.shape[0]`: the thing that changed."""
     return f"{r.source}.{r.detail}" if r.source and r.detail else r.source or r.detail or r.kind
+
+
+def _choices(choices: Mapping[str, Any]) -> dict[str, Any]:
+    return {str(k): v if isinstance(v, (int, float, bool, str, type(None))) else short(v) for k, v in choices.items()}
 
 
 def trial(t: Any) -> s.Trial:

@@ -1,4 +1,4 @@
-"""Facts of a Schedule for the report: lifetimes of buffers, library calls with their reasons, launches, refusals to fuse."""
+"""Facts of a Schedule for the report: lifetimes of buffers, library calls with their reasons, refusals to fuse."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ def partition_facts(p: Any, graph: int | None) -> Partition:
 
 
 def plan_facts(schedule: Any) -> dict[str, Any]:
-    """`externs` (op, reason, lines), `launches` (kernel name -> count), `unfused`, and `memory` with bytes at the sizes of the
+    """`externs` (op, reason, lines), `unfused`, and `memory` with bytes at the sizes of the
     first call and buffers in steps of the plan."""
-    from ..fusion.schedule import Alloc, Extern, Free, Launch
+    from ..fusion.schedule import Alloc, Extern, Free
 
     hints = schedule.hints
     start: dict[str, int] = {}
@@ -43,7 +43,6 @@ def plan_facts(schedule: Any) -> dict[str, Any]:
     buffers: dict[str, Any] = {}
     reuse: dict[str, str] = {}
     externs: list[tuple] = []
-    launches: dict[str, int] = {}
     for i, step in enumerate(schedule.steps):
         if isinstance(step, Alloc):
             start[step.buffer.name], buffers[step.buffer.name] = i, step.buffer
@@ -52,8 +51,6 @@ def plan_facts(schedule: Any) -> dict[str, Any]:
                 end[step.reuse.name] = i
         elif isinstance(step, Free):
             end[step.buffer.name] = i
-        elif isinstance(step, Launch):
-            launches[step.kernel.name] = launches.get(step.kernel.name, 0) + 1
         elif isinstance(step, Extern):
             externs.append((str(step.op), step.reason, [tuple(x[:2]) for x in step.lines]))
             for b in step.outputs:
@@ -74,7 +71,6 @@ def plan_facts(schedule: Any) -> dict[str, Any]:
     ]
     return {
         "externs": externs,
-        "launches": launches,
         "unfused": schedule.unfused,
         "memory": {
             "peak_bytes": _value(schedule.peak_bytes, hints),

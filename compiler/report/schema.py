@@ -321,6 +321,10 @@ class Trial:
     chosen: bool = False
     error: str = ""
 
+    def words(self) -> str:
+        """`xblock=2 warps=4`; `as planned` for what the rules chose without measuring."""
+        return "as planned" if self.config == {"default": True} else " ".join(f"{k}={v}" for k, v in self.config.items())
+
 
 @dataclass
 class Kernel:

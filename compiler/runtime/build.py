@@ -83,7 +83,8 @@ def python_plan(generated: Generated, kernels: dict[str, Callable], instead: dic
 
 
 def _announce(generated: Generated) -> None:
-    from ..fusion.schedule import Extern
-    externs = [str(s.op) for s in generated.schedule.steps if isinstance(s, Extern)]
-    events.emit("schedule", kernels=[k.name for k in generated.kernels], extern=externs,
+    from ..fusion.schedule import Extern, Launch
+    steps = generated.schedule.steps
+    launches = [(generated.kernels[generated.kernel_of[id(s)]].name, list(s.kernel.origins)) for s in steps if isinstance(s, Launch)]
+    events.emit("schedule", kernels=[k.name for k in generated.kernels], launches=launches, extern=[str(s.op) for s in steps if isinstance(s, Extern)],
                 memory={"peak_bytes": generated.schedule.peak_bytes, "plan": generated.host.source}, schedule=generated.schedule)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from typing import Any
 
 from .cache import KernelCache, key_parts
 
@@ -38,7 +37,7 @@ def why_missing(cache: KernelCache, name: str, source: str, flags: tuple[str, ..
     if not isinstance(old, dict):
         return "no kernel of this name was compiled before"
     new = key_parts(flags, compiler)
-    changed = [f"{words} {_short(old.get(part))} → {_short(new[part])}" for part, words in _WORDS.items() if old.get(part) != new[part]]
+    changed = [f"{words} {_change(str(old.get(part)), new[part], part == 'flags')}" for part, words in _WORDS.items() if old.get(part) != new[part]]
     before = cache.source(str(note.get("key")))
     if before is None:
         return "; ".join(changed) or "the latest kernel of this name is not in the cache any more"
@@ -62,6 +61,13 @@ def _difference(before: str, after: str) -> str:
     return f"{len(fresh)} of {len(new)} lines of the source, first `{fresh[0].strip()[:_LONGEST]}`"
 
 
-def _short(value: Any) -> str:
-    text = str(value)
+def _change(before: str, after: str, words: bool) -> str:
+    """A part of the key, before and now; of one that is made of `words` those that differ."""
+    if not words:
+        return f"{_short(before)} → {_short(after)}"
+    old, new = before.split(), after.split()
+    return " → ".join(_short(" ".join(w for w in mine if w not in other) or "none") for mine, other in ((old, new), (new, old)))
+
+
+def _short(text: str) -> str:
     return f"`{text if len(text) <= _LONGEST else text[:_LONGEST - 1] + '…'}`"

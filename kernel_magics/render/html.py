@@ -452,7 +452,7 @@ def _trials(trials: Sequence[s.Trial]) -> str:
     if not measured:
         return ""
     best = next((t for t in trials if t.chosen), None)
-    words = ", ".join(f"{k}={v}" for k, v in best.config.items()) if best else ""
+    words = best.words() if best else ""
     return f"<div>{dim(f'{len(trials)} candidates measured')} {svg.dots(measured)} {esc(f'chosen: {words}, {seconds(best.seconds)}') if best else ''}</div>"
 
 

@@ -33,7 +33,7 @@ const STAGE_HUES: { [name: string]: number } = {
   capture: 212, guards: 188, graph: 160, autograd: 140, lowering: 95, fusion: 55, codegen: 35, compile_c: 12, build: 12, runtime: 12, load: 285, verify: 320, entry: 250
 };
 
-const STAGE_WORDS: { [name: string]: string } = words({ compile_c: 'C++ compiler', build: 'C++ compiler', runtime: 'C++ compiler, loading' });
+const STAGE_WORDS: { [name: string]: string } = words({ compile_c: 'C++ compiler', build: 'C++ compiler', runtime: 'kernels compiled and loaded' });
 
 export function stageColour(name: string, index: number): string {
   return `hsl(${STAGE_HUES[name] ?? (index * 47) % 360}, 46%, 52%)`;

@@ -119,8 +119,8 @@ export function tensorType(node: Pick<GraphNode, 'shape' | 'dtype'>): string {
   if (!node.shape) {
     return node.dtype ? dtype(node.dtype) : '';
   }
-  const several = Array.isArray(node.shape[0]);
-  const shape = several ? (node.shape as Shape[]).map(oneShape).join(', ') : oneShape(node.shape as Shape);
+  const several = node.shape.some(size => size === null || Array.isArray(size)); // null: a result that nobody reads
+  const shape = several ? (node.shape as (Shape | null)[]).filter(s => s !== null).map(oneShape).join(', ') : oneShape(node.shape as Shape);
   return `${dtype(node.dtype)} ${shape}`.trim();
 }
 

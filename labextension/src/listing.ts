@@ -144,13 +144,18 @@ export class Listing {
     }
   }
 
-  /** Bring the first line that matches to the top, once the listing is in the document. */
+  /** Once the listing is in the document, bring what is selected into sight, or else the first line that matches to the top. */
   scrollTo(expression: RegExp): void {
     const at = this.lines.findIndex(line => expression.test(line));
     const row = at > 0 ? this.rows.get((this.options.firstLine ?? 1) + at) : undefined;
-    if (row) {
-      requestAnimationFrame(() => (this.element.scrollTop = row.offsetTop - 4));
-    }
+    requestAnimationFrame(() => {
+      const chosen = this.element.querySelector<HTMLElement>('.tc-selected');
+      if (chosen) {
+        this.element.scrollTop = Math.max(0, chosen.offsetTop - this.element.clientHeight / 3);
+      } else if (row) {
+        this.element.scrollTop = row.offsetTop - 4;
+      }
+    });
   }
 
   /** Lines that set one of the variables. */

@@ -60,6 +60,31 @@ function ticks(values: number[], log: boolean, binary = false): number[] {
   return out;
 }
 
+/** Where a name may stand beside its point, the best first: the plot's own word for it, and the corner of the text seen from the point. */
+const SIDES: [string, number, number][] = [
+  ['middle right', 0, -0.5], ['bottom right', 0, 0], ['top right', 0, -1], ['middle left', -1, -0.5],
+  ['bottom left', -1, 0], ['top left', -1, -1], ['bottom center', -0.5, 0], ['top center', -0.5, -1]
+];
+
+/** For each label of points at pixels (x, y) the side on which it covers least of the other labels and points, within `width` by `height`. */
+export function labelSides(points: { x: number; y: number; text: string }[], width: number, height: number): number[] {
+  const [gap, line, letter] = [7, 13, 6];
+  const taken = points.map(p => ({ l: p.x - 5, r: p.x + 5, t: p.y - 5, b: p.y + 5 }));
+  return points.map((p, k) => {
+    const box = ([, dx, dy]: (typeof SIDES)[number]) => {
+      const l = p.x + dx * p.text.length * letter + gap * (dx === 0 ? 1 : dx === -1 ? -1 : 0);
+      const top = p.y + dy * line + (dx === -0.5 ? gap * (dy === 0 ? 1 : -1) : 0);
+      return { l, r: l + p.text.length * letter, t: top, b: top + line };
+    };
+    const cost = (a: ReturnType<typeof box>) => (a.l < 0 || a.r > width || a.t < 0 || a.b > height ? 2 : 0) +
+      taken.filter((b, i) => i !== k && a.l < b.r && b.l < a.r && a.t < b.b && b.t < a.b).length;
+    const costs = SIDES.map(side => cost(box(side)));
+    const best = costs.indexOf(Math.min(...costs));
+    taken.push(box(SIDES[best]));
+    return best;
+  });
+}
+
 /** An element with the plot; `dispose` frees it. */
 export function plot(series: Series[], options: PlotOptions): { element: HTMLElement; dispose: () => void } {
   const host = h('div.tc-plot', { role: 'img', 'aria-label': options.label });
@@ -80,13 +105,25 @@ export function plot(series: Series[], options: PlotOptions): { element: HTMLEle
     };
   };
 
+  const sides = (s: Series): number[] => {
+    const [width, height] = [Math.max(160, host.clientWidth - 68), Math.max(120, host.clientHeight - 68)];
+    const at = (values: number[], all: number[], log: boolean | undefined, size: number) => {
+      const f = (v: number) => (log ? Math.log10(v) : v);
+      const [lo, hi] = [Math.min(...all.map(f)), Math.max(...all.map(f))];
+      return values.map(v => ((f(v) - lo) / (hi - lo || 1)) * size);
+    };
+    const x = at(s.x, series.flatMap(o => o.x), options.logX, width);
+    const y = at(s.y, series.flatMap(o => o.y), options.logY, height);
+    return labelSides(s.labels!.map((text, k) => ({ text, x: x[k], y: height - y[k] })), width, height);
+  };
+
   const draw = (plotly: Plotly) => {
     const theme = readTheme(host);
     const paint = colours(theme);
     const data = series.map((s, i) => ({
       type: 'scatter', mode: s.labels ? 'markers+text' : s.points ? 'markers' : 'lines', name: s.name, x: s.x, y: s.y, text: s.labels,
       hovertext: s.text ?? s.x.map((_, k) => `${s.name}<br>${options.xNames ? '' : options.xFormat(s.x[k]) + ', '}${options.yFormat(s.y[k])}`),
-      hoverinfo: 'text', textposition: 'bottom right', textfont: { size: 10, color: theme.text }, cliponaxis: false,
+      hoverinfo: 'text', textposition: s.labels ? sides(s).map(side => SIDES[side][0]) : undefined, textfont: { size: 10, color: theme.text }, cliponaxis: false,
       marker: { color: paint[i], size: s.labels ? 8 : 5, opacity: s.labels ? 0.9 : 0.6 }, line: { color: paint[i], width: 2, dash: s.dashed ? 'dot' : 'solid' }
     }));
     const layout = {
@@ -151,14 +188,18 @@ export function svgPlot(series: Series[], options: PlotOptions): SVGElement {
     svg('text.tc-tick', { x: (L + W) / 2, y: H - 6, 'text-anchor': 'middle' }, options.xTitle),
     series.map((s, i) => [
       s.points
-        ? s.x.map((v, k) => [
-          svg('circle', { cx: x.at(v), cy: y.at(s.y[k]), r: s.labels ? 4 : 2.5, opacity: s.labels ? 0.9 : 0.6, style: { fill: `var(${s.colour})` } }),
-          s.labels ? svg('text.tc-tick', { x: x.at(v) + 7, y: y.at(s.y[k]) + 10 }, s.labels[k]) : null
-        ])
+        ? s.x.map((v, k) => svg('circle', { cx: x.at(v), cy: y.at(s.y[k]), r: s.labels ? 4 : 2.5, opacity: s.labels ? 0.9 : 0.6, style: { fill: `var(${s.colour})` } }))
         : svg('polyline', {
           points: s.x.map((v, k) => `${x.at(v)},${y.at(s.y[k])}`).join(' '), fill: 'none', 'stroke-width': 2,
           'stroke-dasharray': s.dashed ? '4 3' : null, style: { stroke: `var(${s.colour})` }
         }),
+      s.labels ? labelSides(s.labels.map((text, k) => ({ text, x: x.at(s.x[k]), y: y.at(s.y[k]) })), W, H).map((side, k) => {
+        const [, dx, dy] = SIDES[side];
+        return svg('text.tc-tick', {
+          x: x.at(s.x[k]) + (dx === 0 ? 7 : dx === -1 ? -7 : 0), y: y.at(s.y[k]) + (dy + 0.5) * 13 + 3.5 + (dx === -0.5 ? (dy === 0 ? 7 : -7) : 0),
+          'text-anchor': dx === 0 ? 'start' : dx === -1 ? 'end' : 'middle'
+        }, s.labels![k]);
+      }) : null,
       options.xNames ? null : svg('text.tc-tick', { x: L + i * 130, y: 12, style: { fill: `var(${s.colour})` } }, s.name)
     ]));
 }

@@ -120,7 +120,7 @@ function draw(host: HTMLElement, model: Model, raw: any, id: string, options: Re
     memory.tab = tab;
     let view = views.get(tab);
     if (!view) {
-      view = make[tab]();
+      view = made(make[tab]);
       view.element.setAttribute('role', 'tabpanel');
       view.element.id = `${id}-${tab}`;
       view.element.setAttribute('aria-labelledby', `${id}-tab-${tab}`);
@@ -192,6 +192,15 @@ function draw(host: HTMLElement, model: Model, raw: any, id: string, options: Re
       clear(host);
     }
   };
+}
+
+/** A view; in the place of one that fails its error, so that the others stay usable. */
+function made(make: () => View): View {
+  try {
+    return make();
+  } catch (error) {
+    return { element: h('div', null, h('p.tc-error', { role: 'alert' }, t('tcompile: this view cannot be drawn: {0}', String(error)))), dispose: () => undefined };
+  }
 }
 
 /** Did it compile, was it faster: one line, drawn from figures so that it wraps well, the same words as the plain text. */

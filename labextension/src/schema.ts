@@ -70,7 +70,7 @@ export interface GraphNode {
   op: string;
   inputs: number[];
   args: string;
-  shape: Shape | Shape[] | null;
+  shape: Shape | (Shape | null)[] | null;
   dtype: string;
   file: string;
   line: number | null;

@@ -357,6 +357,44 @@ def test_one_selection_through_all_levels_down_to_ptx(browser: Any, tmp_path: Pa
         assert not problems
 
 
+def test_a_report_of_an_h200_opens_everywhere(browser: Any, tmp_path: Path) -> None:
+    """As a GPU machine wrote it: an operator whose results nobody reads, kernels that several layers share, a search."""
+    report = CompileReport.from_json(GPU_SAMPLE.with_name("h200_report.json").read_text())
+    with opened(browser, saved(tmp_path, report)) as (page, problems):
+        for tab in TABS:
+            show(page, tab)
+            assert page.locator(".tc-panel-root:visible [role=alert]").count() == 0, tab
+            assert not page.evaluate(TOO_WIDE), tab
+        show(page, "graph")
+        page.fill(".tc-search input", "cudnn_attention")
+        page.keyboard.press("Enter")
+        assert "32×12×512×64" in page.locator(".tc-graph-details").inner_text()
+        show(page, "code")
+        assert not pane(page, "Cell").is_visible(), "the code was not kept: no empty column"
+        pane(page, "Kernel").locator(".tc-line", has_text="rsqrt_0 = ").click()
+        page.click(".tc-segment:has-text('PTX')")
+        page.wait_for_timeout(100)
+        seen = page.evaluate("""() => { const box = [...document.querySelectorAll('.tc-pane')].find(p => p.ariaLabel === 'PTX').querySelector('.tc-listing');
+            const row = box.querySelector('.tc-selected'); return row.offsetTop >= box.scrollTop && row.offsetTop < box.scrollTop + box.clientHeight; }""")
+        assert seen, "a column that opens shows what is selected"
+        show(page, "speed")
+        trials = page.locator(".tc-autotune", has_text="16 candidates")
+        assert "● as planned" in trials.inner_text() and trials.locator(".tc-bar-row").count() == 16
+        names = page.locator("[aria-label=Roofline] .tc-tick, [aria-label=Roofline] text").filter(has_text="_").evaluate_all(
+            "all => all.map(e => { const b = e.getBoundingClientRect(); return [b.left, b.right, b.top, b.bottom]; })")
+        assert len(names) == 2 and (names[0][3] <= names[1][2] or names[1][3] <= names[0][2] or names[0][1] <= names[1][0] or names[1][1] <= names[0][0])
+        assert not problems
+
+
+def test_a_view_that_fails_leaves_the_others(browser: Any, address: str) -> None:
+    with opened(browser, address) as (page, problems):
+        page.evaluate("() => { HTMLCanvasElement.prototype.getContext = () => { throw new Error('no canvas here'); }; }")
+        show(page, "graph")
+        assert "this view cannot be drawn" in page.locator(".tc-panel-root:visible [role=alert]").inner_text()
+        show(page, "guards")
+        assert page.locator(".tc-panel-root:visible table").count() and not problems
+
+
 def test_a_dark_page_prints_on_white_and_whole(browser: Any, address: str) -> None:
     with opened(browser, address, color_scheme="dark") as (page, problems):
         for tab in ("overview", "guards", "more"):

@@ -267,15 +267,26 @@ def test_a_graph_that_a_break_ended_is_shown_as_far_as_it_came() -> None:
     assert not r.kernels and not r.errors
 
 
+def test_a_kernel_of_equal_layers_is_launched_for_each_and_computes_their_operations():
+    import tcompile
+
+    layers = torch.nn.Sequential(*[torch.nn.Sequential(torch.nn.Conv1d(8, 8, 3), torch.nn.GELU()) for _ in range(3)]).eval()
+    with torch.no_grad():
+        r = tcompile.explain(layers)(torch.randn(4, 8, 64))  # torch's convolutions part the kernels
+    gelu = [n for n in r.graphs[0].lowered.nodes() if n.module.endswith(".1")]
+    kernels = [k for k in r.kernels if "erf" in "".join(k.origins)]
+    assert sum(k.launches for k in kernels) == 3 and len(gelu) >= 12 and all(n.kernel is not None for n in gelu)
+
+
 def test_what_a_kernel_uses_of_a_gpu_is_kept_with_it():
     with record(title="t") as b:
         state_compilation(f, torch.ones(4))
         name = b.r.kernels[-1].name
         events.emit("binary", name=name, registers=40, spills=8, shared=1024, occupancy=0.75,
-                    assembly="\t// line 3\n\tadd.f32 %r1, %r2, %r3;\n", source="tuned", names={"add_0": "add"})
+                    assembly="\t// line 3\n\tadd.f32 %r1, %r2, %r3;\n", source="tuned", names={"add_0": "add"}, choices={"xblock": 4})
     k = CompileReport.from_json(b.report().to_json()).kernels[-1]
     assert (k.name, k.registers, k.spills, k.shared, k.occupancy) == (name, 40, 8, 1024, 0.75) and "add.f32" in k.assembly
-    assert k.source == "tuned" and k.names == {"add_0": "add"} and not b.r.errors
+    assert k.source == "tuned" and k.names == {"add_0": "add"} and k.choices == {"xblock": 4} and not b.r.errors
 
 
 def test_lines_of_a_kernel_name_the_operations_that_they_compute():

@@ -25,6 +25,8 @@ def test_each_part_of_the_key_is_named(tmp_path: Path) -> None:
     assert why_missing(cache, "k0_mul", SOURCE, ("-O2",), "g++ 12") == "no kernel of this name was compiled before"
     assert "compiler flags `-O2` → `-O3`" in why_missing(cache, "k0_add", SOURCE, ("-O3",), "g++ 12")
     assert "compiler `g++ 12` → `g++ 13`" in why_missing(cache, "k0_add", SOURCE, ("-O2",), "g++ 13")
+    assert "compiler flags `-O2` → `-O3 -mavx2`" in why_missing(cache, "k0_add", SOURCE, ("-O3", "-mavx2"), "g++ 12")
+    assert "compiler flags `none` → `-mavx2`" in why_missing(cache, "k0_add", SOURCE, ("-O2", "-mavx2"), "g++ 12")
     words = why_missing(cache, "k0_add", "int a;\nint c;\n", ("-O2",), "g++ 12")
     assert "1 of 2 lines of the source, first `int c;`" in words and "flags" not in words
 

@@ -222,8 +222,13 @@ def compile_all(jobs: Sequence[Job], opts: Any) -> list[Binary]:
 
 
 def _settings(request: dict[str, Any]) -> tuple[str, ...]:
-    """What a binary's key is made of beside its text: the device, signatures and options of its functions."""
-    return (json.dumps({k: v for k, v in request.items() if k != "text"}, sort_keys=True),)
+    """What a binary's key is made of beside its text, one word each: the device, constants and options of its functions."""
+    words = [f"target={'.'.join(map(str, request['target']))}"]
+    for i, f in enumerate(request["functions"]):
+        where = f"{f['name']}." if i else ""
+        words += [f"{where}{k}={json.dumps(v)}" for part in ("constants", "options") for k, v in sorted(f[part].items())]
+        words += [f"{where}{k}={json.dumps(f[k], separators=(',', ':'))}" for k in ("aligned", "signature")]
+    return tuple(words)
 
 
 def _compile(missing: dict[str, int], requests: list[dict[str, Any]], names: list[str], cache: KernelCache, opts: Any) -> None:

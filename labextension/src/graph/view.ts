@@ -353,10 +353,11 @@ export class GraphView {
     const { report } = this.model;
     const graph = report.graphs[this.state.graph];
     if (!this.chosen.length) {
-      const extern = this.nodes.filter(n => n.kernel === null && !['input', 'parameter', 'output'].includes(n.op)).length;
+      const operations = this.nodes.filter(n => !['input', 'parameter', 'output'].includes(n.op));
+      const outside = operations.filter(n => n.kernel === null).length;
       this.details.append(h('h4', null, graph?.name ?? t('no graph')), h('dl.tc-facts', null,
-        this.fact(t('operations'), count(graph?.ops ?? 0)), graph?.ran === 'partial' ? null : this.fact(t('kernels'), count(graph?.kernels.length ?? 0)),
-        this.state.level === 'lowered' ? this.fact(t('not in a kernel'), count(extern)) : null,
+        this.fact(t('operations'), count(operations.length)), graph?.ran === 'partial' ? null : this.fact(t('kernels'), count(graph?.kernels.length ?? 0)),
+        this.state.level === 'lowered' && outside ? this.fact(t('views, library calls'), count(outside)) : null,
         graph?.symbols.map(s => this.fact(t('size {0}', s.name), t('{0}, {1} … {2}, now {3}', s.source || '', s.lo ?? '', s.hi ?? '∞', s.hint ?? '?')))),
       ...(RAN_WORDS[graph?.ran ?? ''] ? [h('p', null, RAN_WORDS[graph!.ran!])] : []),
       h('p.tc-muted', null, t('Choose an operation to see its type, its line and its kernel; a second one with shift to learn why the two are not one kernel. Arrow keys walk along the edges.')));

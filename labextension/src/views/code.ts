@@ -24,7 +24,7 @@ export function codeView({ model, memory }: ViewContext): View {
   const columnsHere = COLUMNS.filter(name => name !== 'assembly' || report.kernels.some(k => k.assembly));
   const known = report.frames.flatMap((f, i) => (f.bytecode ? [i] : []));
   const state: { closed: Name[]; kernel: number; graph: number; entry: number; frame: number } = (memory.code ??= {
-    closed: ['bytecode', 'assembly', 'entry'], frame: known[known.length - 1] ?? -1, entry: 0,
+    closed: ['bytecode', 'assembly', 'entry', ...(report.source.text ? [] : ['cell' as Name])], frame: known[known.length - 1] ?? -1, entry: 0,
     kernel: model.place.kernel ?? report.graphs[mainGraph(model)]?.kernels[0] ?? 0,
     graph: model.place.graph ?? report.kernels[model.place.kernel ?? -1]?.graph ?? mainGraph(model)
   });
@@ -200,11 +200,12 @@ export function codeView({ model, memory }: ViewContext): View {
     if (at >= 0) {
       state.closed.splice(at, 1);
       build(name);
+      shape();
       follow(model.place, null);
     } else if (columnsHere.filter(n => !state.closed.includes(n)).length > 1) {
       state.closed.push(name);
+      shape();
     }
-    shape();
   };
 
   const follow = (p: Place, origin: unknown) => {

@@ -124,11 +124,11 @@ function guardTable(guards: GuardRow[], here: string, onRow: (row: GuardRow) => 
   const draw = (filter: string) => {
     const wanted = filter.trim().toLowerCase();
     const rows = ordered.filter(({ guard: g }) => !wanted || `${g.text} ${g.source} ${g.kind} ${g.expected} ${g.cls}`.toLowerCase().includes(wanted));
-    note.textContent = wanted ? plural(rows.length, 'guard') : '';
+    note.textContent = plural(rows.length, 'row');
     clear(body);
     const all = [
       { title: t('guard'), cell: r => [r.guard.failed ? h('span.tc-failed', { title: t('failed first {0}', plural(r.guard.failed, 'time')) }, `✕ ${r.guard.failed}`) : null,
-        ...prose(r.guard.text || r.guard.source), r.guard.count > 1 ? h('span.tc-muted', null, ` (${count(r.guard.count)})`) : null] },
+        ...prose(r.guard.text || r.guard.source), r.guard.count > 1 && !r.guard.text.startsWith(String(r.guard.count)) ? h('span.tc-muted', null, ` (${count(r.guard.count)})`) : null] },
       { title: t('expected'), cell: r => h('code', null, r.guard.expected) },
       { title: t('because'), cell: r => [r.guard.why, r.guard.line ? h('span.tc-muted', null, ` ${place(r.guard.file, r.guard.line, here)}`) : null] },
       { title: t('cost'), number: true, cell: r => (r.guard.ns === null || r.guard.ns === undefined ? '' : seconds(r.guard.ns * 1e-9)), hint: t('measured, per call; watched guards share one proof') },

@@ -186,14 +186,17 @@ function kernelTable(report: Report, onKernel: (index: number) => void): HTMLEle
   if (!report.kernels.length) {
     return empty(t('No kernel was generated.'));
   }
-  const best = Math.max(...report.kernels.map(k => (k.bytes && k.seconds ? k.bytes / k.seconds : 0)));
+  const copy = Number(report.environment.copy_bytes_per_second) || 0;
+  const best = copy || Math.max(...report.kernels.map(k => (k.bytes && k.seconds ? k.bytes / k.seconds : 0)));
+  const against = copy ? t('compared with a copy on this machine') : t('compared with the fastest kernel here');
   return table([
     { title: t('kernel'), short: true, cell: k => h('span.tc-chip', { style: { '--tc-chip': kernelColour(report.kernels.indexOf(k)) } }, k.name) },
     { title: t('operations'), cell: k => h('span', { title: k.fused_because.join('\n') }, k.origins.slice(0, 6).join(', ') + (k.origins.length > 6 ? ` + ${k.origins.length - 6}` : '')) },
     { title: t('time'), number: true, cell: k => (k.seconds === null ? '–' : seconds(k.seconds)), hint: t('one launch') },
     { title: t('launches'), number: true, cell: k => count(k.launches), hint: t('per call') },
     { title: t('bytes'), number: true, cell: k => bytes(k.bytes), hint: t('read and written by one launch') },
-    { title: t('bandwidth'), number: true, cell: k => (k.bytes && k.seconds ? [meter(k.bytes / k.seconds / best, t('compared with the fastest kernel here')), ` ${rate(k.bytes / k.seconds, 'B')}`] : '–') },
+    { title: t('bandwidth'), number: true, cell: k => (k.bytes && k.seconds ? [meter(k.bytes / k.seconds / best, against), ` ${rate(k.bytes / k.seconds, 'B')}`,
+      copy ? h('div.tc-muted', null, t('{0} % of a copy', Math.round((100 * k.bytes) / k.seconds / copy))) : null] : '–'), hint: against },
     { title: t('arithmetic'), number: true, cell: k => (k.flops && k.seconds ? rate(k.flops / k.seconds, 'FLOP') : k.flops ? count(k.flops) + t(' FLOP') : '–') },
     ...(report.kernels.some(k => k.registers) ? [
       { title: t('registers'), number: true, cell: (k: Kernel) => k.registers ? [String(k.registers), k.spills ? h('div.tc-gain-down', null, t('{0} spilled', bytes(k.spills))) : null] : '–', hint: t('of a thread; what did not fit lies in slow memory') },
@@ -223,7 +226,7 @@ function roofline(report: Report, own: (p: { element: HTMLElement; dispose: () =
   const roof = [lo, ridge, hi];
   const flops = (v: number) => rate(v, 'FLOP');
   return h('figure.tc-figure-box', null,
-    h('figcaption', null, t('Against the machine: a copy here moves {0}, a matrix product reaches {1}', rate(bandwidth, 'B'), flops(peak))),
+    h('figcaption', null, t('Against the machine: a copy here moves {0}, a float32 matrix product reaches {1}', rate(bandwidth, 'B'), flops(peak))),
     own(plot([
       { name: t('the machine'), colour: '--tc-muted', x: roof, y: roof.map(i => Math.min(peak, i * bandwidth)) },
       { name: t('kernels'), colour: '--tc-engine-tcompile', points: true, x: intensity, y: shown.map(k => k.flops! / k.seconds!),
@@ -236,7 +239,7 @@ function autotune(name: string, trials: Trial[]): HTMLElement {
   const done = trials.filter(x => x.seconds !== null).sort((a, b) => a.seconds! - b.seconds!);
   const slowest = Math.max(...done.map(x => x.seconds!), 1e-12);
   const failed = trials.filter(x => x.seconds === null);
-  const config = (x: Trial) => Object.entries(x.config).map(([n, v]) => `${n}=${v}`).join(' ');
+  const config = (x: Trial) => x.config.default === true ? t('as planned') : Object.entries(x.config).map(([n, v]) => `${n}=${v}`).join(' ');
   return h('div.tc-autotune', null, h('p', null, h('code', null, name), ` · ${plural(trials.length, 'candidate')}`),
     h('div.tc-bars.tc-bars-long', { role: 'list' }, done.slice(0, 24).map(x => h('div.tc-bar-row', { role: 'listitem' },
       h('span.tc-bar-name', { title: config(x) }, x.chosen ? '● ' : '', config(x)),
