@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import datetime
 import linecache
+import os
 import re
 import time
 import uuid
@@ -19,7 +20,7 @@ from collections import Counter
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from types import CodeType
-from typing import Any, Callable, Iterator, Mapping
+from typing import Any, Callable, Iterable, Iterator, Mapping, Sequence
 
 from .. import events
 from ..guards.cost import GuardCost, measure_cost
@@ -338,7 +339,7 @@ class ReportBuilder:
             s.Kernel(
                 str(e.name),
                 {"c++": "cpp"}.get(f.get("language") or "cpp", f.get("language") or "cpp"),
-                f.get("source") or "",
+                self._cells_named(f.get("source") or "", getattr(ir, "lines", None) or ()),
                 _ir_text(ir),
                 graph,
                 _int(f.get("bytes")),
@@ -360,8 +361,15 @@ class ReportBuilder:
         for k in reversed(self.r.kernels):
             if k.name == e.name:
                 k.registers, k.spills, k.shared, k.occupancy, k.assembly = e.registers, e.spills, e.shared, e.occupancy, e.assembly
-                k.source, k.names, k.choices = e.source, dict(e.names), _choices(e.choices)  # as a search has left it
+                k.source, k.names, k.choices = self._cells_named(e.source, e.lines), dict(e.names), _choices(e.choices)  # as a search has left it
                 return
+
+    def _cells_named(self, source: str, lines: Iterable[Sequence]) -> str:
+        """A kernel's text, whose comments name cells as people do, not by the file that holds a cell for the kernel process."""
+        for file in {str(x[0]) for x in lines}:
+            if cell_number(label(file)) is not None:
+                source = source.replace(f"{os.path.basename(file)}:", f"{label(file)}:")
+        return source
 
     def _on_schedule(self, e: events.Event) -> None:
         graph = len(self.r.graphs) - 1 if self.r.graphs else None

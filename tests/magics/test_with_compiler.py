@@ -197,3 +197,11 @@ def test_a_message_of_any_length_leaves_the_report_small(shell):
     report = shell.user_ns["r"]
     assert len(report.to_json()) < 30_000 and len(report._repr_mimebundle_()["text/html"]) < 60_000
     assert "characters)" in report.graph_breaks[0].reason
+
+
+def test_a_kernel_s_text_names_the_cell_as_people_do(shell):
+    run(shell, "import torch\nx = torch.randn(64)")
+    run(shell, "%%tcompile -o r time=off\ny = torch.relu(x * 2 + 1)")
+    r = shell.user_ns["r"]
+    cell = f"In[{r.source.cell}]"
+    assert f"// from {cell}:" in r.kernels[0].source and r.source.file == cell

@@ -283,7 +283,7 @@ def test_what_a_kernel_uses_of_a_gpu_is_kept_with_it():
         state_compilation(f, torch.ones(4))
         name = b.r.kernels[-1].name
         events.emit("binary", name=name, registers=40, spills=8, shared=1024, occupancy=0.75,
-                    assembly="\t// line 3\n\tadd.f32 %r1, %r2, %r3;\n", source="tuned", names={"add_0": "add"}, choices={"xblock": 4})
+                    assembly="\t// line 3\n\tadd.f32 %r1, %r2, %r3;\n", source="tuned", names={"add_0": "add"}, choices={"xblock": 4}, lines=[])
     k = CompileReport.from_json(b.report().to_json()).kernels[-1]
     assert (k.name, k.registers, k.spills, k.shared, k.occupancy) == (name, 40, 8, 1024, 0.75) and "add.f32" in k.assembly
     assert k.source == "tuned" and k.names == {"add_0": "add"} and k.choices == {"xblock": 4} and not b.r.errors
