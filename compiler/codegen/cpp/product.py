@@ -256,7 +256,7 @@ class ProductPrinter:
                 *self._parts(["const float *row_at[MR];",
                               "for (int i = 0; i < used; i++) {", "    const i64 row = top + i;", *self._decode("row", p.rows, "    "),
                               f"    row_at[i] = {address};", "}",
-                              f"tc::{'pack_across' if unit else 'pack'}<MR>(row_at, {step}, used, {{run}}, {to}{{at}} * MR{{end}});"], ind)]
+                              f"tc::{'pack_across<MR>(' if unit else 'pack(MR, '}row_at, {step}, used, {{run}}, {to}{{at}} * MR{{end}});"], ind)]
 
     def _parts(self, lines: list[str], ind: str) -> list[str]:
         """Packing for each part of the sum that is evenly spaced in memory: all of it, or one for each step of the outer axes of the sum."""
@@ -316,7 +316,7 @@ class ProductPrinter:
                  "            const int used = columns - first < NR ? (int)(columns - first) : NR;",
                  *self._parts(["const float *column_at[NR];",
                                f"for (int j = 0; j < used; j++) column_at[j] = {address} + (first + j) * ({self._c(stride)});",
-                               f"tc::{'pack_across' if unit else 'pack'}<NR>(column_at, {step}, used, {{run}}, right{{at}} * NR{{end}});"], " " * 12),
+                               f"tc::{'pack_across<NR>(' if unit else 'pack(NR, '}column_at, {step}, used, {{run}}, right{{at}} * NR{{end}});"], " " * 12),
                  "        }",
                  *(f"        {t}" for t in values.lines.get(LEVEL_ITEM, [])),
                  "        const i64 last = (block + 1) * block_panels < panels ? (block + 1) * block_panels : panels;",
@@ -401,7 +401,8 @@ def transpose_text(lanes: int, vector: str = "vf32") -> str:
 
 _PACK = """\
 // W rows (the first `used` of them are there, the others are 0) as to[k * W + i] = from[i][k * step]; writes up to L elements more.
-template <int W> INLINE void pack(const float *const *from, i64 step, int used, i64 depth, float *to) {
+// (Called by both phases: what transposes is most of what the compiler has to do here.)
+static __attribute__((noinline)) void pack(int W, const float *const *from, i64 step, int used, i64 depth, float *to) {
     i64 k = 0;
     if (step == 1) {
         for (; k + L <= depth; k += L)
