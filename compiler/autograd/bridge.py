@@ -41,8 +41,9 @@ VARIANT_LIMIT = 8                       # backward graphs per forward graph; pas
 def wants_gradients(captured: CapturedGraph) -> bool:
     """Whether anything that the graph computes may require grad, when it is called under the present grad mode."""
     nodes = captured.graph_module.graph.nodes
-    if not any(i.kind == "tensor" and i.spec is not None and i.spec.requires_grad for i in captured.inputs) and \
-            not any(n.kwargs.get("requires_grad") for n in nodes):
+    if any(n.kwargs.get("requires_grad") or n.target == "requires_grad_" for n in nodes):
+        return True                                          # without grad mode, too: such a leaf may be a result
+    if not any(i.kind == "tensor" and i.spec is not None and i.spec.requires_grad for i in captured.inputs):
         return False
     if torch.is_grad_enabled():
         return True

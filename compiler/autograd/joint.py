@@ -113,8 +113,8 @@ def _joint_graph(captured: CapturedGraph, opts: Any, leaves: bool) -> JointGraph
         groups = independent_parts(plan.tensors, reach)
         hints = captured.env.hints if captured.env is not None else {}
         in_eager = eager_kept(f, plan.tensors, hints) if events.heard() else None
-        if not leaves_of:
-            raise CannotTrace("only tensors made inside of the graph require grad")
+        if not leaves_of or not all(reach):
+            raise CannotTrace("a result depends on no input that requires grad, but on a tensor made inside that does")
         with _backward_modes():
             try:
                 grads = torch.autograd.grad(plan.tensors, leaves_of, tangents, allow_unused=True)

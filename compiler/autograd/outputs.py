@@ -139,6 +139,8 @@ def _recipe(f: Functionalizer, inputs: list, k: int, t: Any, first: dict, diff: 
         return ("diff", diff[id(t)])
     if k in view_of:
         return ("view", view_of[k], k)
+    if t.requires_grad:
+        raise CannotTrace("a result that requires grad is a leaf, or a view of one, that was made inside")
     return ("detach", k) if id(memory) in shared and not t.requires_grad else ("side", k)
 
 

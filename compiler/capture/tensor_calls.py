@@ -259,6 +259,8 @@ def call_method(m: Machine, obj: TraceTensor, name: str, args: list, kwargs: dic
         wanted = args[0] if args else kwargs.get("requires_grad", True)
         if obj.requires_grad == wanted:
             return obj
+        if wanted is True and id(obj) not in m.world.reals and obj.is_floating_point():         # a leaf of the graph's own
+            return _finish(m, "call_method", name, [obj], {}, obj.requires_grad_())
         raise Break("tensor_attribute", "requires_grad of a tensor is changed")
     if name == "__iter__":
         return m.iterate(obj)
@@ -297,9 +299,9 @@ def get_attribute(m: Machine, t: TraceTensor, name: str) -> Any:
         if real is not None:
             assert source is not None
             return world.load(real.is_leaf, S.attr(source, "is_leaf"))
-        return not t.requires_grad
+        return t.is_leaf
     if name == "grad_fn":
-        if not t.requires_grad:
+        if real is None and t.is_leaf or not t.requires_grad:
             return None
         raise Break("tensor_metadata", "the autograd node of a tensor is read")
     if name in ("_version", "_base", "_backward_hooks", "_cdata", "volatile"):
@@ -319,7 +321,8 @@ def get_attribute(m: Machine, t: TraceTensor, name: str) -> Any:
 
 def set_attribute(m: Machine, t: TraceTensor, name: str, value: Any) -> None:
     world = m.world
-    if name == "requires_grad" and t.requires_grad == value:
+    if name == "requires_grad" and type(value) is bool:
+        call_method(m, t, "requires_grad_", [value], {})
         return
     real = world.reals.get(id(t))
     if name == "grad" and real is not None and (value is None or _fits_as_gradient(t, value)):

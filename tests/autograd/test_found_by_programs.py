@@ -32,3 +32,39 @@ def test_one_by_one_and_together(function, order):
         sum((t * (k + 1)).sum() for k, t in enumerate(f(y))).backward()
         seen.append((x.grad, y.grad))
     torch.testing.assert_close(seen[1], seen[0])
+
+
+def a_leaf_of_ones(x):
+    w = torch.ones(3).requires_grad_()
+    return w * 2, x * 3, w.is_leaf, w.grad_fn
+
+
+def an_attribute_set(x):
+    w = torch.zeros_like(x)
+    w.requires_grad = True
+    return (w + 1).exp(), w.view(3, 1).is_leaf
+
+
+def the_leaf_itself(x):
+    with torch.no_grad():
+        w = torch.ones(3, requires_grad=True)
+        v = torch.zeros(3).requires_grad_()
+        return w, v.view(3, 1), (w + x).requires_grad
+
+
+def a_gradient_by_it(x):
+    w = x.detach().requires_grad_()
+    return torch.autograd.grad((w * w * x).sum(), w)[0]
+
+
+@pytest.mark.parametrize("of_leaf", [True, False])
+@pytest.mark.parametrize("program", [a_leaf_of_ones, an_attribute_set, the_leaf_itself, a_gradient_by_it], ids=lambda f: f.__name__)
+def test_leaves_that_the_graph_makes(program, of_leaf):
+    x = torch.arange(3.0).requires_grad_(of_leaf)
+    want, got = program(x), tcompile.compile(program, fullgraph=True)(x)
+    for a, b in zip(want, got, strict=True):
+        if isinstance(a, torch.Tensor):
+            torch.testing.assert_close(b, a)
+            assert (b.requires_grad, b.is_leaf) == (a.requires_grad, a.is_leaf)
+        else:
+            assert a == b
