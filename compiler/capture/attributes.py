@@ -296,12 +296,14 @@ def _instance_dict(obj: Any) -> dict | None:
 
 def _refuse_own_lookup(t: type) -> None:
     """Break for objects of C that keep their attributes somewhere else: per thread, or in the object that they stand for."""
-    if issubclass(t, (threading.local, weakref.ProxyType, weakref.CallableProxyType)):
+    if issubclass(t, (threading.local, weakref.ProxyType, weakref.CallableProxyType)) and t is not threading.local:
         raise Break("unknown_object", f"an attribute of a {t.__name__} is used, which keeps it in its own way", "read it outside of the compiled region")
 
 
 def _instance_attribute(m: Machine, obj: Any, t: type, name: str) -> Any:
     _refuse_own_lookup(t)
+    if t is threading.local:
+        return _thread_attribute(m, obj, name)
     if name in ("forward", "_orig_mod") and (original := t.__dict__.get("__tcompile_original__")) is not None:      # of a compiled module: modules.py
         module = original_of(m, obj, original)
         return module if name == "_orig_mod" else get_attribute(m, module, name)
@@ -314,6 +316,17 @@ def _instance_attribute(m: Machine, obj: Any, t: type, name: str) -> Any:
                 raise
             return _fallback(m, obj, t, name)
     return _generic(m, obj, t, name, True)
+
+
+def _thread_attribute(m: Machine, obj: threading.local, name: str) -> Any:
+    """An attribute of a threading.local from outside: the one that this thread has, relied on as it is read again at each call."""
+    source, written = m.world.source_of(obj), m.world.pending.get(id(obj), {})
+    value = written[name] if name in written else getattr(obj, name, MISSING)
+    if name in written and value is not MISSING:
+        return value
+    if source is None or value is MISSING or name.startswith("__"):
+        raise Break("unknown_object", f"the attribute {name!r} of a threading.local is used, which this thread may lack", "read it outside of the compiled region")
+    return m.world.load(value, S.attr(source, name), "attribute of a threading.local")
 
 
 def original_of(m: Machine, compiled: Any, original: Any) -> Any:
@@ -590,6 +603,12 @@ def set_attribute(m: Machine, obj: Any, name: str, value: Any) -> None:
             return
         raise Break("mutation", f"an attribute of the class {obj.__name__} is set")
     _refuse_own_lookup(t)
+    if t is threading.local:
+        if m.world.source_of(obj) is None or name.startswith("__"):
+            raise Break("unknown_object", "an attribute of a threading.local made inside is set")
+        m.world.pending.setdefault(id(obj), {})[name] = value
+        m.effects.set_attribute(obj, name, value)
+        return
     custom = _lookup(t, "__setattr__")
     if custom is _module_setattr:
         _set_module_attribute(m, obj, name, value)

@@ -109,7 +109,7 @@ CAUSES: tuple[Cause, ...] = (
     Cause("c_call", "", "{name}() is native code that capture knows nothing about",
           "make it an operator: @torch.library.custom_op(\"mine::{plain}\", mutates_args=()) on a function that calls it, and register_fake for its shape; or call it outside"),
     Cause("unknown_object", r"iterat", "an iterator that came from outside is advanced", "pass a list: list(iterator)"),
-    Cause("unknown_object", r"weak reference", "a weak reference is followed", "hold the object itself"),
+    Cause("unknown_object", r"weak reference", "a weak reference is made to an object made inside, or with a callback", "hold the object itself"),
     Cause("unknown_object", "", "native code is given an object that capture knows nothing about", "pass plain Python values and tensors, or move the call out of the compiled region"),
     Cause("unsupported", r"threading|Thread|Lock\(|multiprocessing|concurrent", "{name}() starts or joins threads", "start threads outside; compiled functions may be called from several threads"),
     Cause("unsupported", r"\b(locals|globals|vars|eval|exec|breakpoint)\(|currentframe|inspect\.", "{name}() looks at the frame, which is not there while a graph runs",

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..guards import source as S
+from ..guards.weak import Weak
 from ..runtime.dispatch import Dispatcher
 from . import attributes, builtin_calls, classes, modules, operators, optimizers, subclass_calls, tensor_calls
 from .functional_transforms import Transformed, call_object, jacobian_wrapper
@@ -18,7 +19,7 @@ from .generators import InlineGenerator, PythonIterator
 from .inline_policy import CONSTANT_BY_NAME, is_disabled, is_leaf_function, is_trusted_module, known_constant_functions
 from .nesting import passes_on
 from .signals import Break, Raised
-from .torch_marks import marked_call
+from .torch_marks import is_allowed_in_graph, marked_call
 from .world import ATOMS, BOUND_NATIVE, MISSING, TraceTensor, native_owner
 
 if TYPE_CHECKING:
@@ -103,6 +104,8 @@ def call(m: Machine, fn: Any, args: list, kwargs: dict) -> Any:
         return builtin_calls.call_native(m, fn, None, args, kwargs)
     method = attributes._lookup(t, "__call__")
     if isinstance(method, types.FunctionType):
+        if is_allowed_in_graph(fn) and hasattr(fn, "__name__"):       # what nodes are printed by
+            return _call_opaque(m, fn, args, kwargs)
         return call(m, attributes._guarded_function(m, t, "__call__", method), [fn, *args], kwargs)
     if method is MISSING:
         raise Raised(TypeError(f"'{t.__name__}' object is not callable"))
@@ -137,14 +140,23 @@ def _call_descriptor(m: Machine, fn: Any, args: list, kwargs: dict) -> Any:
     return builtin_calls.call_native_method(m, fn, owner, args[1:], kwargs)
 
 
+def _call_opaque(m: Machine, fn: Any, args: list, kwargs: dict) -> Any:
+    """A callable that torch.compiler.allow_in_graph marked, as one call in the graph."""
+    m.world.guard(m.world.source_of(fn) or m.world.anchor(fn), "ID", fn, "callable allowed in graphs")
+    return tensor_calls.call_function(m, fn, args, kwargs)
+
+
 def _call_weakref(m: Machine, ref: Any) -> Any:
-    """ref(): its target must be an object that has been reached already, which is then relied on by identity."""
+    """ref(): a reference from outside is relied on by identity, and so is its target, which lives on or is gone for good."""
     target, world = ref(), m.world
-    source = world.source_of(target) if target is not None else None
-    if target is None or source is None:
-        raise Break("unknown_object", "a weak reference is followed")
-    if world.is_outside(ref):
-        world.guard(world.sources[id(ref)], "ID", ref, "weak reference")
+    if not world.is_outside(ref):                         # made inside (weak_reference), to an object from outside
+        return target
+    world.guard(world.sources[id(ref)], "ID", ref, "weak reference")
+    if target is None:
+        return None
+    source = world.source_of(target)
+    if source is None:
+        return world.load(target, S.const(Weak(target)), "target of a weak reference")
     world.guard(source, "WEAK_ID", weakref.ref(target), "target of a weak reference")
     return world.tensors.get(id(target), target)
 
@@ -234,6 +246,8 @@ def call_python(m: Machine, fn: types.FunctionType, args: list, kwargs: dict) ->
     """Interpret a Python function."""
     world = m.world
     code = fn.__code__
+    if code in m.opaque:
+        return _call_opaque(m, fn, args, kwargs)
     source = world.source_of(fn)
     if source is None and id(fn) not in world.created:
         source = world.anchor(fn)

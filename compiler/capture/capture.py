@@ -41,6 +41,7 @@ from .nesting import Step, path_of
 from .result import CaptureResult, GraphBreak, SkipFrame
 from .signals import Break, CaptureBug, Raised, Skip, Unrebuildable
 from .tensor_errors import refuses_view
+from .torch_marks import is_allowed_in_graph
 from .world import MISSING, NULL
 
 __all__ = ["CaptureOptions", "capture_frame", "runs_natively"]
@@ -110,13 +111,18 @@ def capture_frame(code: types.CodeType, func: Any, args: tuple, *, globals: dict
     stops: dict[int, GraphBreak] = {}
     loops: dict[int, Loop] = {}
     paths: dict[int, list[Step]] = {}
+    opaque: set[types.CodeType] = set()
     for _ in range(opts.max_breaks):
         attempt = _Attempt(code, func, args, namespace, opts, stops, loops, paths)
+        attempt.machine.opaque = opaque
         try:
             with TorchModes() as attempt.state_before, recording(attempt.machine.world.class_lookups):
                 result = attempt.run()
         except Break as signal:
-            _learn(stops, attempt, signal)
+            if (allowed := next((f.code for f in signal.frames[1:] if is_allowed_in_graph(f.function) and f.code not in opaque), None)) is not None:
+                opaque.add(allowed)
+            else:
+                _learn(stops, attempt, signal)
             continue
         except Skip as skip:
             raise SkipFrame(skip.reason, quiet=skip.quiet, breaks=list(stops.values())) from None

@@ -282,7 +282,7 @@ def get_item(m: Machine, obj: Any, key: Any) -> Any:
     if type(key) is TraceTensor:
         from .optimizers import state_of
         return state_of(m, obj, key)
-    if shadow is None or (shadow.value is None and not shadow.blind):
+    if shadow is None or shadow.value is None and (not shadow.blind or base is dict and _untouched(shadow, key)):
         source = world.sources[id(obj)]
         if base in _SEQUENCES:
             if type(key) is int:
@@ -300,6 +300,11 @@ def get_item(m: Machine, obj: Any, key: Any) -> Any:
     if isinstance(value, dict) and key not in value:
         return _missing(m, obj, key)
     return m.native(operator.getitem, value, key)
+
+
+def _untouched(shadow: Shadow, key: Any) -> bool:
+    """Whether the writes so far, done without reading, left what a dict has under a plain key."""
+    return type(key) in ATOMS and not any(type(args[0]) in ATOMS and args[0] == key for _, args in shadow.blind)
 
 
 def _lacks(m: Machine, obj: dict, key: Any, why: str) -> None:
@@ -418,7 +423,7 @@ def _mutate(m: Machine, obj: Any, name: str, args: list, kwargs: dict) -> Any:
         mutate(m, obj, name, args, {})
         return args[1]
     blind = shadow.value is None and ((base in _SEQUENCES and name in ("append", "appendleft", "extend", "__iadd__")) or
-                                      (base is dict and name == "__setitem__" and type(args[0]) in ATOMS))
+                                      (base is dict and name == "__setitem__" and (type(args[0]) in ATOMS or id(args[0]) in m.world.reals)))
     if blind:
         if shadow.keys is not None:
             shadow.keys.setdefault(args[0])

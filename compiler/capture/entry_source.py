@@ -11,6 +11,7 @@ import math
 import operator
 import pathlib
 import types
+import weakref
 from typing import TYPE_CHECKING, Any, Sequence
 
 import torch
@@ -331,6 +332,8 @@ class EntryWriter:
             return self.assign(v, f"{self.value(v.__self__)}.{v.__name__}")
         if t is types.CellType:
             return self._cell(v)
+        if t is weakref.ReferenceType and (target := v()) is not None:
+            return self.assign(v, f"{self.constant(weakref.ref)}({self.value(target)})")
         if t is functools.partial:
             return self.assign(v, f"{self.constant(functools.partial)}({self.value(v.func)}, *{self.value(v.args)}, **{self.value(v.keywords)})")
         if t is collections.OrderedDict:

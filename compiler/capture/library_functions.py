@@ -9,13 +9,14 @@ import inspect
 import logging
 import types
 import typing
+import weakref
 from typing import TYPE_CHECKING, Any, Callable
 
 import torch
 
 from ..guards import source as S
 from . import polyfills
-from .builtin_calls import PYTHON_FUNCTIONS, python_function
+from .builtin_calls import PYTHON_FUNCTIONS, cls, python_function
 from .calls import interpret
 from .classes import made_inside
 from .signals import Break
@@ -61,6 +62,14 @@ def get_logger(m: Machine, *args: Any) -> Any:
 @python_function(("logging", "Logger.isEnabledFor"))
 def is_enabled_for(m: Machine, logger: Any, level: Any) -> Any:
     return interpret(m, polyfills.is_enabled_for, [logger, level], {})
+
+
+@cls(weakref.ref)
+def weak_reference(m: Machine, target: Any, callback: Any = None) -> Any:
+    """To an object from outside, which whoever gave it keeps alive: one made inside would end with its last name, which capture does not follow."""
+    if callback is not None or m.world.source_of(target) is None and id(target) not in m.world.reals:
+        raise Break("unknown_object", "a weak reference with a callback, or to an object made inside, is made")
+    return m.native(weakref.ref, target)
 
 
 @python_function(("copy", "deepcopy"))

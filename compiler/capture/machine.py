@@ -81,6 +81,7 @@ class Machine:
         self.frames: list[Frame] = []
         self.handled: BaseException | None = None
         self.stops: dict[int, Any] = {}              # instruction index of the root frame -> reason
+        self.opaque: set[types.CodeType] = set()     # functions allowed in graphs that capture could not follow: calls in the graph
         self.paths: dict[int, list[Step]] = {}       # the same index, of a call -> where the frames within it are left
         self.initial_state: dict[str, Any] = {}      # torch's global state when the frame began
         self.flags_before: dict[str, Any] = {}       # settings of autocast and switches of attention, once the program changes them

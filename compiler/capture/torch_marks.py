@@ -5,6 +5,7 @@ These marks mean to capture what they mean to stock. Functions are known by thei
 from __future__ import annotations
 
 import operator
+import sys
 import types
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,7 @@ from .world import TraceTensor
 if TYPE_CHECKING:
     from .machine import Machine
 
-__all__ = ["is_stock_compiled", "marked_call"]
+__all__ = ["is_allowed_in_graph", "is_stock_compiled", "marked_call"]
 
 _DECORATORS = "torch._dynamo.decorators"
 
@@ -28,6 +29,13 @@ def is_stock_compiled(fn: Any) -> bool:
     """Whether torch.compile made this function (or a module's forward): it runs as stock compiled it."""
     d = getattr(fn, "__dict__", None)
     return bool(d) and "_torchdynamo_orig_callable" in d and not d.get("_torchdynamo_disable")
+
+
+def is_allowed_in_graph(fn: Any) -> bool:
+    """Whether torch.compiler.allow_in_graph marked this callable. Functions are looked into anyway; one that capture cannot follow, and an object
+    that is called, is a call in the graph, as the program asked for."""
+    rules = sys.modules.get("torch._dynamo.trace_rules")
+    return rules is not None and id(fn) in rules._allowed_callable_ids
 
 
 def marked_call(m: Machine, fn: types.FunctionType, args: list, kwargs: dict) -> Any:

@@ -12,6 +12,7 @@ import functools
 import math
 import operator
 import re
+import threading
 import types
 from collections import OrderedDict, defaultdict, deque, namedtuple
 from typing import Any
@@ -180,6 +181,11 @@ def load_attr(obj: Any, name: str) -> Any:
     tp = type(obj)
     if isinstance(obj, type):
         return _load_class_attr(obj, name)
+    if tp is threading.local:
+        found = getattr(obj, name, _MISSING)             # this thread's
+        if found is _MISSING:
+            raise Absent(name)
+        return found
     if _type_lookup(tp, "__getattribute__") not in _GETATTRIBUTES:
         raise Unreachable(name)
     descr = _type_lookup(tp, name)

@@ -2,6 +2,7 @@
 
 TorchNames tc_torch;
 static PyObject *str_func, *str_class, *str_dict, *str_getattr, *str_getattribute, *str_tables[3], *str_fields[5];
+static PyTypeObject *local_type;      /* threading.local */
 static PyObject *type_getattribute, *str_mro, *type_mro;
 
 static inline Py_hash_t name_hash(PyObject *name)
@@ -186,6 +187,17 @@ PyObject *tc_attr(PyObject *o, PyObject *name, int *owned, int *why, Recorder *r
         PyObject *d = instance_dict(o, rec);
         *why = TC_REFUSED;
         return d;
+    }
+    if (tp == local_type) {                            /* this thread's, which nothing that is watched tells */
+        if (rec)
+            rec->unwatchable = 1;
+        PyObject *value = PyObject_GetAttr(o, name);
+        *owned = value != NULL;
+        if (!value) {
+            PyErr_Clear();
+            *why = TC_ABSENT;
+        }
+        return value;
     }
     if (tp == &PyFunction_Type) {
         PyObject **field = function_field((PyFunctionObject *)o, name);
@@ -471,7 +483,10 @@ int tc_init_values(PyObject *module)
     PyObject *collections = PyImport_ImportModule("collections");
     deque = collections ? (PyTypeObject *)PyObject_GetAttrString(collections, "deque") : NULL;
     Py_XDECREF(collections);
-    if (!deque)
+    PyObject *threads = PyImport_ImportModule("_thread");
+    local_type = threads ? (PyTypeObject *)PyObject_GetAttrString(threads, "_local") : NULL;
+    Py_XDECREF(threads);
+    if (!deque || !local_type)
         return -1;
     str_func = PyUnicode_InternFromString("__func__");
     str_class = PyUnicode_InternFromString("__class__");

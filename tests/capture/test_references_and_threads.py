@@ -1,0 +1,139 @@
+"""What is reached in other ways than by names: weak references, attributes of threads, tensors as keys, callables that the program wants in graphs."""
+from __future__ import annotations
+
+import collections
+import gc
+import threading
+import weakref
+
+import pytest
+import torch
+import torch._dynamo
+
+import tcompile
+
+Y = torch.arange(4.)
+
+
+class Owner:
+    factor = 2
+
+
+def whole(fn):
+    return tcompile.compile(fn, fullgraph=True, backend="eager")
+
+
+@pytest.mark.parametrize("make", [Owner, lambda: torch.ones(4)])
+def test_the_target_of_a_weak_reference_is_followed_while_it_lives(make):
+    def fn(reference, y):
+        target = reference()
+        return y - 1 if target is None else y * getattr(target, "factor", target)
+    c, targets = whole(fn), [make(), make()]
+    first, second = map(weakref.ref, targets)
+    if isinstance(targets[1], Owner):
+        targets[1].factor = 5
+    else:
+        targets[1].add_(3)
+    for reference in (first, second, first, second):
+        assert torch.equal(c(reference, Y), fn(reference, Y))
+    del targets[0]
+    gc.collect()
+    assert first() is None, "an entry keeps what it knows by a weak reference alone"
+    for reference in (first, second):
+        assert torch.equal(c(reference, Y), fn(reference, Y))
+
+
+def test_a_weak_reference_made_inside():
+    box = Owner()
+
+    def fn(x, y):
+        box.reference = weakref.ref(x)
+        return weakref.ref(x)() * y, box.reference
+    x = torch.ones(4)
+    product, reference = whole(fn)(x, Y)
+    assert reference is box.reference is weakref.ref(x)
+    assert torch.equal(product, Y)
+
+
+def test_a_weak_reference_to_what_is_made_inside_breaks():
+    def fn(x):
+        y = x + 1
+        reference = weakref.ref(y)
+        return reference() is y, x * 2
+    assert tcompile.compile(fn, backend="eager")(Y)[0]
+    with pytest.raises(tcompile.FullGraphError, match="weak reference"):
+        whole(fn)(Y)
+
+
+def test_attributes_of_a_thread():
+    local = threading.local()
+
+    def fn(y):
+        local.last = y
+        local.count = local.count + 1
+        return y * local.scale + local.count
+    c, errors = whole(fn), []
+
+    def run(scale):
+        try:
+            for i in range(3):
+                local.scale, local.count = scale + i, 10 * i
+                got = c(Y)
+                assert torch.equal(got, Y * (scale + i) + 10 * i + 1)
+                assert local.last is Y and local.count == 10 * i + 1
+        except BaseException as e:
+            errors.append(e)
+    for scale in (2, 7):
+        thread = threading.Thread(target=run, args=(scale,))
+        thread.start()
+        thread.join()
+    assert not errors
+
+
+@pytest.mark.parametrize("factory", [list, dict, lambda: 5])
+def test_a_tensor_as_a_new_key(factory):
+    key, made = torch.nn.Parameter(torch.ones(2)), []
+    for compiled in (False, True):
+        d = collections.defaultdict(factory)
+
+        def fn(x, d=d):
+            d["a"] = x + 1
+            d[key] = 123
+            d["a"] = x + 2
+            d[1] = x
+            return d["b"], d["a"], d[1]
+        run = whole(fn) if compiled else fn
+        made.append(([run(Y * i) for i in range(3)], d))
+    (want, d), (got, e) = made
+    assert repr(want) == repr(got)
+    assert list(map(repr, d.items())) == list(map(repr, e.items()))
+
+
+class Twice:
+    def __init__(self, factor=2):
+        self.factor, self.__name__ = factor, "twice"
+
+    def __call__(self, x):
+        return x * self.factor
+
+
+@torch._dynamo.allow_in_graph
+def unfollowed(x, others, k=1):
+    torch._dynamo.graph_break()
+    return x + others[0] * k, x.sum()
+
+
+twice = torch._dynamo.allow_in_graph(Twice())
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "tcompile"])
+def test_callables_allowed_in_graphs(backend, monkeypatch):
+    def fn(x):
+        a, b = unfollowed(x, [x], k=3)
+        return a * b + twice(x)
+    c, x = tcompile.compile(fn, backend=backend, fullgraph=True), torch.rand(4, requires_grad=True)
+    for _ in range(2):
+        torch.testing.assert_close(c(x), fn(x))
+        torch.testing.assert_close(torch.autograd.grad(c(x).sum(), x), torch.autograd.grad(fn(x).sum(), x))
+    monkeypatch.setitem(globals(), "twice", torch._dynamo.allow_in_graph(Twice(5)))
+    torch.testing.assert_close(c(x), fn(x))
