@@ -1,7 +1,7 @@
 """AtenGraph: the functional graph that the graph stage hands to lowering."""
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Iterator
 
 import torch
@@ -57,6 +57,14 @@ class AtenGraph:
     constants: dict[str, torch.Tensor] = field(default_factory=dict)
     no_overlap: list[int] = field(default_factory=list)
     name: str = "graph"
+    whole: AtenGraph | None = None   # where what parameters decide has been taken out (option `freezing`): the graph as it was, for checks
+
+    def copy(self) -> AtenGraph:
+        """The same graph over nodes of its own."""
+        graph, new = torch.fx.Graph(), {}
+        for n in self.graph.nodes:
+            new[n] = graph.node_copy(n, new.__getitem__)
+        return replace(self, graph=graph, inputs=list(self.inputs), constants=dict(self.constants))
 
     @property
     def results(self) -> tuple[torch.fx.Node, ...]:

@@ -24,7 +24,7 @@ from .interpret import interpret
 from .meta.core import TensorMeta, state
 from .passes.clean import dead_code, has_effect
 
-__all__ = ["fold_batch_norms", "part", "Frozen"]
+__all__ = ["fold_batch_norms", "made_of_parameters", "part", "Frozen"]
 
 aten = torch.ops.aten
 Node = torch.fx.Node
@@ -90,32 +90,35 @@ def _fold(a: AtenGraph, n: Node, frozen: dict[Node, int], results: set[Node]) ->
 
 
 # ---- what is made of parameters alone
-def part(a: AtenGraph) -> tuple[AtenGraph, AtenGraph] | None:
-    """(the graph of what depends on frozen inputs alone, the graph that takes its results as further inputs); None where there is nothing
-    to keep. Both take all inputs of `a`."""
-    frozen = _frozen_inputs(a)
+def made_of_parameters(a: AtenGraph) -> tuple[set[Node], set[Node]]:
+    """(nodes that are frozen inputs or made of those and constants alone, nodes made of constants alone); results of the graph are neither."""
+    made: set[Node] = set(_frozen_inputs(a))
+    constant: set[Node] = set()
     results = set(a.results)
-    made: set[Node] = set()                              # of frozen inputs
-    constant: set[Node] = set()                          # of nothing that a call brings
-    works: set[Node] = set()                             # among `made`: more than views
     for n in a.graph.nodes:
         if n.op == "get_attr":
             constant.add(n)
         if n.op != "call_function" or n in results or not _settled(n):
             continue
-        above = n.all_input_nodes
-        if not all(x in made or x in frozen or x in constant for x in above):
-            continue
-        if all(x in constant for x in above):
+        if all(x in constant for x in n.all_input_nodes):
             constant.add(n)
-            continue
-        made.add(n)
-        if n.target not in _VIEWS and n.target is not operator.getitem or any(x in works for x in above):
+        elif all(x in made or x in constant for x in n.all_input_nodes):
+            made.add(n)
+    return made, constant
+
+
+def part(a: AtenGraph) -> tuple[AtenGraph, AtenGraph] | None:
+    """(the graph of what depends on frozen inputs alone, the graph that takes its results as further inputs); None where there is nothing
+    to keep. Both take all inputs of `a`."""
+    made, constant = made_of_parameters(a)
+    works: set[Node] = set()                             # among `made`: more than views
+    for n in (n for n in a.graph.nodes if n in made and n.op == "call_function"):
+        if n.target not in _VIEWS and n.target is not operator.getitem or any(x in works for x in n.all_input_nodes):
             works.add(n)
     keep = [n for n in a.graph.nodes if n in works and isinstance(n.meta["val"], TensorMeta) and any(u not in made for u in n.users)]
     if not keep:
         return None
-    first = _copy_of(a, made | constant, keep)
+    first = _copy_of(a, {n for n in made if n.op != "placeholder"} | constant, keep)
     last = a.placeholders[-1]
     inputs = list(a.inputs)
     for n in keep:

@@ -34,6 +34,8 @@ def _concrete(x: Any, sizes: dict[str, int]) -> Any:
 
 
 def _laid_out(t: torch.Tensor, m: TensorMeta, sizes: dict[str, int]) -> torch.Tensor:
+    if t.layout is not torch.strided:                        # packed for a library
+        return t
     stride = _concrete(m.stride, sizes)
     if list(t.stride()) == list(stride) or t.numel() == 0 and t.dim() == 0:
         return t

@@ -81,7 +81,7 @@ def lower(aten: Any, opts: Any) -> LoweredGraph:
 
 # Operators whose library kernels are the point, with the reason that reports show. Others without a rule are counted as fallbacks.
 LIBRARY = {
-    **dict.fromkeys("mm bmm addmm baddbmm addbmm mv dot vdot addmv linear _int_mm _addmm_activation".split(), "matrix product"),
+    **dict.fromkeys("mm bmm addmm baddbmm addbmm mv dot vdot addmv linear _int_mm _addmm_activation _linear_pointwise".split(), "matrix product"),
     **dict.fromkeys("convolution _convolution convolution_backward mkldnn_convolution".split(), "convolution"),
     **dict.fromkeys("""_scaled_dot_product_flash_attention_for_cpu _scaled_dot_product_flash_attention
         _scaled_dot_product_efficient_attention _scaled_dot_product_cudnn_attention _scaled_dot_product_fused_attention_overrideable

@@ -114,3 +114,53 @@ def test_casts_of_weights_are_kept():
         got = tcompile.compile(f, fullgraph=True, options={"freezing": True})(x)
         torch.testing.assert_close(got, f(x), atol=2e-2, rtol=2e-2)
     assert "kept_" in str(r.report().graphs[0].aten)
+
+
+class Products(nn.Module):
+    """Linear layers in all the forms that reach a product: with and without bias, tied, over a weight of inputs by outputs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        self.a, self.b, self.c = nn.Linear(24, 40), nn.Linear(40, 24, bias=False), nn.Linear(24, 40)
+        self.c.weight = self.a.weight
+        self.turned = nn.Parameter(torch.randn(40, 8))
+
+    def forward(self, x):
+        h = self.b(torch.relu(self.a(x)))
+        return torch.addmm(torch.ones(8, dtype=x.dtype), torch.relu(self.c(h.tanh())) + 1, self.turned), h, self.a(x)
+
+
+def packed_calls(report):
+    return sum("_linear_pointwise" in line for g in report.graphs for line in str(g.lowered).split("\n"))
+
+
+@pytest.mark.parametrize("rows", [1, 8, 300])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_weights_of_linear_layers_are_packed(dtype, rows):
+    m = Products().eval().to(dtype)
+    expected = dtype is torch.bfloat16 and torch.ops.mkldnn._is_mkldnn_bf16_supported() or dtype is torch.float32 and rows == 8
+    f, x = frozen(m), torch.randn(rows, 24).to(dtype)
+    with torch.no_grad():
+        for change in (lambda: None, lambda: m.a.weight.mul_(2), lambda: setattr(m.b.weight, "data", torch.randn_like(m.b.weight)),
+                       lambda: setattr(m, "turned", nn.Parameter(torch.randn(40, 8).to(dtype))), lambda: m.c.bias.zero_()):
+            change()
+            for got, want in zip(f(x), m(x)):
+                assert got.stride() == want.stride()
+                torch.testing.assert_close(got, want)
+        tcompile.reset()
+        with tcompile.record() as r:
+            frozen(m)(x)
+        assert bool(packed_calls(r.report())) == expected
+        tcompile.reset()
+        g = tcompile.compile(m, dynamic=True, options={"freezing": True})
+        for n in (rows + 3, rows + 9):
+            for got, want in zip(g(x.repeat(40, 1)[:n]), m(x.repeat(40, 1)[:n])):
+                torch.testing.assert_close(got, want)
+
+
+def test_a_frozen_graph_can_be_checked():
+    m, x = nn.Sequential(network(), nn.Flatten(), nn.Linear(196, 10)).eval(), torch.randn(8, 3, 8, 8)
+    with torch.no_grad():
+        r = tcompile.explain(m, check=True, options={"freezing": True})(x)
+    assert r.numerics and all(n.verdict in ("same", "close") for n in r.numerics)
