@@ -241,7 +241,7 @@ class GraphBuilder:
         the graph would count it, too."""
         targets = [n.target for n in self.graph.nodes if n.meta.get("state")]
         entered = targets.count(torch.autocast_increment_nesting) - targets.count(torch.autocast_decrement_nesting)
-        for _ in range(abs(entered)):
+        for _ in range(max(entered, -entered)):
             self.record_state(torch.autocast_decrement_nesting if entered > 0 else torch.autocast_increment_nesting, ())
 
     def _drop_unused(self) -> None:
