@@ -51,9 +51,13 @@ def chromium() -> str:
 class Server:
     """JupyterLab on a free port of loopback, with every path of its own."""
 
-    def __init__(self, home: Path):
+    def __init__(self, home: Path, ours: bool = True):
+        """`ours`: with the labextension."""
         self.root = home / "notebooks"
         self.root.mkdir(parents=True)
+        switched_off = home / "config" / "labconfig" / "page_config.json"
+        switched_off.parent.mkdir(parents=True)
+        switched_off.write_text(json.dumps({"disabledExtensions": {"tcompile-lab": not ours}}))
         extensions = home / "data" / "labextensions"
         extensions.mkdir(parents=True)
         (extensions / "tcompile-lab").symlink_to(LABEXTENSION)

@@ -16,6 +16,8 @@ import { t, words } from '../texts';
 const STATUS_WORDS: { [status: string]: string } = words({
   skipped: 'skipped', failed: 'failed', stopped: 'stopped', unavailable: 'not available'
 });
+/** What reads that much faster than a copy of memory reads caches. */
+const CACHED = 1.3;
 /** Kernels whose names fit beside their points. */
 const MOST_NAMED = 6;
 const MEASURED_WORDS: { [measured: string]: string } = words({
@@ -119,7 +121,10 @@ function callFigures(call: CallTiming, own: (p: { element: HTMLElement; dispose:
   const figures: HTMLElement[] = [];
   if (sampled.length) {
     // A few samples that the machine disturbed would flatten all others: they are counted in words.
-    const cap = Math.max(...sampled.map(e => 1.5 * quantile(e.samples, 0.95)));
+    const cap = Math.max(...sampled.map(e => {
+      const [low, high] = [quantile(e.samples, 0.25), quantile(e.samples, 0.75)];
+      return Math.max(high + 6 * (high - low), 1.1 * high);
+    }));
     const slow = sampled.flatMap(e => e.samples.filter(v => v > cap));
     const points: Series[] = sampled.map((e, i) => {
       const shown = e.samples.filter(v => v <= cap);
@@ -139,9 +144,15 @@ function callFigures(call: CallTiming, own: (p: { element: HTMLElement; dispose:
   figures.push(h('figure.tc-figure-box', null, h('figcaption', null, call.break_even_calls !== null
     ? t('Compiling has paid off after {0}', plural(call.break_even_calls, 'call'))
     : t('Break-even: {0}', call.break_even_reason || t('not known'))), curve ? own(plot(curve, {
-    label: t('Total time over the number of calls'), xTitle: t('calls'), yTitle: t('total time'), xFormat: v => count(Math.round(v)), yFormat: tick, logX: true, logY: true
+    label: t('Total time over the number of calls'), xTitle: t('calls'), yTitle: t('total time'), xFormat: thousands, yFormat: tick, logX: true, logY: true
   })) : null));
   return [heading, engineBars(call.engines, call.speedups), cells, h('div.tc-figures', null, figures)];
+}
+
+/** `10 k`: short enough for a tick. */
+function thousands(n: number): string {
+  const value = Math.round(n);
+  return value >= 1e6 ? `${value / 1e6} M` : value >= 1e4 ? `${value / 1e3} k` : count(value);
 }
 
 function quantile(values: number[], q: number): number {
@@ -196,7 +207,7 @@ function kernelTable(report: Report, onKernel: (index: number) => void): HTMLEle
     { title: t('launches'), number: true, cell: k => count(k.launches), hint: t('per call') },
     { title: t('bytes'), number: true, cell: k => bytes(k.bytes), hint: t('read and written by one launch') },
     { title: t('bandwidth'), number: true, cell: k => (k.bytes && k.seconds ? [meter(k.bytes / k.seconds / best, against), ` ${rate(k.bytes / k.seconds, 'B')}`,
-      copy ? h('div.tc-muted', null, t('{0} % of a copy', Math.round((100 * k.bytes) / k.seconds / copy))) : null] : '–'), hint: against },
+      copy ? h('div.tc-muted', null, k.bytes / k.seconds > CACHED * copy ? t('from caches') : t('{0} % of a copy', Math.round((100 * k.bytes) / k.seconds / copy))) : null] : '–'), hint: against },
     { title: t('arithmetic'), number: true, cell: k => (k.flops && k.seconds ? rate(k.flops / k.seconds, 'FLOP') : k.flops ? count(k.flops) + t(' FLOP') : '–') },
     ...(report.kernels.some(k => k.registers) ? [
       { title: t('registers'), number: true, cell: (k: Kernel) => k.registers ? [String(k.registers), k.spills ? h('div.tc-gain-down', null, t('{0} spilled', bytes(k.spills))) : null] : '–', hint: t('of a thread; what did not fit lies in slow memory') },
@@ -226,7 +237,8 @@ function roofline(report: Report, own: (p: { element: HTMLElement; dispose: () =
   const roof = [lo, ridge, hi];
   const flops = (v: number) => rate(v, 'FLOP');
   return h('figure.tc-figure-box', null,
-    h('figcaption', null, t('Against the machine: a copy here moves {0}, a float32 matrix product reaches {1}', rate(bandwidth, 'B'), flops(peak))),
+    h('figcaption', null, t('Against the machine: a copy here moves {0}, a float32 matrix product reaches {1}', rate(bandwidth, 'B'), flops(peak)),
+      shown.some(k => k.bytes! / k.seconds! > CACHED * bandwidth) ? t('; what lies above the slope reads from caches') : ''),
     own(plot([
       { name: t('the machine'), colour: '--tc-muted', x: roof, y: roof.map(i => Math.min(peak, i * bandwidth)) },
       { name: t('kernels'), colour: '--tc-engine-tcompile', points: true, x: intensity, y: shown.map(k => k.flops! / k.seconds!),
