@@ -205,7 +205,7 @@ class _Attempt:
         writer = EntryWriter(machine, self._params())
         try:
             self._write_effects(writer)
-            writer.line(f"return {writer.value(value)}")
+            writer.result(value)
         except Unrebuildable as problem:
             self._break_at_origin(problem)
         if self.opts.returned is not None:

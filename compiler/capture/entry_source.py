@@ -23,13 +23,14 @@ from .arrays import Array
 from .draws import generator_states, restore_generators
 from .float_node import FloatNode
 from .bytecode.splice import UNBOUND
+from . import polyfills
 from .effects import Effect
 from .failing import Keeping
 from .exceptions import calling_code, traceback_at
 from .generators import InlineGenerator, PythonIterator
 from .late_text import LateText, Made
 from .reads import Read, is_read
-from .signals import Unrebuildable
+from .signals import Break, Unrebuildable
 from .tensor_subclasses import Subclassed
 from .training import freed_result, without_history
 from .world import ATOMS, BOUND_NATIVE, IMMUTABLE, MISSING, TraceTensor, is_numpy_constant, native_owner
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 
 __all__ = ["EntryWriter"]
 
+_MOST_TOTALS = 1000                      # sums of an itertools.accumulate that are computed before anybody asks
 _SYMBOLIC = (torch.SymInt, torch.SymBool, torch.SymFloat)
 _REDUCED = (type(iter([])), type(iter(())), type(iter(range(0))), type(iter({})), type(iter("")), zip, enumerate, reversed,
             type(reversed([])), type(iter({}.items())), type(iter({}.values())), type(iter(set())), map, filter, itertools.repeat, itertools.count,
@@ -81,6 +83,8 @@ class EntryWriter:
         self._count = 0
         self._const_names: dict[int, str] = {}
         self._keep: list[Any] = []
+        self.returns = False                           # whether nothing of the frame is left after this
+        self.gone_through: list[tuple[list, Unrebuildable]] = []
         for source in machine.world.draws:             # each once, in order, whether or not it is used
             self.load(source)
 
@@ -356,6 +360,8 @@ class EntryWriter:
             return self.assign(v, f"{self.constant(t)}({self.value(v.__func__)})")
         if isinstance(v, _REDUCED):
             return self._iterator(v)
+        if t is InlineGenerator and v.frame.code is polyfills.accumulate.__code__:
+            return self.assign(v, f"{self.constant(itertools.accumulate)}([{self.sequence(self._totals(v))}], {self.constant(polyfills.latter)})")
         if isinstance(v, (InlineGenerator, PythonIterator)) or id(v) in self.machine.origins:
             raise Unrebuildable(v, f"a {'generator' if t is InlineGenerator else t.__name__}")
         if is_numpy_constant(v):
@@ -365,6 +371,30 @@ class EntryWriter:
             self._keep.append(v)
             return self.constant(v)
         return self._instance(v, t)
+
+    def _totals(self, v: InlineGenerator) -> list[Any]:
+        """What an itertools.accumulate that leaves the captured part will give. It is computed now, where that has no effects and nobody else has
+        the list that it goes through."""
+        refusal, before, items = Unrebuildable(v, "an accumulate"), len(self.machine.effects.entries), v.frame.slots[0]
+        if type(items) is list and not self.machine.world.is_outside(items) and self.returns:
+            self.gone_through.append((items, refusal))
+        elif type(items) is not tuple:
+            raise refusal
+        try:
+            totals = list(itertools.islice(v, _MOST_TOTALS + 1))
+        except (Exception, Break):
+            raise refusal from None
+        if len(self.machine.effects.entries) != before or not v.finished:
+            raise refusal
+        return totals
+
+    def result(self, value: Any) -> None:
+        """The last line: what the function returns."""
+        self.returns = True
+        self.line(f"return {self.value(value)}")
+        for items, refusal in self.gone_through:
+            if id(items) in self._made:
+                raise refusal
 
     @staticmethod
     def _has_owner(v: Any) -> bool:

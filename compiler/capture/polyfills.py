@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Callable, Iterable, Iterator
 
-__all__ = ["accumulate", "tee", "call_until", "leave", "fspath", "cmp_to_key", "heapify", "heappush", "heappop", "heappushpop", "heapreplace", "heapify_max",
+__all__ = ["accumulate", "latter", "tee", "call_until", "leave", "fspath", "cmp_to_key", "heapify", "heappush", "heappop", "heappushpop", "heapreplace", "heapify_max",
            "heappop_max", "heapreplace_max", "bisect_left", "bisect_right", "insort_left", "insort_right", "count_of", "index_of", "concat", "iconcat", "absolute",
            "call", "count_elements", "items_backwards", "is_enabled_for", "starmap", "items_by_index", "length_hint"]
 
@@ -59,6 +59,11 @@ def length_hint(obj: Any, default: int = 0) -> int:
     if value < 0:
         raise ValueError("__length_hint__() should return >= 0")
     return value
+
+
+def latter(a: Any, b: Any) -> Any:
+    """The function under which itertools.accumulate gives what it is given."""
+    return b
 
 
 def accumulate(iterable: Iterable, func: Callable | None = None, *, initial: Any = None) -> Iterator:

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import collections
 import itertools
+import operator
 import sys
 from enum import IntEnum
 
@@ -190,3 +191,39 @@ def test_functions_whose_results_are_taken_to_be_constant():
 
 def test_fromkeys_with_a_named_value():
     check(lambda x: collections.OrderedDict.fromkeys(("a", "b"), value=x + 1)["b"] + dict.fromkeys(["c"], x)["c"], X)
+
+
+def test_accumulated_totals_leave():
+    def plain(a, b, c):
+        return itertools.accumulate([a, b * 2, c])
+
+    def with_options(a, b, c):
+        return a + 1, itertools.accumulate((a, b, c), operator.mul, initial=a + 1)
+
+    def begun(a, b, c):
+        totals = itertools.accumulate([a, b, c], lambda x, y: x * 2 + y)
+        return next(totals), totals
+
+    def grows(a, b, c):
+        items = [a, b, c]
+        return a + 1, itertools.accumulate(items), items
+
+    def says(a, b, c):
+        return a + 1, itertools.accumulate([a, b, c], lambda x, y: seen.append(1) or x + y)
+
+    def endless(a, b, c):
+        return a + 1, itertools.accumulate(itertools.count())
+    seen, x = [], (X, X + 1, X + 2)
+    for fn in (plain, with_options, begun, grows, says, endless):
+        c = tcompile.compile(fn, backend="eager", fullgraph=fn in (plain, with_options, begun))
+        found = []
+        for run in (fn, c, fn, c):
+            results = run(*x)
+            results = results if type(results) is tuple else (results,)
+            assert not seen
+            if len(results) == 3:
+                results[2].append(X)
+            found.append([list(itertools.islice(r, 5)) if type(r) is itertools.accumulate else r for r in results])
+            seen.clear()
+        torch.testing.assert_close(found[1], found[0])
+        torch.testing.assert_close(found[3], found[2])
