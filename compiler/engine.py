@@ -129,7 +129,7 @@ class Engine:
         state = self.state(code)
         if state.skip_reason or _watched_by_modes() or _stays_eager(state.name):
             return RUN_ORIGINAL
-        with stages.compiling:
+        with stages.compiling():
             entry = cache.lookup(func, args)          # another thread may have been quicker
             while entry is None:
                 try:
@@ -316,10 +316,10 @@ class Engine:
 
     def _refused(self, breaks: Sequence[Any]) -> list[Any]:
         """The breaks that fullgraph does not allow. The graph is parted at what only tensors outside of graphs have (a hook, a memory that is
-        exchanged, being a parameter), at a first import and at an exception that leaves the function. Where the options say so, also at a number
-        that is read from a tensor, or at an operator whose result has as many elements as its values ask for: what follows takes it as an
-        input, of a size that may vary."""
-        return [b for b in breaks if not (b.kind in ("tensor_hook", "tensor_data", "parameter", "exception", "import")
+        exchanged, being a parameter, being made in inference mode), at a first import and at an exception that leaves the function. Where the
+        options say so, also at a number that is read from a tensor, or at an operator whose result has as many elements as its values ask for:
+        what follows takes it as an input, of a size that may vary."""
+        return [b for b in breaks if not (b.kind in ("tensor_hook", "tensor_data", "parameter", "exception", "import", "inference_mode")
                                           or b.kind in ("item", "tolist") and self.opts.get("capture_scalar_outputs")
                                           or b.kind == "data_dependent_shape" and self.opts.get("capture_dynamic_output_shape_ops"))]
 

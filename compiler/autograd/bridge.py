@@ -213,7 +213,7 @@ class GradGraph:
         """The compiled backward graph for these tangents and gradients."""
         b = self.backwards.get((present, wanted))
         if b is None:
-            with stages.compiling, disabled():
+            with stages.compiling(), disabled():
                 b = self.backwards.get((present, wanted))
                 if b is None:
                     b = self.backwards[present, wanted] = self._compile_backward(present, wanted)

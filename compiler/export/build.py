@@ -56,7 +56,7 @@ def export(fn: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None =
     options = CaptureOptions(dynamic=True if dynamic is True else None, fullgraph=True, training=False, size_floats=False, graph_name="exported",
                              dynamic_dims=_wanted(function, bound, dynamic, len(owner)),
                              returned=seen.take)
-    with stages.compiling, disabled():
+    with stages.compiling(), disabled():
         try:
             result = capture_frame(function.__code__, function, parameters, opts=options)
         except SkipFrame as skip:

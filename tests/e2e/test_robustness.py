@@ -227,3 +227,29 @@ def test_without_the_extension():
     out = subprocess.run([sys.executable, "-m", "pytest", "--import-mode=importlib", "-q", "-x", "-p", "no:cacheprovider", *names, "-k", pick],
                          cwd=ROOT, env=env, capture_output=True, text=True, timeout=400)
     assert out.returncode == 0, textwrap.shorten(out.stdout[-3000:], 3000) + out.stderr[-1000:]
+
+
+@pytest.mark.parametrize("collects", [True, False])
+def test_the_collector_rests_while_compiling_alone(collects):
+    from tcompile.compiler.fusion.fuse import schedule
+    seen = []
+
+    def watched(lowered, opts):
+        seen.append(gc.isenabled())
+        return schedule(lowered, opts)
+
+    def failing(lowered, opts):
+        raise KeyboardInterrupt
+
+    before = gc.isenabled()
+    (gc.enable if collects else gc.disable)()
+    try:
+        with tcompile.stages.replace("fusion", watched):
+            f = tcompile.compile(lambda x: (x * 2).sum())
+            f(torch.ones(3, requires_grad=True)).backward()
+        assert seen == [False, False] and gc.isenabled() == collects
+        with tcompile.stages.replace("fusion", failing), pytest.raises(KeyboardInterrupt):
+            tcompile.compile(lambda x: x + 1)(torch.ones(3))
+        assert gc.isenabled() == collects
+    finally:
+        (gc.enable if before else gc.disable)()
