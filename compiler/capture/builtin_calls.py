@@ -275,6 +275,8 @@ def _torch_function(m: Machine, fn: Any, args: list, kwargs: dict) -> Any:
     args = [m.deep_plain(a) for a in args]
     if any(tensor_calls.holds_tensor(a) for a in args) or not name.startswith("_") and (answers_calls(args) or answers_calls(kwargs.values())):
         return tensor_calls.call_function(m, fn, args, kwargs)
+    if any(type(v) is torch._C._InferenceMode for v in (getattr(fn, "__self__", None), *args)):
+        raise Break("inference_mode")
     raise Break("c_call", f"the function torch.{name} is called, which changes or reads state that capture does not follow")
 
 

@@ -1,10 +1,9 @@
-"""Torch's context managers that are not plain Python: inference_mode, sdpa_kernel, switches for tensor subclasses.
+"""Torch's context managers that are not plain Python: sdpa_kernel, inference_mode, switches for tensor subclasses.
 
 no_grad, enable_grad, set_grad_enabled and autocast are Python over native switches (builtin_calls.py), and are interpreted as what they are.
 """
 from __future__ import annotations
 
-import contextlib
 import functools
 from typing import TYPE_CHECKING, Any
 
@@ -60,16 +59,11 @@ def sdpa_kernel_(m: Machine, backends: Any, set_priority: bool = False) -> Any:
     return m.world.create(SdpaKernels(tuple(any(b == getattr(SDPBackend, flag, None) for b in wanted) for _, _, flag in SWITCHES)))
 
 
-@cls(torch.autograd.grad_mode.inference_mode)
-def inference_mode_(m: Machine, mode: Any = True) -> Any:
-    """Inside a graph it is no_grad: what a graph makes is counted by no version counters anyway."""
-    if callable(mode) and not isinstance(mode, bool):
-        return m.call(torch.no_grad, [mode])
-    if m.truth(mode):
-        return m.call(torch.no_grad, [])
-    if m.initial_state.get("inference_mode"):
-        raise Break("unsupported", "inference mode is left inside of it")
-    return m.world.create(contextlib.nullcontext())
+@cls(torch._C._InferenceMode)
+def inference_mode_(m: Machine, *args: Any) -> Any:
+    """What torch.inference_mode() enters. It changes what tensors are, not what operators compute: what a graph gives back is made where the
+    graph is called."""
+    raise Break("inference_mode")
 
 
 @cls(torch._C.DisableTorchFunctionSubclass, torch._C.DisableTorchFunction)

@@ -136,3 +136,60 @@ def test_an_exception_that_leaves_is_the_programs_own():
         assert got.value.rows == 2
         with pytest.raises(RuntimeError, match="no 3 columns"):
             tcompile.compile(checks, backend=backend, fullgraph=True)(X)
+
+
+LINEAR = torch.nn.Linear(3, 3)
+
+
+def part_of_a_function(x):
+    y = x * 2
+    with torch.inference_mode():
+        z, w = LINEAR(y) + 1, torch.ones(3)
+    return y, z, w, z.is_inference()
+
+
+@torch.inference_mode()
+def whole_function(x):
+    return [LINEAR(x).relu()]
+
+
+def within(x):
+    return [*whole_function(x + 1), x * 2]
+
+
+def switched_off(x):
+    with torch.inference_mode():
+        with torch.inference_mode(False):
+            z = x * 2
+        q = z + 1
+    return z, q
+
+
+def left_by_an_exception(x):
+    try:
+        with torch.inference_mode():
+            y = x + 1
+            raise ValueError("left")
+    except ValueError:
+        pass
+    return y, x * 2, torch.is_inference_mode_enabled()
+
+
+def in_a_loop(x):
+    results = []
+    for i in range(3):
+        with torch.inference_mode(i % 2 == 0):
+            results.append(LINEAR(x) * i)
+    return results
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "tcompile"])
+@pytest.mark.parametrize("fn", [part_of_a_function, whole_function, within, switched_off, left_by_an_exception, in_a_loop])
+def test_tensors_made_in_inference_mode(fn, backend):
+    c = tcompile.compile(fn, backend=backend, fullgraph=True)
+    for x in (torch.ones(3), torch.ones(3, requires_grad=True)):
+        for _ in range(2):
+            want, got = fn(x), c(x)
+            torch.testing.assert_close(got, want)
+            assert [(v.is_inference(), v.requires_grad) for v in got if isinstance(v, torch.Tensor)] == \
+                [(v.is_inference(), v.requires_grad) for v in want if isinstance(v, torch.Tensor)]
