@@ -262,4 +262,5 @@ def _holds_tensor(value: Any) -> bool:
 
 
 _EXPR_FUNCTIONS: dict[str, Callable] = {"add": operator.add, "mul": operator.mul, "floordiv": operator.floordiv, "mod": operator.mod,
+                                        "lshift": operator.lshift, "bitand": operator.and_,
                                         "min": torch.sym_min, "max": torch.sym_max}

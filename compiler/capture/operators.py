@@ -109,6 +109,8 @@ def native_operation(m: Machine, fn: Callable, *args: Any) -> Any:
     if any(type(a) in _SYMBOLIC for a in args):
         if fn in _DIVISIONS and isinstance(args[1], torch.SymInt) and args[1] == 0:
             raise Raised(ZeroDivisionError("division by zero" if fn is operator.truediv else "integer division or modulo by zero"))
+        if fn is operator.invert and type(args[0]) is torch.SymInt:
+            return native_operation(m, operator.sub, -1, args[0])
         if (result := size_floats.operation(m, fn, args)) is not None:
             return result
     if fn is operator.floordiv and torch.SymFloat in map(type, args) or fn in COMPARISONS and _rounds(*map(type, args), *args):

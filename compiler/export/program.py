@@ -326,5 +326,6 @@ def _expr_text(e: Any) -> str:
     op, args = e[0], [_expr_text(a) if not isinstance(a, str) else a for a in e[1:]]
     if op == "sym":
         return args[0]
-    sign = {"add": " + ", "mul": "*", "floordiv": "//", "mod": " % ", "eq": " == ", "ne": " != ", "le": " <= ", "and": " and ", "or": " or "}.get(op)
+    sign = {"add": " + ", "mul": "*", "floordiv": "//", "mod": " % ", "lshift": " << ",
+            "bitand": " & ", "eq": " == ", "ne": " != ", "le": " <= ", "and": " and ", "or": " or "}.get(op)
     return sign.join(args) if sign else f"{op}({', '.join(args)})"

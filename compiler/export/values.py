@@ -88,7 +88,7 @@ def encode_expr(e: Any) -> Any:
 
 _OPERATIONS: dict[str, Any] = {
     "add": lambda *a: sum(a), "mul": lambda *a: math.prod(a), "floordiv": lambda a, b: a // b, "mod": lambda a, b: a % b,
-    "min": lambda *a: min(a), "max": lambda *a: max(a), "ite": lambda c, a, b: a if c else b, "eq": lambda a, b: a == b,
+    "lshift": lambda a, b: a << b, "bitand": lambda a, b: a & b, "min": lambda *a: min(a), "max": lambda *a: max(a), "ite": lambda c, a, b: a if c else b, "eq": lambda a, b: a == b,
     "ne": lambda a, b: a != b, "le": lambda a, b: a <= b, "and": lambda *a: all(a), "or": lambda *a: any(a),
 }
 

@@ -46,12 +46,13 @@ def evaluate(e: Any, values: Mapping[str, Any]) -> Any:
         return r
     if any(isinstance(x, torch.Tensor) for x in xs):
         ts = [torch.as_tensor(x) for x in xs]
-        f: Callable = {"floordiv": lambda a, b: torch.div(a, b, rounding_mode="floor"), "mod": torch.remainder, "eq": torch.eq,
+        f: Callable = {"floordiv": lambda a, b: torch.div(a, b, rounding_mode="floor"), "mod": torch.remainder,
+                       "lshift": torch.bitwise_left_shift, "bitand": torch.bitwise_and, "eq": torch.eq,
                        "ne": torch.ne, "le": torch.le, "min": torch.minimum, "max": torch.maximum}[op]
     else:
         ts = xs
-        f = {"floordiv": operator.floordiv, "mod": operator.mod, "eq": operator.eq, "ne": operator.ne, "le": operator.le,
-             "min": min, "max": max}[op]
+        f = {"floordiv": operator.floordiv, "mod": operator.mod, "lshift": operator.lshift, "bitand": operator.and_,
+             "eq": operator.eq, "ne": operator.ne, "le": operator.le, "min": min, "max": max}[op]
     r = ts[0]
     for x in ts[1:]:
         r = f(r, x)

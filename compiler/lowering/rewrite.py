@@ -10,7 +10,7 @@ from .ir import Axis, Buffer, Value, cast, check_index, indirect_symbol, indirec
 
 __all__ = ["Rewriter", "tidy", "is_affine", "positions"]
 
-_HARD = ("floordiv", "mod", "min", "max", "ite")
+_HARD = ("floordiv", "mod", "lshift", "bitand", "min", "max", "ite")
 
 
 def is_affine(e: Expr) -> bool:

@@ -26,7 +26,7 @@ from .. import events
 
 __all__ = ["native", "why_missing", "say_missing", "autograd_node"]
 
-API = 24  # TCOMPILE_NATIVE_API in native.h
+API = 25  # TCOMPILE_NATIVE_API in native.h
 
 NODE_API = 1  # in node.cpp
 

@@ -64,6 +64,8 @@ int tc_expr_run(const ExprProgram *e, const int64_t *values, int64_t *out)
         case E_MUL: if (__builtin_mul_overflow(a, b, &a)) return 0; break;
         case E_FLOORDIV: if (b == 0 || (b == -1 && a == INT64_MIN)) return 0; a = floordiv(a, b); break;
         case E_MOD: if (b == 0 || b == -1) { if (b == 0) return 0; a = 0; } else a = a - floordiv(a, b) * b; break;
+        case E_LSHIFT: if (b < 0 || b > 62 || __builtin_mul_overflow(a, (int64_t)1 << b, &a)) return 0; break;
+        case E_BITAND: a &= b; break;
         case E_MIN: a = a < b ? a : b; break;
         case E_MAX: a = a > b ? a : b; break;
         case E_EQ: a = a == b; break;

@@ -9,6 +9,8 @@ An integer Expr is a polynomial with int coefficients over *atoms*. Atoms are sy
     mul        ([int,] atom, atom, ...)     product; the int coefficient, where there is one, comes first
     floordiv   (a, b)                       Python's a // b
     mod        (a, b)                       Python's a % b
+    lshift     (1, n)                       1 << n, that is 2 ** n, 0 <= n <= 62
+    bitand     (a, b)                       Python's a & b
     min, max   (a, b, ...)                  two or more operands
     ite        (cond, a, b)                 a where the boolean cond holds, else b
 
@@ -31,7 +33,7 @@ from . import text
 from .text import C_HELPERS
 
 __all__ = ["Expr", "IntLike", "symbol", "integer", "as_expr", "maybe_int", "add_all", "mul_all", "floordiv", "mod",
-           "minimum", "maximum", "ceildiv", "ite", "eq", "ne", "lt", "le", "gt", "ge", "and_", "or_", "not_", "TRUE",
+           "lshift", "bitand", "minimum", "maximum", "ceildiv", "ite", "eq", "ne", "lt", "le", "gt", "ge", "and_", "or_", "not_", "TRUE",
            "FALSE", "simplify", "is_signed", "C_HELPERS"]
 
 IntLike = Union[int, "Expr"]
@@ -41,7 +43,7 @@ Poly = dict             # Mono -> int, without zeros
 _table: WeakValueDictionary[tuple, "Expr"] = WeakValueDictionary()
 
 BOOL_OPS = frozenset(("bool", "eq", "ne", "le", "and", "or"))
-ATOM_OPS = frozenset(("sym", "floordiv", "mod", "min", "max", "ite"))
+ATOM_OPS = frozenset(("sym", "floordiv", "mod", "lshift", "bitand", "min", "max", "ite"))
 
 
 class Expr:
@@ -408,6 +410,7 @@ def simplify(e: Expr, ranges: Mapping[str, tuple[IntLike, IntLike | None]]) -> E
 
 
 # What follows is built on the above, and used by the operators and methods of Expr.
+from .bits import bitand, lshift  # noqa: E402
 from .division import ceildiv, floordiv, mod  # noqa: E402
 from .predicates import and_, eq, ge, gt, ite, le, lt, maximum, minimum, ne, not_, or_  # noqa: E402
 from .walk import BUILDERS, evaluate, rewrite  # noqa: E402

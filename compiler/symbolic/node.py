@@ -14,6 +14,7 @@ import torch
 from torch.fx.experimental.sym_node import SymNode as _TorchSymNode
 
 from . import expr as E
+from .bits import MOST_SHIFT
 from .expr import Expr
 
 if TYPE_CHECKING:
@@ -162,26 +163,31 @@ class SymNode(_TorchSymNode):
         return SymNode(E.maximum(self.expr, -self.expr), self.env)
 
     def pow_by_natural(self, o: "SymNode") -> "SymNode":
-        n = o.guard_int("", 0)
-        return SymNode(E.mul_all([self.expr] * n), self.env)
+        base = self.maybe_as_int()
+        if base is not None and base > 0 and not base & (base - 1):          # 2 ** n
+            return SymNode(self._power_of_two(self.wrap_int((base.bit_length() - 1)).mul(o)), self.env)
+        return SymNode(E.mul_all([self.expr] * o.guard_int("", 0)), self.env)
+
+    def _power_of_two(self, n: "SymNode") -> Expr:
+        """2 ** n: of a number that varies where it fits into 64 bits."""
+        if self.env.decide(E.and_(E.le(0, n.expr), E.le(n.expr, MOST_SHIFT))):
+            return E.lshift(1, n.expr)
+        return E.integer(1 << n.guard_int("", 0))
 
     def lshift(self, o: "SymNode") -> "SymNode":
-        return SymNode(self.expr * (1 << o.guard_int("", 0)), self.env)
+        return SymNode(self.expr * self._power_of_two(o), self.env)
 
     def rshift(self, o: "SymNode") -> "SymNode":
-        return SymNode(self.expr // (1 << o.guard_int("", 0)), self.env)
+        return SymNode(self.expr // self._power_of_two(o), self.env)
 
     def bitwise_and(self, o: "SymNode") -> "SymNode":
-        mask = o.maybe_as_int()
-        if mask is not None and mask > 0 and not mask & (mask + 1):
-            return SymNode(self.expr % (mask + 1), self.env)        # n & 7
-        return self.wrap_int(self.guard_int("", 0) & o.guard_int("", 0))
+        return SymNode(E.bitand(self.expr, o.expr), self.env)
 
     def bitwise_or(self, o: "SymNode") -> "SymNode":
-        return self.wrap_int(self.guard_int("", 0) | o.guard_int("", 0))
+        return SymNode(self.expr + o.expr - E.bitand(self.expr, o.expr), self.env)
 
     def bitwise_xor(self, o: "SymNode") -> "SymNode":
-        return self.wrap_int(self.guard_int("", 0) ^ o.guard_int("", 0))
+        return SymNode(self.expr + o.expr - 2 * E.bitand(self.expr, o.expr), self.env)
 
     def floor(self) -> "SymNode":
         return self if self.pytype is int else self.wrap_int(math.floor(self.expr))

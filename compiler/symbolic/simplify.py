@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Mapping
 
+from .bits import MOST_SHIFT
 from .expr import (BOOL_OPS, FALSE, TRUE, Expr, IntLike, Poly, BUILDERS, _from_poly, _poly_mul, add_all, as_expr,
                    floordiv, integer, is_signed, maximum, minimum)
 
@@ -65,6 +66,12 @@ def _atom_bounds(a: Expr, ranges: Ranges, depth: int) -> tuple:
         lo = None if xl is None else (xl // dl if xl < 0 else 0 if dh is None else xl // dh)
         hi = None if xh is None else (xh // dl if xh >= 0 else -1 if dh is None else xh // dh)
         return lo, hi
+    if op == "lshift":
+        nl, nh = bounds(a.args[1], ranges, depth + 1)
+        return 1 << min(max(nl or 0, 0), MOST_SHIFT), 1 << (MOST_SHIFT if nh is None else min(max(nh, 0), MOST_SHIFT))
+    if op == "bitand":
+        tops = [hi for lo, hi in (bounds(x, ranges, depth + 1) for x in a.args) if lo is not None and lo >= 0]
+        return (0, min((hi for hi in tops if hi is not None), default=None)) if tops else (None, None)
     bs = [bounds(x, ranges, depth + 1) for x in (a.args[1:] if op == "ite" else a.args)]
     los, his = [b[0] for b in bs], [b[1] for b in bs]
     all_lo = None if None in los else min(los)

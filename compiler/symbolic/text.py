@@ -49,7 +49,7 @@ def _nonneg_atom(a: "Expr") -> bool:
         return not expr.is_signed(a.name)
     if a.op == "mod":
         return _plainly_nonneg(a.args[1])
-    if a.op == "max":
+    if a.op in ("max", "bitand"):
         return any(map(_plainly_nonneg, a.args))
     return all(map(_plainly_nonneg, a.args[a.op == "ite":]))
 
@@ -65,6 +65,9 @@ class _PyStyle:
 
     def mod(self, a: "Expr", b: "Expr", sa: str, sb: str) -> str:
         return f"{sa} % {sb}"
+
+    def shift(self, n: str) -> str:
+        return f"(1 << {n})"
 
     def minmax(self, op: str, xs: list[str]) -> str:
         return f"{op}({', '.join(xs)})"
@@ -93,6 +96,9 @@ class _CStyle(_PyStyle):
         if self.nonneg(a) and self.nonneg(b):
             return f"{sa} % {sb}"
         return f"tc_mod({_strip(sa)}, {_strip(sb)})"
+
+    def shift(self, n: str) -> str:
+        return f"(1LL << {n})"
 
     def minmax(self, op: str, xs: list[str]) -> str:
         out = xs[-1]
@@ -128,7 +134,7 @@ def _is_call(s: str) -> bool:
 def _factor(e: "Expr", style: Any) -> str:
     """Text that binds tighter than any operator."""
     t = _text(e, style)
-    if e.op in ("sym", "bool", "min", "max", "ite") or (e.op == "int" and e._args[0] >= 0) or _is_call(t):
+    if e.op in ("sym", "bool", "min", "max", "ite", "lshift", "bitand") or (e.op == "int" and e._args[0] >= 0) or _is_call(t):
         return t
     return f"({t})"
 
@@ -159,6 +165,10 @@ def _print(e: "Expr", style: Any) -> str:
         return style.div(*e.args, _factor(e.args[0], style), _factor(e.args[1], style))
     if op == "mod":
         return style.mod(*e.args, _factor(e.args[0], style), _factor(e.args[1], style))
+    if op == "lshift":
+        return style.shift(_factor(e.args[1], style))
+    if op == "bitand":
+        return f"({_factor(e.args[0], style)} & {_factor(e.args[1], style)})"
     if op in ("min", "max"):
         return style.minmax(op, [_text(a, style) for a in e.args])
     if op == "ite":

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from typing import Any, Callable, Mapping
 
+from .bits import bitand, lshift
 from .division import floordiv, mod
 from .expr import Expr, Poly, _boolean, _from_poly, _poly_mul, add_all, integer, mul_all, symbol
 from .predicates import and_, eq, ite, le, maximum, minimum, ne, or_
@@ -71,6 +72,10 @@ def evaluate(e: Expr, values: Mapping[str, int], cache: dict) -> Any:
             r = xs[0] // xs[1]
         elif op == "mod":
             r = xs[0] % xs[1]
+        elif op == "lshift":
+            r = xs[0] << xs[1]
+        elif op == "bitand":
+            r = xs[0] & xs[1]
         elif op == "min":
             r = min(xs)
         elif op == "max":
@@ -87,6 +92,6 @@ def evaluate(e: Expr, values: Mapping[str, int], cache: dict) -> Any:
 
 BUILDERS: dict[str, Callable[..., Expr]] = {
     "int": integer, "sym": symbol, "bool": _boolean, "add": lambda *a: add_all(a), "mul": lambda *a: mul_all(a),
-    "floordiv": floordiv, "mod": mod, "min": minimum, "max": maximum, "ite": ite, "eq": eq, "ne": ne, "le": le,
+    "floordiv": floordiv, "mod": mod, "lshift": lshift, "bitand": bitand, "min": minimum, "max": maximum, "ite": ite, "eq": eq, "ne": ne, "le": le,
     "and": and_, "or": or_,
 }

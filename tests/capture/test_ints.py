@@ -68,12 +68,16 @@ def divided(x, n):
     return x % n, x // n, 7 // n, 7 % n
 
 
+def bits(x, n):
+    return x + 2 ** abs(n) + (n | 4), x * (n ^ 5) + (n & 6) + ~n, (1 << abs(n)) // 3, (n ^ n - 1, n | 1, 100 >> abs(n)), torch.zeros(4 ** abs(n) | 8) + n
+
+
 def texts(x, n):
     return x + 1, f"{n:03d}", str(n), n.bit_length(), type(n), isinstance(n, bool), {1: 2, 0: 3, -1: 5}.get(n)
 
 
 SWEEPS = {"negative": (-3, -2, -1), "counter": (0, 1, 2, 3), "mixed": (3, -2, 0, 1, -3), "down": (2, 1, 0, -1, -2), "bools": (0, True, 2, False, 1, -1)}
-ONE_FOR_ALL = (arithmetic, scalars, extremes, stored, accumulated)
+ONE_FOR_ALL = (arithmetic, scalars, extremes, stored, accumulated, bits)
 OTHERS = (as_truth, by_sign, slices, sized, elements, counted, divided, texts)
 
 
@@ -106,7 +110,7 @@ def test_as_eager(fn, sweep):
         assert len(compiled.cache.entries) <= (2 if sweep != "bools" else 5)       # a bool is no int
 
 
-@pytest.mark.parametrize("fn", [arithmetic, scalars, accumulated, by_sign, slices, sized, divided])
+@pytest.mark.parametrize("fn", [arithmetic, scalars, accumulated, bits, by_sign, slices, sized, divided])
 def test_kernels_as_eager(fn):
     compiled = tcompile.compile(fn)
     for n in SWEEPS["mixed"]:
@@ -119,6 +123,15 @@ def test_dynamic_from_the_start(first):
     for n in (first, 7, -2, 0, 1):
         agrees(compiled(X, n), arithmetic(X, n))
     assert len(compiled.cache.entries) <= 2
+
+
+@pytest.mark.parametrize("n", [-1, 62, 63, 64, 200])
+def test_shifts_beyond_64_bits_are_python_s(n):
+    def shifts(x, n):
+        return x + 1, 1 << n, 5 >> n, 2 ** n, (1 << n) % 7
+    compiled = tcompile.compile(shifts, backend="eager")
+    for k in (3, 4, 5, n, 6):
+        agrees(outcome(compiled, X, k), outcome(shifts, X, k))
 
 
 class Counting(torch.nn.Module):

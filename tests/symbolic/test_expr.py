@@ -21,7 +21,7 @@ def _combine(children: st.SearchStrategy) -> st.SearchStrategy:
     def make(t: tuple) -> tuple:
         op, a, b = t
         return op, a, b
-    return st.tuples(st.sampled_from("+ - * // % min max".split()), children, children).map(make)
+    return st.tuples(st.sampled_from("+ - * // % min max & <<".split()), children, children).map(make)
 
 
 # programs as nested tuples, so that the same one is run with Exprs and with ints
@@ -38,6 +38,10 @@ def run(p, env):
     if op in ("min", "max"):
         sym = {"min": E.minimum, "max": E.maximum}[op]
         return sym(a, b) if env is None else {"min": min, "max": max}[op](a, b)
+    if op == "&":
+        return E.bitand(a, b) if env is None else a & b
+    if op == "<<":                     # by 0 to 3
+        return E.lshift(a, b % 4) if env is None else a << b % 4
     return {"+": lambda: a + b, "-": lambda: a - b, "*": lambda: a * b, "//": lambda: a // b, "%": lambda: a % b}[op]()
 
 
@@ -169,7 +173,8 @@ def test_c_text_has_python_semantics(tmp_path):
     env = {"s0": E.symbol("s0"), "s1": E.symbol("s1")}
     exprs = [eval(c, {}, env) for c in C_CASES]               # noqa: S307
     exprs += [E.minimum(env["s0"], env["s1"] - 9, 4), E.maximum(env["s0"] - 20, -3), E.integer(2**40) * env["s0"],
-              E.ite(E.le(env["s0"], 5), env["s1"], env["s0"] - 50)]
+              E.ite(E.le(env["s0"], 5), env["s1"], env["s0"] - 50),
+              E.lshift(env["s0"] - 20, env["s1"]) // 3, E.bitand(env["s0"] - 9, env["s1"]), -E.bitand(env["s0"], -6)]
     body = "\n".join(f'    printf("%lld\\n", (long long)({e.c()}));' for e in exprs)
     preds = [E.lt(env["s0"], env["s1"]), E.or_(E.eq(env["s0"], 7), E.gt(env["s1"], 30))]
     body += "\n" + "\n".join(f'    printf("%d\\n", (int)({p.c()}));' for p in preds)

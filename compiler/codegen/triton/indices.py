@@ -31,6 +31,9 @@ class _TritonStyle(_PyStyle):
             return f"{sa} % {sb}"
         return f"_mod({_strip(sa)}, {_strip(sb)})"
 
+    def shift(self, n: str) -> str:
+        return f"(tl.full((), 1, tl.int64) << {n})"
+
     def minmax(self, op: str, xs: list[str]) -> str:
         out = xs[-1]
         for x in reversed(xs[:-1]):
