@@ -11,7 +11,6 @@ from __future__ import annotations
 import functools
 import itertools
 import linecache
-import sys
 import time
 import types
 import weakref
@@ -44,7 +43,7 @@ from .report.labels import label
 from .runtime import hook
 from .runtime.stock_hook import hide
 from .frames import never, takes_every_frame, types_to_look_for, wanted
-from .runtime.dispatch import RUN_ORIGINAL, CodeCache, Dispatcher, Entry, code_cache, disabled
+from .runtime.dispatch import RUN_ORIGINAL, CodeCache, Dispatcher, Entry, code_cache, disabled, stance
 
 __all__ = ["Engine"]
 
@@ -400,11 +399,10 @@ def _watched_by_modes() -> bool:
 
 def _stays_eager(name: str) -> bool:
     """What torch.compiler.set_stance says of a call that would be compiled. Raises RuntimeError for "fail_on_recompile"."""
-    stock = sys.modules.get("torch._dynamo.eval_frame")
-    stance = stock._stance.stance if stock is not None else "default"
-    if stance == "fail_on_recompile":
+    said = stance()
+    if said == "fail_on_recompile":
         raise RuntimeError(f"{name} is to be compiled for this call, while torch.compiler.set_stance('fail_on_recompile') holds")
-    return stance in ("force_eager", "eager_on_recompile")
+    return said in ("force_eager", "eager_on_recompile")
 
 
 def _guard_later_decisions(result: CaptureResult) -> None:

@@ -3,6 +3,7 @@
 #include <structmember.h>
 
 __thread int tc_disabled __attribute__((tls_model("initial-exec")));
+static PyObject *str_stance;
 PyObject *tc_run_original;
 
 /* ---- Entry */
@@ -180,8 +181,35 @@ static Entry *lookup(CodeCache *c, PyObject *func, PyObject *const *args, Py_ssi
     return NULL;
 }
 
+/* Whether torch.compiler.set_stance("force_eager") holds: then no entry serves. The module that knows is looked for where modules were
+   imported since the last call; what it says is asked where it says it by another object. */
+static int forced_eager(void)
+{
+    static Py_ssize_t n_modules;
+    static PyObject *stock, *asked;                 /* the module's names; a stance that lets entries serve */
+    PyObject *modules = PyImport_GetModuleDict();
+    if (UNLIKELY(!stock && PyDict_GET_SIZE(modules) != n_modules)) {
+        n_modules = PyDict_GET_SIZE(modules);
+        PyObject *module = PyDict_GetItemString(modules, "torch._dynamo.eval_frame");
+        if (module && PyModule_Check(module))
+            stock = Py_NewRef(PyModule_GetDict(module));
+    }
+    PyObject *stance = stock ? PyDict_GetItem(stock, str_stance) : NULL;
+    if (LIKELY(!stance || stance == asked))
+        return 0;
+    PyObject *name = PyObject_GetAttrString(stance, "stance");
+    int forced = name && PyUnicode_Check(name) && PyUnicode_CompareWithASCIIString(name, "force_eager") == 0;
+    Py_XDECREF(name);
+    PyErr_Clear();
+    if (!forced)
+        Py_XSETREF(asked, Py_NewRef(stance));
+    return forced;
+}
+
 Entry *tc_cache_lookup(CodeCache *cache, PyObject *func, PyObject *const *args, Py_ssize_t nargs)
 {
+    if (UNLIKELY(forced_eager()))
+        return NULL;
     tc_disabled++;                                  /* what guards ask Python is not compiled */
     Entry *entry = lookup(cache, func, args, nargs);
     tc_disabled--;
@@ -341,6 +369,8 @@ static PyMethodDef functions[] = {
 
 int tc_init_dispatch(PyObject *module)
 {
+    if (!(str_stance = PyUnicode_InternFromString("_stance")))
+        return -1;
     tc_run_original = PyObject_CallNoArgs((PyObject *)&PyBaseObject_Type);
     if (tc_run_original == NULL || PyModule_AddObjectRef(module, "RUN_ORIGINAL", tc_run_original) < 0 ||
         PyModule_AddFunctions(module, functions) < 0 || PyModule_AddType(module, &tc_Entry_Type) < 0)

@@ -36,6 +36,7 @@ __all__ = [
     "forget_all",
     "disabled",
     "is_disabled",
+    "stance",
 ]
 
 
@@ -46,6 +47,12 @@ class PythonEntry:
         if not callable(fn):
             raise TypeError("Entry: fn must be callable")
         self.program, self.fn, self.meta, self.hits, self.switches = program, fn, meta, 0, 0
+
+
+def stance() -> str:
+    """What torch.compiler.set_stance says: "default", "force_eager", "eager_on_recompile", "fail_on_recompile" or another of stock's."""
+    stock = sys.modules.get("torch._dynamo.eval_frame")
+    return "default" if stock is None else stock._stance.stance
 
 
 class PythonCodeCache:
@@ -77,6 +84,8 @@ class PythonCodeCache:
         self._entries, self.last_failures = [], []
 
     def lookup(self, func: Callable, args: tuple) -> PythonEntry | None:
+        if stance() == "force_eager":
+            return None
         failures = []
         for entry in self._entries:  # the list is replaced, never changed: safe to walk
             failed = entry.program.check(func, args)

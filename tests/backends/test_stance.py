@@ -2,6 +2,7 @@
 import pytest
 import torch
 import tcompile
+from tcompile.compiler import engine
 from tcompile.compiler.errors import FullGraphError
 
 X = torch.randn(4, 3)
@@ -30,6 +31,35 @@ def test_nothing_is_compiled(stance):
     assert len(asked) == 1
     torch.testing.assert_close(f(X, "ab"), X + 2)
     assert len(asked) == 2
+
+
+@pytest.mark.parametrize("native", [True, False])
+def test_entries_do_not_serve_where_all_is_to_run_eager(native, monkeypatch):
+    from tcompile.compiler.runtime import dispatch
+    calls = []
+
+    def backend(gm, inputs):
+        def run(*args):
+            calls.append(None)
+            return gm.forward(*args)
+        return run
+    if not native:
+        for name in ("Dispatcher", "CodeCache", "Entry"):
+            monkeypatch.setattr(dispatch, name, getattr(dispatch, "Python" + name))
+            monkeypatch.setattr(engine, name, getattr(dispatch, "Python" + name))
+
+    def fn(x):
+        y = x * 2
+        print(end="")
+        return y + 1
+    f = tcompile.compile(fn, backend=backend)
+    n = [f(X) is not None and len(calls)]
+    for stance in ("force_eager", "default", "eager_on_recompile"):
+        with torch.compiler.set_stance(stance):
+            torch.testing.assert_close(f(X), X * 2 + 1)
+        n.append(len(calls))
+    assert n[0] > 0
+    assert [b - a for a, b in zip(n, n[1:])] == [0, n[0], n[0]]
 
 
 def test_a_recompilation_is_an_error():
