@@ -1,12 +1,13 @@
 """Vector mathematics: elementary functions over `vf32` and `vf64`, within about 1 ulp, for every input.
 
 Each entry is C++ text and the keys it needs. Where a function has no entry, the scalar one (libm) runs lane by lane.
-Methods (here and in vecmath_wide.py): exp and sin/cos reduce the range by Cody and Waite with fused multiply-adds; log is fdlibm's; erf follows N. Juffa's
+Methods (here, in vecmath_wide.py and, over doubles, vecmath_double.py): exp and sin/cos reduce the range by Cody and Waite with fused multiply-adds; log is fdlibm's; erf follows N. Juffa's
 single-precision split at 475/512; tanh is Cephes'. Arguments too large for the reduction fall back to libm, lane by lane.
 """
 from __future__ import annotations
 
 from .support import Support
+from .vecmath_double import DOUBLE
 from .vecmath_wide import F64, WIDE_F32, madd_text
 
 __all__ = ["VECTOR_MATH", "need_instruction"]
@@ -220,30 +221,8 @@ _F64 = {
     "copysign": ((), ("i64",), "INLINE vf64 copysign(vf64 x, vf64 y) {\n"
                  "    return (vf64)(((vi64)x & 0x7fffffffffffffffLL) | ((vi64)y & (-0x7fffffffffffffffLL - 1)));\n}"),
     "sigmoid": ((), ("exp",), "INLINE vf64 sigmoid(vf64 x) { return 1.0 / (1.0 + exp(-x)); }"),
-    "exp": (("fma", "round"), ("i64",), """\
-INLINE vf64 exp(vf64 x) {                // 2^n * e^r, |r| <= ln(2)/2
-    x = x > 710.0 ? vf64{} + 710.0 : x;
-    x = x < -746.0 ? vf64{} - 746.0 : x;
-    vf64 n = round(x * 1.4426950408889634);
-    vf64 r = fma(n, vf64{} - 0.69314718055966295651160180568695068359375, x);
-    r = fma(n, vf64{} - 2.8235290563031577122588448175013436025525412068e-13, r);
-    vf64 p = vf64{} + 2.08860621107283687536341e-09;
-    p = fma(p, r, vf64{} + 2.51112930892876518610661e-08);
-    p = fma(p, r, vf64{} + 2.75573911234900471893338e-07);
-    p = fma(p, r, vf64{} + 2.75572362911928827629423e-06);
-    p = fma(p, r, vf64{} + 2.4801587159235472998791e-05);
-    p = fma(p, r, vf64{} + 0.000198412698960509205564975);
-    p = fma(p, r, vf64{} + 0.00138888888889774492207962);
-    p = fma(p, r, vf64{} + 0.00833333333331652721664984);
-    p = fma(p, r, vf64{} + 0.0416666666666665047591422);
-    p = fma(p, r, vf64{} + 0.166666666666666851703837);
-    p = fma(p, r, vf64{} + 0.50);
-    p = fma(p, r * r, r) + 1.0;
-    vi64 e = __builtin_convertvector(n, vi64), half = e >> 1;
-    return p * (vf64)((half + 1023) << 52) * (vf64)((e - half + 1023) << 52);
-}"""),
 }
-VECTOR_MATH: dict[str, dict[str, tuple]] = {"f32": {**_F32, **WIDE_F32}, "f64": {**_F64, **F64}}
+VECTOR_MATH: dict[str, dict[str, tuple]] = {"f32": {**_F32, **WIDE_F32}, "f64": {**_F64, **F64, **DOUBLE}}
 _SCALE_AVX512 = "INLINE vf32 scale(vf32 x, vf32 n) { return __builtin_ia32_scalefps512_mask(x, n, x, (u16)-1, 4); }   // x * 2^n"
 def need_function(s: Support, name: str, tag: str) -> bool:
     """Have the vector function printed; False where there is none."""

@@ -300,22 +300,6 @@ template <int N> INLINE vf32 power(vf32 x) {                       // x^(N / 2) 
 }
 
 F64: dict[str, tuple] = {
-    "log": ((), ("i64",), """\
-INLINE vf64 log(vf64 x) {                // fdlibm
-    vi64 tiny = x < 2.2250738585072014e-308;
-    vf64 y = tiny ? x * 18014398509481984.0 : x;                   // denormals: times 2^54
-    vi64 b = (vi64)y, e = (b - 0x3fe6a09e667f3bcdLL) >> 52;
-    vf64 f = (vf64)(b - (e << 52)) - 1.0;
-    vf64 k = __builtin_convertvector(e - (tiny & 54), vf64);
-    vf64 s = f / (2.0 + f), z = s * s, w = z * z;
-    vf64 t1 = w * (3.999999999940941908e-01 + w * (2.222219843214978396e-01 + w * 1.531383769920937332e-01));
-    vf64 t2 = z * (6.666666666666735130e-01 + w * (2.857142874366239149e-01 + w * (1.818357216161805012e-01 + w * 1.479819860511658591e-01)));
-    vf64 h = 0.5 * f * f;
-    vf64 r = k * 6.93147180369123816490e-01 - ((h - (s * (h + (t1 + t2)) + k * 1.90821492927058770002e-10)) - f);
-    r = x == 0.0 ? -__builtin_inf() - vf64{} : r;
-    r = x < 0.0 ? __builtin_nan("") - vf64{} : r;
-    return (x == __builtin_inf()) | (x != x) ? x : r;
-}"""),
     "quadrant": (("fma", "round"), ("i64",), """\
 struct Reduced64 { vf64 r; vi64 q; };    // x = q * pi/2 + r
 INLINE Reduced64 quadrant(vf64 x) {
