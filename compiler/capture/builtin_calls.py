@@ -563,6 +563,9 @@ def _is_torch_function_enabled(m: Machine) -> bool:
 @function(warnings.warn)
 @python_function(("warnings", "warn"), ("_py_warnings", "warn"))
 def warn_(m: Machine, *args: Any, **kwargs: Any) -> None:
+    written = m.world.pending.get(id(warnings.__dict__), {})
+    if any(name in written and written[name] is not vars(warnings)[name] for name in ("showwarning", "_showwarnmsg_impl")):
+        raise Break("c_call", "a warning is given where warnings.catch_warnings(record=True) keeps it in a list")
     if any(f.program[f.pc - 1][1].handler is not None for f in m.frames):
         for entry in m.iterate(m.getattr(warnings, "filters")):          # relied on
             if next(m.iterate(entry)) == "error":
@@ -570,6 +573,12 @@ def warn_(m: Machine, *args: Any, **kwargs: Any) -> None:
     if len(args) > 2:                                                     # warn(message, category, stacklevel, source)
         kwargs.update(zip(("stacklevel", "source"), args[2:]))
     log_effect(m, warnings.warn, list(args[:2]), kwargs)
+
+
+@function(warnings._filters_mutated)  # type: ignore[attr-defined]
+def filters_mutated(m: Machine) -> None:
+    """Filters of warnings change: an effect, in order with the warnings."""
+    m.effects.call(warnings._filters_mutated, [], {})  # type: ignore[attr-defined]
 
 
 @function(print)

@@ -186,3 +186,60 @@ def test_sequences_are_asked_as_often_as_eager_asks(use):
     assert a.asked == b.asked
 
 
+
+
+def hidden_then_seen(x):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        warnings.warn("hidden")
+        y = x + 1
+    warnings.warn("seen")
+    return y * 2
+
+
+def filtered_by_text(x):
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="hid.*")
+        warnings.warn("hidden")
+        warnings.warn("shown")
+        return x * 3
+
+
+def none_recorded(x):
+    with warnings.catch_warnings(record=True) as w:
+        warnings.simplefilter("always")
+        y = x + 1
+    return y, len(w)
+
+
+def one_recorded(x):
+    with warnings.catch_warnings(record=True) as w:
+        warnings.simplefilter("always")
+        warnings.warn("one")
+        y = x + 1
+    return y, [str(i.message) for i in w]
+
+
+def turned_into_an_error(x):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        try:
+            warnings.warn("bad")
+        except UserWarning:
+            return x - 1
+    return x
+
+
+@pytest.mark.parametrize("fn, whole", [(hidden_then_seen, True), (filtered_by_text, True), (none_recorded, True), (one_recorded, False),
+                                       (turned_into_an_error, False)])
+def test_filters_set_inside(fn, whole):
+    def run(f):
+        with warnings.catch_warnings(record=True) as w:
+            warnings.simplefilter("always")
+            before = list(warnings.filters)
+            value = f(X)
+            assert list(warnings.filters) == before
+            return repr(value), [str(i.message) for i in w]
+    c = tcompile.compile(fn, backend="eager", fullgraph=whole)
+    for _ in range(2):
+        assert run(c) == run(fn)
