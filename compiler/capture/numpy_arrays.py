@@ -30,6 +30,8 @@ __all__ = ["call_numpy", "from_tensor", "to_tensor"]
 
 _LARGEST = 1 << 20              # elements of a constant that numpy computes during capture
 
+_TAKES_TENSORS = frozenset(("array", "asarray", "ones_like", "zeros_like", "full_like"))       # by their __array__; others give tensors back, or ask for methods
+
 # Translated with another meaning, or with results that are another choice among equals.
 _DIFFERENT = frozenset((
     "argsort", "argpartition", "partition", "eig", "eigh", "eigvals", "eigvalsh", "svd", "qr", "lstsq", "unique", "nonzero", "argwhere", "flatnonzero", "extract", "compress",
@@ -87,9 +89,9 @@ def call_numpy(m: Machine, fn: Any, args: list, kwargs: dict) -> Any:
     """fn(*args, **kwargs) of numpy."""
     args, kwargs = [m.deep_plain(a) for a in args], {k: m.deep_plain(v) for k, v in kwargs.items()}
     if tensor_calls.holds_tensor(args) or tensor_calls.holds_tensor(kwargs):
-        if getattr(fn, "__name__", "") not in ("array", "asarray") or not isinstance(args[0], TraceTensor):
+        if getattr(fn, "__name__", "") not in _TAKES_TENSORS or not args or not isinstance(args[0], TraceTensor):
             raise Break("numpy", "numpy is given a tensor", "write tensor.numpy()")
-        args[0] = from_tensor(m, args[0])                        # its __array__; other functions give tensors back, or ask for methods
+        args[0] = from_tensor(m, args[0])
     name = _names().get(id(fn), (None, ""))[1]
     if isinstance(fn, types.FunctionType) and not name and not holds_array(args) and not holds_array(kwargs):
         return call_python(m, fn, args, kwargs)                  # Python like any other: numpy.iinfo's properties
@@ -338,6 +340,8 @@ def _attribute(m: Machine, a: Array, name: str) -> Any:
     found = _PROPERTIES.get(name)
     if found is not None:
         return found(m, a)
+    if name == "tolist":
+        return m.getattr(a._tensor, name)
     if name in _methods():
         return types.MethodType(_method(name), a)
     if hasattr(numpy.ndarray, name):

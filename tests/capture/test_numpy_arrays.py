@@ -182,3 +182,21 @@ def test_a_translation_that_refuses_values_that_numpy_takes_is_not_relied_on():
     array = make_array(trace_tensor_like(torch.ones(3, dtype=torch.float64), env))
     for picky in (False, True):
         assert (try_beside(env, lambda x: x + 1, translation, [array], {}, [array._tensor], {}) is None) is picky
+
+
+@pytest.mark.parametrize("backend", ["eager", "tcompile"])
+def test_arrays_like_a_tensor_and_lists_of_an_array(backend):
+    import numpy as np
+
+    def like(x):
+        return np.ones_like(x, dtype=np.float64), np.full_like(x, 2.4), np.zeros_like(x * 2) + x.numpy()
+
+    def listed(a):
+        numbers = (a * 2).tolist()
+        return (a + 1).tolist(), a.tolist(), numbers, np.sin(a)
+    given = [(like, torch.arange(6.).reshape(2, 3)), (like, torch.arange(3)), (listed, np.arange(6.).reshape(2, 3)), (listed, np.array(3)),
+             (listed, np.zeros((0, 3)))]
+    for fn, value in given:
+        compiled = tcompile.compile(fn, backend=backend, fullgraph=True)
+        for _ in range(2):
+            assert repr(compiled(value)) == repr(fn(value))

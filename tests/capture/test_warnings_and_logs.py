@@ -76,7 +76,7 @@ def test_once_per_place():
         warnings.warn("first place")
         warnings.warn("second place")
         return x + 1
-    space = {"warnings": warnings, "__name__": "a_module"}
+    space = {"warnings": warnings, "__name__": "a_module", "__builtins__": __builtins__}
     f = types.FunctionType(f.__code__, space)
     compiled = tcompile.compile(f, backend="eager", fullgraph=True)
     with warnings.catch_warnings(record=True) as given:
