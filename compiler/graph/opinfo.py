@@ -22,7 +22,8 @@ class OpInfo:
     aliases     for each result: the position of the argument whose memory it is or shares, or None
     functional  the operator that computes the written values as fresh results; itself for "pure" and "view"; the view operator for
                 "metadata" (squeeze for squeeze_); None where torch has none
-    composite   C++ composes it of other operators: it arrives whole under inference mode only
+    composite   the key under which C++ composes it of other operators, or None. What is composed for autograd, too, arrives whole under inference
+                mode only. Operators on lists of tensors are composed tensor by tensor.
     fill        defaults of arguments that the functional form requires
     rule        metadata rule of `functional`, or None
     """
@@ -42,7 +43,7 @@ class OpInfo:
         self.aliases = tuple(self._alias(schema, r) for r in schema.returns)
         self.n_results = len(schema.returns)
         self.list_result = self.n_results == 1 and str(schema.returns[0].type).startswith("List[Tensor")
-        self.composite = torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), "CompositeImplicitAutograd")
+        self.composite = self._composed_under(op, name)
         if self.name in _VIEWS_IN_FACT:
             self.aliases = (0,)
         self.random = torch.Tag.nondeterministic_seeded in op.tags
@@ -58,6 +59,14 @@ class OpInfo:
         self.functional = op if self.kind in ("pure", "view") else self._functional(op)
         self.fill = self._missing_defaults() if self.kind == "inplace" and self.functional is not None else {}
         self.rule = meta.lookup(self.functional) if self.functional is not None else None
+
+    @staticmethod
+    def _composed_under(op: torch._ops.OpOverload, name: str) -> Any:
+        if torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), "CompositeImplicitAutograd"):
+            return torch._C.DispatchKey.CompositeImplicitAutograd
+        if name.startswith("_foreach_") and not (name.startswith("_foreach_addc") and op._overloadname == "Tensor"):      # (it reads a tensor of numbers)
+            return torch._C.DispatchKey.CompositeExplicitAutograd
+        return None
 
     def _missing_defaults(self) -> dict[str, Any]:
         """Arguments that have a default in the in-place form only."""

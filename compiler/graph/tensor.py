@@ -14,7 +14,7 @@ import torch
 from ..symbolic.env import ShapeEnv
 from ..symbolic.expr import Expr, as_expr, maybe_int
 from ..symbolic.node import wrap
-from .cudnn_operators import INSTEAD
+from . import cudnn_operators, grad_scaling
 from .fallback import meta_by_running
 from .meta.core import RULES, DataDependentError, TensorMeta, fold, same, state
 from .meta.types import category
@@ -23,6 +23,8 @@ from .opinfo import OpInfo, op_info
 
 __all__ = ["TraceTensor", "TensorMeta", "DataDependentError", "trace_tensor_like", "tensor_meta", "from_meta",
            "recording", "Recorder", "Storage"]
+
+_INSTEAD = {**cudnn_operators.INSTEAD, **grad_scaling.INSTEAD}
 
 
 class Storage:
@@ -180,13 +182,13 @@ def _dispatch(op: torch._ops.OpOverload, args: tuple, kwargs: dict) -> Any:
     question = _METADATA.get(op)
     if question is not None:
         return question(args[0])
-    instead = INSTEAD.get(op)
+    instead = _INSTEAD.get(op)
     if instead is not None:
         return instead(*args, **kwargs)
     info = op_info(op)
-    if info.composite:
+    if info.composite is not None:
         # not op.decompose, which prefers Python decompositions that differ from C++ (dropout copies)
-        return op._op_dk(torch._C.DispatchKey.CompositeImplicitAutograd, *args, **kwargs)
+        return op._op_dk(info.composite, *args, **kwargs)
     outer = state.env
     env = state.env = _find_env(args) or (_find_env(kwargs.values()) if kwargs else None)
     try:

@@ -585,6 +585,43 @@ def scaled_losses(compiled):
     return out, all_of(m, opt)
 
 
+@program
+def gradients_unscaled(compiled):
+    def unscale(grads, found, inverse):
+        torch._amp_foreach_non_finite_check_and_unscale_(grads, found, inverse)
+        return [g + 0 for g in grads], found.clone()
+    f, out = compiled(unscale), []
+    for dtype in (torch.float32, torch.float64, torch.float16, torch.bfloat16):
+        for bad in (None, float("inf"), float("-inf"), float("nan")):
+            for inverse in (1.0, 2.0 ** -20, 0.3):
+                grads = [(torch.randn(3, 5) * 100).to(dtype), torch.randn(4).to(dtype).t(), torch.zeros(0, dtype=dtype), torch.tensor(-0.0, dtype=dtype)]
+                if bad is not None:
+                    grads[0][1, 2] = bad
+                found = torch.zeros(1) if dtype == torch.float16 else torch.zeros(())
+                out += [grads, found, f(grads, found, torch.full_like(found, inverse))]
+    found = torch.ones(())
+    return out, f([torch.randn(3)], found, torch.ones(())), found
+
+
+@program
+def lists_of_tensors(compiled):
+    """torch's operators on lists, which clip_grad_norm_ and optimizers use."""
+    def f(xs, ys, number):
+        a = torch._foreach_add(torch._foreach_mul(xs, ys), number)
+        norms = torch._foreach_norm(a, 2)
+        torch._foreach_addcdiv_(a, xs, torch._foreach_add(torch._foreach_abs(ys), 1.0), 0.5)
+        torch._foreach_lerp_(a, xs, 0.25)
+        torch._foreach_mul_(a, 1 / (torch.stack(norms).norm() + 1))
+        return a, norms, torch._foreach_maximum(a, ys), torch._foreach_pow(torch._foreach_abs(a), 0.5), torch._foreach_max(a)
+    xs, ys = [randn(3, 4), randn(5), randn(())], [randn(3, 4), randn(5), randn(())]
+    leaves = [leaf(3, 4), leaf(5), leaf(1)]
+
+    def with_gradients(xs):
+        return sum(n * n for n in torch._foreach_norm(torch._foreach_mul(torch._foreach_sigmoid(xs), 2.0)))
+    compiled(with_gradients)(leaves).backward()
+    return compiled(f)(xs, ys, 0.5), xs, [x.grad for x in leaves]
+
+
 @program.breaks
 def schedule_inside(compiled):
     m = mlp()
@@ -694,6 +731,42 @@ def test_a_compiled_step_method(name):
             step()
         return all_of(m, opt)
     check(run, quiet=True)
+
+
+def test_lists_of_tensors_are_fused():
+    m = mlp()
+    loss = m(torch.randn(3, 4)).sum()
+    loss.backward()
+
+    def clip():
+        return nn.utils.clip_grad_norm_(m.parameters(), 0.1)
+    assert not tcompile.explain(clip)().externs
+
+
+def test_a_scaled_step_is_compiled_up_to_its_branch():
+    """Of GradScaler.step, the question whether a gradient is infinite: what comes before and after it is two graphs, none by eager's kernels."""
+    from tcompile.compiler import events
+    m = mlp()
+    opt, scaler = torch.optim.AdamW(m.parameters(), 0.01), torch.amp.GradScaler("cpu", init_scale=4.0)
+
+    def step(x):
+        opt.zero_grad()
+        loss = m(x).pow(2).mean()
+        scaler.scale(loss).backward()
+        scaler.step(opt)
+        return loss.detach()
+    said = []
+    hear = lambda e: said.append(e) if e.kind in ("fallback", "break") else None       # noqa: E731
+    events.subscribe(hear)
+    try:
+        f = tcompile.compile(step)
+        for _ in range(3):
+            f(torch.randn(3, 4))
+            scaler.update()
+    finally:
+        events.unsubscribe(hear)
+    assert {e.facts["brk"].kind for e in said if e.kind == "break"} == {"item"}
+    assert not [e.facts for e in said if e.kind == "fallback"]
 
 
 def test_one_entry_serves_every_model_and_step():
