@@ -228,7 +228,8 @@ def _call_function(m: Machine, fn: types.FunctionType, args: list, kwargs: dict)
         if _is_logging(fn):
             return builtin_calls.log_effect(m, fn, args, kwargs)
         if is_leaf_function(fn) and (tensor_calls.holds_tensor(args) or tensor_calls.holds_tensor(kwargs)) and \
-                not any(isinstance(a, types.FunctionType) for a in (*args, *kwargs.values())):
+                not any(isinstance(a, types.FunctionType) for a in (*args, *kwargs.values())) and not (
+                    module == "torch.nn.functional" and any(type(a) is torch.SymFloat for a in (*args, *kwargs.values()))):
             return tensor_calls.call_function(m, fn, args, kwargs)
         kind = builtin_calls.BREAK_MODULES.get(module)
         if kind is not None and not (module == "torch.nn.init" and fn.__name__.startswith(("_calculate", "calculate"))):

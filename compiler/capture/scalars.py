@@ -39,7 +39,7 @@ _COMPARISONS = frozenset(("lt", "le", "gt", "ge", "eq", "ne", "less", "less_equa
 _BOUNDS = frozenset(("clamp", "clip", "clamp_", "clip_"))
 _BY_TENSOR = _OF_FIRST | _COMPARISONS | _BOUNDS | frozenset((
     "where", "clamp_min", "clamp_max", "clamp_min_", "clamp_max_", "pow", "pow_", "lerp", "lerp_", "mod", "floordiv", "remainder", "remainder_", "floor_divide",
-    "floor_divide_", "imod", "ifloordiv", "ipow", "fmod", "fmod_"))
+    "floor_divide_", "imod", "ifloordiv", "ipow", "fmod", "fmod_", "xlogy", "copysign"))
 _POWERS = frozenset(("pow", "pow_", "ipow"))
 _FILLED = frozenset(("full", "full_like", "new_full"))
 _WIDE = (torch.float32, torch.float64)

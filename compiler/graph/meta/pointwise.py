@@ -50,8 +50,7 @@ def pointwise(xs: list, dtype: torch.dtype) -> TensorMeta:
     ts = _metas(xs)
     first = ts[0]
     if len(ts) == 1:
-        from .strides import preserve_strides
-        return TensorMeta(first.shape, preserve_strides(first), dtype, first.device)
+        return TensorMeta(first.shape, elementwise_strides(first.shape, ts), dtype, first.device)
     shape = broadcast_shapes(*[t.shape for t in ts])
     return TensorMeta(shape, elementwise_strides(shape, ts), dtype, common_device(ts))
 
