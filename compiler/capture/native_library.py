@@ -96,7 +96,7 @@ def _constant_function(fn: Callable) -> Callable:
 
 
 for _fn in (json.dumps, json.loads, textwrap.dedent, textwrap.indent, textwrap.fill, textwrap.wrap, pprint.pformat, difflib.ndiff, re.compile, re.match, re.search, re.fullmatch,
-            re.split, re.findall, re.escape, datetime.date.fromisoformat):
+            re.split, re.findall, re.escape, re._compile, datetime.date.fromisoformat):     # type: ignore[attr-defined]  # _compile: its cache is everybody's
     if isinstance(_fn, types.FunctionType):
         PYTHON_FUNCTIONS[(_fn.__module__, _fn.__qualname__)] = _constant_function(_fn)
 

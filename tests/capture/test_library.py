@@ -638,3 +638,16 @@ def test_a_name_put_into_the_class_later():
     same(run(fn, X), X * 5)
     thing.known_scale = 7
     same(run(fn, X), X * 7)
+
+
+def test_the_cache_of_patterns_is_not_relied_on():
+    import re
+
+    def fn(x, pattern):
+        return x + 1, re.sub(pattern, lambda m: m[0] * 2, "a1b2"), re.subn("b", lambda m: "z", "abc")
+    run = Runner()
+    for _ in range(2):
+        same(run(fn, X, r"\d"), fn(X, r"\d"))
+        re.purge()
+        re.compile("something else")
+    assert len(run.captures) == 1 and not run.breaks and not run.skips
