@@ -227,3 +227,20 @@ def test_accumulated_totals_leave():
             seen.clear()
         torch.testing.assert_close(found[1], found[0])
         torch.testing.assert_close(found[3], found[2])
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "tcompile"])
+def test_operators_that_only_write_need_no_metadata(backend):
+    with torch.library._scoped_library("tcompile_writes", "FRAGMENT") as lib:
+        lib.define("into(Tensor x, Tensor(a!)? z, SymInt w) -> ()")
+        lib.impl("into", lambda x, z, w: None if z is None else z.add_(x * w) and None, "CPU")
+
+        def fn(x, z):
+            y = x + 1
+            torch.ops.tcompile_writes.into(y, z, 2)
+            return torch.ops.tcompile_writes.into(y, None, 2), z * 2
+        c = tcompile.compile(fn, backend=backend, fullgraph=True)
+        for overlap in (False, True, False):
+            (x, z), (v, w) = ((t, t[:] if overlap else t.clone()) for t in (X.clone(), X.clone()))
+            want, got = fn(x, z), c(v, w) if not overlap else tcompile.compile(fn, backend=backend)(v, w)
+            torch.testing.assert_close((got, v, w), (want, x, z))
