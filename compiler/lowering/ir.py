@@ -221,7 +221,7 @@ def prim(op: str, *args: Value) -> Value:
     """An element-wise primitive; operands must have one dtype already (where/masked: the last two)."""
     if PRIMS.get(op) != len(args):
         raise ValueError(f"loop IR: primitive {op!r} takes {PRIMS.get(op)} operands, got {len(args)}")
-    if op in _POLYNOMIAL and args[0].dtype == torch.int64 and all(a.op in ("index", "const") for a in args):
+    if op in _OF_POSITIONS and args[0].dtype == torch.int64 and all(a.op in ("index", "const") for a in args):
         e = _position(op, *(integer(a.attr) if a.op == "const" else a.attr for a in args))
         if e is not None:
             return index(e)
@@ -232,7 +232,7 @@ def prim(op: str, *args: Value) -> Value:
     return make(op, torch.bool if op in _BOOL_RESULT else args[-1].dtype, args)
 
 
-_POLYNOMIAL = {"add": operator.add, "sub": operator.sub, "mul": operator.mul}
+_OF_POSITIONS = {"add": operator.add, "sub": operator.sub, "mul": operator.mul, "remainder": operator.mod, "div_floor": operator.floordiv}
 _FAR = 1 << 31
 
 
@@ -241,7 +241,9 @@ def _position(op: str, a: Expr, b: Expr) -> Expr | None:
     numbers = [x.value for x in (a, b) if x.is_const]
     if len(numbers) == 2 or any(abs(n) >= _FAR for n in numbers) or (op == "mul" and not numbers):
         return None
-    return _POLYNOMIAL[op](a, b)
+    if op in ("remainder", "div_floor") and not (b.is_const and b.value > 0):
+        return None
+    return _OF_POSITIONS[op](a, b)
 
 
 _FOLD = {"eq": operator.eq, "ne": operator.ne, "lt": operator.lt, "le": operator.le, "gt": operator.gt, "ge": operator.ge}

@@ -204,3 +204,25 @@ def test_powers_of_negative_numbers(simd):
     a, b = -torch.tensor([1.0, 1.0000001, 0.9999999, 2.0, 0.3, 1e-30, 3e38, 1e-40]).repeat_interleave(len(y)), y.repeat(8)
     got = pointwise(lambda v, w: prim("pow", v, w), a, b, out=torch.float32, simd=simd)
     torch.testing.assert_close(got, torch.pow(a, b), rtol=2e-7, atol=1.5e-45, equal_nan=True)
+
+
+@pytest.mark.parametrize("simd", SIMD)
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.int16, torch.int8])
+def test_divisions_of_integers(dtype, simd):
+    info = torch.iinfo(dtype)
+    near = [2 ** 31, 2 ** 52, 2 ** 53, 3 * 2 ** 50]
+    some = sorted({v for n in (0, 1, 2, 3, 7, 100, 127, *near) for d in (-1, 0, 1) for v in (n + d, -n - d) if info.min <= v <= info.max} | {info.min, info.max, info.min + 1, info.max - 1})
+    pairs = [(a, b) for a in some for b in some if b and (a, b) != (info.min, -1)]
+    g = torch.Generator().manual_seed(5)
+    a = torch.cat([torch.tensor([p for p, _ in pairs]), torch.randint(info.min, info.max, (500,), generator=g), torch.randint(-2 ** 52 if info.max > 2 ** 52 else info.min, info.max, (500,), generator=g)]).to(dtype)
+    b = torch.cat([torch.tensor([q for _, q in pairs]), torch.randint(1, 100, (1000,), generator=g)]).to(dtype)
+
+    def cut(p, q):
+        return abs(p) // abs(q) * (1 if (p < 0) == (q < 0) else -1)
+    wanted = {"div_floor": lambda p, q: p // q, "remainder": lambda p, q: p % q, "div_trunc": cut, "fmod": lambda p, q: p - cut(p, q) * q}
+    for name, op in wanted.items():
+        got = pointwise(lambda p, q: prim(name, p, q), a, b, out=dtype, simd=simd)
+        assert got.tolist() == [op(p, q) for p, q in zip(a.tolist(), b.tolist())], name
+    least, zero = torch.tensor([info.min, info.min, 5] * 11, dtype=dtype), torch.tensor([-1, 0, 0] * 11, dtype=dtype)     # neither is an error in a lane nobody asked for
+    assert pointwise(lambda p, q: prim("remainder", p, q), least, zero, out=dtype, simd=simd).tolist() == [0] * 33
+    assert pointwise(lambda p, q: prim("div_floor", p, q), least, zero, out=dtype, simd=simd).tolist() == [info.min, 0, 0] * 11

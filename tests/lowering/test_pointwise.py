@@ -156,3 +156,13 @@ def test_constants_are_what_their_dtype_holds():
     check(lambda x: torch.where(x > 0, 1.1, 0.3).bfloat16() + 0 * x.bfloat16(), torch.randn(5), atol=0, rtol=0)
     check(lambda x: x.bfloat16().masked_fill(x > 0, 1.1).float() * 3, torch.randn(5), atol=0, rtol=0)
     check(lambda x: torch.full_like(x, -1, dtype=torch.int8) + (x > 0), torch.randn(5))
+
+
+def test_remainders_and_quotients_of_positions_are_positions():
+    x = torch.randn(6, 3)
+    def rolled(x):
+        i = torch.arange(3)
+        return x.index_select(1, (i + 1) % 3) * x.index_select(1, (i - 1) % 3) + (torch.arange(6) // 2)[:, None] - (torch.arange(6) - 4) // 3 % 2 * 1.0 @ torch.ones(6)
+    s = check(rolled, x)
+    assert not any("remainder" in str(k) or "div_floor" in str(k) for k in kernels(s))
+    check(lambda x: x + torch.arange(3) % -2 + torch.arange(3).int() % 2 + torch.arange(3) // -2, x)

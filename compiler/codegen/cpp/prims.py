@@ -108,6 +108,24 @@ _VECTOR = {
         "bitwise_right_shift": "{V} bitwise_right_shift({V} a, {V} b) {{ return a >> ((b < 0) | (b >= {bits}) ? {V}{{}} + ({bits} - 1) : b); }}",
     },
 }
+# Quotients of integers by way of double, which holds them exactly: the rounded quotient of numbers up to 2^52 cuts off to the right one.
+_QUOTIENT = {
+    "i32": "vi32 quotient(vi32 a, vi32 b) { return b == 0 ? vi32{} : convert<vi32>(convert<vf64>(a) / convert<vf64>(b)); }",
+    "i64": """vi64 quotient(vi64 a, vi64 b) {
+    const i64 most = 1LL << 52;
+    vi64 far = (a > most) | (a < -most) | (b > most) | (b < -most), q = b == 0 ? vi64{} : convert<vi64>(convert<vf64>(a) / convert<vf64>(b));
+    if (__builtin_expect(any(far), 0)) for (int k = 0; k < L; k++) if (far[k]) q[k] = div(a[k], b[k]);
+    return q;
+}""",
+}
+_DIVISIONS = {
+    "div": "{V} div({V} a, {V} b) {{ return quotient(a, b); }}",
+    "div_trunc": "{V} div_trunc({V} a, {V} b) {{ return quotient(a, b); }}",
+    "fmod": "{V} fmod({V} a, {V} b) {{ return b == 0 ? {V}{{}} : a - quotient(a, b) * b; }}",
+    "div_floor": "{V} div_floor({V} a, {V} b) {{ {V} q = quotient(a, b); return q + ((a - q * b != 0) & (b != 0) & ((a < 0) != (b < 0))); }}",
+    "remainder": "{V} remainder({V} a, {V} b) {{ {V} r = a - quotient(a, b) * b; r = (r != 0) & ((r < 0) != (b < 0)) ? r + b : r; return b == 0 ? {V}{{}} : r; }}",
+}
+_DIVISION_NEEDS = {"i32": "avx2", "i64": "avx512dq"}       # instructions between these types and double
 # The machine's maximum gives b where either is NaN, so that only a NaN in a needs a look of its own.
 _EXTREME = """{V} {op}({V} a, {V} b) {{
     {V} m;
@@ -148,6 +166,11 @@ def _function(s: Support, op: str, ct: CType, vector: bool) -> None:
     if op in ("maximum", "minimum") and ct.is_float and {32: "avx2", 64: "avx512f"}.get(s.bytes_of(ct.tag)) in s.target.features:
         s.need(key, "INLINE " + _EXTREME.format(V=v, op=op, name=f"{op[:3]}p{'s' if ct.tag == 'f32' else 'd'}"))
         return
+    if op in _DIVISIONS and _DIVISION_NEEDS.get(ct.tag) in s.target.features:
+        s.vector("f64"), s.need("convert"), s.need("any")
+        _function(s, "div", ct, False)
+        s.need(f"quotient.{ct.tag}", "INLINE " + _QUOTIENT[ct.tag])
+        text = _DIVISIONS[op]
     if text is not None:
         s.need(key, "INLINE " + text.format(V=v, bits=8 * ct.size))
         return
