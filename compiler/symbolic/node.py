@@ -165,20 +165,18 @@ class SymNode(_TorchSymNode):
     def pow_by_natural(self, o: "SymNode") -> "SymNode":
         base = self.maybe_as_int()
         if base is not None and base > 0 and not base & (base - 1):          # 2 ** n
-            return SymNode(self._power_of_two(self.wrap_int((base.bit_length() - 1)).mul(o)), self.env)
+            return self.wrap_int(1).lshift(self.wrap_int(base.bit_length() - 1).mul(o))
         return SymNode(E.mul_all([self.expr] * o.guard_int("", 0)), self.env)
 
-    def _power_of_two(self, n: "SymNode") -> Expr:
-        """2 ** n: of a number that varies where it fits into 64 bits."""
-        if self.env.decide(E.and_(E.le(0, n.expr), E.le(n.expr, MOST_SHIFT))):
-            return E.lshift(1, n.expr)
-        return E.integer(1 << n.guard_int("", 0))
+    def _is_shift(self) -> bool:
+        """Whether 2 to this power has less than 64 bits; what a shift by more makes is for Python alone."""
+        return self.env.decide(E.and_(E.le(0, self.expr), E.le(self.expr, MOST_SHIFT)))
 
     def lshift(self, o: "SymNode") -> "SymNode":
-        return SymNode(self.expr * self._power_of_two(o), self.env)
+        return SymNode(E.lshift(self.expr, o.expr), self.env) if o._is_shift() else self.wrap_int(self.guard_int("", 0) << o.guard_int("", 0))
 
     def rshift(self, o: "SymNode") -> "SymNode":
-        return SymNode(self.expr // self._power_of_two(o), self.env)
+        return SymNode(self.expr // E.lshift(1, o.expr), self.env) if o._is_shift() else self.wrap_int(self.guard_int("", 0) >> o.guard_int("", 0))
 
     def bitwise_and(self, o: "SymNode") -> "SymNode":
         return SymNode(E.bitand(self.expr, o.expr), self.env)
