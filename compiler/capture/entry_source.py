@@ -80,6 +80,7 @@ class EntryWriter:
         self._source_names: dict[Source, str] = {}
         self._made: dict[int, str] = {}                # inside objects that have a name already
         self._making: set[int] = set()
+        self._waiting: dict[int, list[str]] = {}       # objects that are being made -> cells that are to hold them
         self._count = 0
         self._const_names: dict[int, str] = {}
         self._keep: list[Any] = []
@@ -200,9 +201,12 @@ class EntryWriter:
             raise Unrebuildable(v, f"a {t.__name__} that contains itself")
         self._making.add(id(v))
         try:
-            return self._make(v, t)
+            text = self._make(v, t)
         finally:
             self._making.discard(id(v))
+        for cell in self._waiting.pop(id(v), ()):
+            self.line(f"{cell}.cell_contents = {text}")
+        return text
 
     def _atom(self, v: Any) -> str:
         if v is None or v is True or v is False or v is ...:
@@ -410,7 +414,10 @@ class EntryWriter:
             content = v.cell_contents
         except ValueError:
             return name
-        self.line(f"{name}.cell_contents = {self.value(content)}")
+        if id(content) in self._making:                # a function that refers to itself
+            self._waiting.setdefault(id(content), []).append(name)
+        else:
+            self.line(f"{name}.cell_contents = {self.value(content)}")
         return name
 
     def _function(self, v: types.FunctionType) -> str:

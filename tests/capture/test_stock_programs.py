@@ -233,7 +233,11 @@ def test_accumulated_totals_leave():
 def test_operators_that_only_write_need_no_metadata(backend):
     with torch.library._scoped_library("tcompile_writes", "FRAGMENT") as lib:
         lib.define("into(Tensor x, Tensor(a!)? z, SymInt w) -> ()")
-        lib.impl("into", lambda x, z, w: None if z is None else z.add_(x * w) and None, "CPU")
+
+        def into(x, z, w):
+            if z is not None:
+                z.add_(x * w)
+        lib.impl("into", into, "CPU")
 
         def fn(x, z):
             y = x + 1
@@ -244,3 +248,24 @@ def test_operators_that_only_write_need_no_metadata(backend):
             (x, z), (v, w) = ((t, t[:] if overlap else t.clone()) for t in (X.clone(), X.clone()))
             want, got = fn(x, z), c(v, w) if not overlap else tcompile.compile(fn, backend=backend)(v, w)
             torch.testing.assert_close((got, v, w), (want, x, z))
+
+
+def test_functions_that_refer_to_themselves_leave():
+    def one(x):
+        def times(n):
+            return x if n == 0 else times(n - 1) + 1
+        return x * 2, times
+
+    def two(x):
+        def even(n):
+            return x if n == 0 else odd(n - 1)
+
+        def odd(n):
+            return even(n - 1) + 1
+        return x * 2, even, odd
+    for fn in (one, two):
+        c = tcompile.compile(fn, fullgraph=True, backend="eager")
+        want, got = fn(X), c(X)
+        torch.testing.assert_close(got[0], want[0])
+        assert [[c.cell_contents in got for c in f.__closure__ if callable(c.cell_contents)] for f in got[1:]] == [[True]] * len(got[1:])
+        torch.testing.assert_close(got[1](4), want[1](4))
