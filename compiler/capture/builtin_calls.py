@@ -145,6 +145,8 @@ def call_native(m: Machine, fn: Any, owner: Any, args: list, kwargs: dict) -> An
         handler = None
     if m.late_texts and handler not in KEEPS_TEXTS:
         args, kwargs = _settled(fn, owner, args, kwargs)
+    if _is_torch(fn, owner) and (m.devices.entered or m.devices.left):
+        kwargs = m.devices.named(fn, kwargs)
     if handler is not None:
         return run_handler(handler, m, args, kwargs)
     if isinstance(owner, (types.ModuleType, type(None))) or isinstance(owner, type):
@@ -396,6 +398,8 @@ def call_native_method(m: Machine, fn: Any, owner: Any, args: list, kwargs: dict
         return m.native(getattr(owner, name), *args, **kwargs)
     if t is property and name in ("setter", "getter", "deleter"):
         return m.native(_bound(fn, owner), *args)
+    if isinstance(owner, torch.device) and name in ("__enter__", "__exit__"):
+        return m.devices.enter(owner) if name == "__enter__" else m.devices.leave()
     if isinstance(owner, _INSIDE_TYPES) and not world.is_outside(owner) or isinstance(owner, (str, int, float, torch.Size, re.Pattern)):
         return _inside_method(m, fn, owner, name, args, kwargs)
     native_iterator = isinstance(owner, _ITERATORS) or t.__module__ == "builtins" and t.__name__.endswith("iterator")

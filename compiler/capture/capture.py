@@ -254,6 +254,7 @@ class _Attempt:
         grad, before = torch.is_grad_enabled(), self.machine.initial_state["grad_mode"]
         if grad != before:
             writer.line(f"{writer.constant(torch._C._set_grad_enabled)}({grad})")
+        self.machine.devices.write(writer)
         if self.machine.state_changed:
             self._write_autocast(writer)
 

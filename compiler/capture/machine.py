@@ -11,6 +11,7 @@ from ..symbolic.env import ShapeEnv
 from . import attributes, calls, containers, operators
 from .bytecode.instructions import Bytecode, decode
 from .bytecode.memo import CodeMemo
+from .default_devices import DeviceRegions
 from .effects import EffectLog
 from .exceptions import note_frame
 from .frame import Frame, GlobalScope
@@ -92,6 +93,7 @@ class Machine:
         self.escaped: BaseException | None = None     # what the program raised, on its way through native code
         self.subclassed = False                      # a tensor of a class of the program's has been met
         self.functions_off = False                   # __torch_function__ of such classes is not asked
+        self.devices = DeviceRegions()
         self.probe_classes = ProbeClasses()
         self.instructions = 0
         self.limit = _QUICK_LIMIT                    # negative while `dropped` holds generators

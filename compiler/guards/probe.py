@@ -24,6 +24,7 @@ from .weak import Weak
 __all__ = ["prepare", "tensor_layout_known", "thread_state", "ThreadState"]
 
 _WORD = 8
+_SEARCHES = 5
 _IMPL_WORDS = 26  # a TensorImpl is 22-26 words; the words behind it belong to the same heap
 
 
@@ -280,6 +281,19 @@ def _verify() -> None:
         torch._C._exit_dual_level(level=level)
 
 
+def _learn_layout() -> None:
+    """Find and verify. What lies unused in memory looks by chance like what is looked for, in three searches of a thousand: others follow."""
+    assert native is not None
+    for search in range(_SEARCHES):
+        try:
+            layout = _find_layout()
+            native.set_tensor_layout(*layout, _itemsizes(layout[7]))
+            return _verify()
+        except _NotFound:
+            if search == _SEARCHES - 1:
+                raise
+
+
 def _itemsizes(dtype_at: int) -> bytes:
     """Bytes per element by torch's dtype number; 0 where unknown: C asks Python then."""
     table = bytearray(256)
@@ -375,9 +389,7 @@ def prepare() -> None:
             torch.device("cpu"),
             torch.autocast("cpu", enabled=False),
         ):
-            layout = _find_layout()
-            native.set_tensor_layout(*layout, _itemsizes(layout[7]))
-            _verify()
+            _learn_layout()
         _layout_known = True
     except _NotFound as reason:
         native.forget_tensor_layout()

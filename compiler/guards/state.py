@@ -28,6 +28,7 @@ import types
 from typing import Any, Callable, Iterable
 
 import torch
+from torch.utils._device import DeviceContext
 
 from .guard import STATE_FIELDS
 
@@ -96,7 +97,7 @@ def _torch_function() -> tuple[bool, tuple, int]:
     if n:
         default = _default_device_mode()
         stack = [_C._get_function_stack_at(i) for i in range(n)]
-        modes = tuple(type(m) for m in stack if m is not default)
+        modes = tuple((type(m), m.device) if type(m) is DeviceContext else type(m) for m in stack if m is not default)
     return (_C._is_torch_function_enabled(), modes, _C._len_torch_dispatch_stack())
 
 

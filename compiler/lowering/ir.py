@@ -100,6 +100,12 @@ class Buffer:
     origin: str = ""                 # the aten node that made it
     storage_offset: Any = 0          # of a graph input, for as_strided; kernels get the address of element 0
 
+    @property
+    def repeats(self) -> list[Expr]:
+        """How often elements are repeated (axes of stride 0), where that may vary: for none of these 0, or there is no element to read. (Other axes
+        have an index, which comes from a loop that runs.)"""
+        return [n for n, st in zip(self.shape, self.stride) if type(st) is int and st == 0 and type(n) is not int]
+
     def __repr__(self) -> str:
         dims = ", ".join(map(str, self.shape))
         return f"{self.name}: {str(self.dtype).removeprefix('torch.')}[{dims}]"

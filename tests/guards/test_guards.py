@@ -742,3 +742,29 @@ print("ok")
 """
     done = subprocess.run([sys.executable, "-W", "error", "-c", script], capture_output=True, text=True, timeout=60)
     assert done.stdout.strip() == "ok", done.stderr
+
+
+@pytest.mark.skipif(native is None, reason="without the C extension nothing is looked for")
+def test_a_search_that_was_misled_is_repeated(monkeypatch):
+    """Unused memory may look like what is looked for."""
+    from tcompile.compiler.guards import probe
+    find, searches = probe._find_layout, []
+
+    def misled():
+        layout = list(find())
+        searches.append(layout)
+        if len(searches) <= misleads:
+            layout[10], layout[11] = layout[11], layout[10]          # grad_fn and the tangent
+        return tuple(layout)
+    probe.prepare()
+    monkeypatch.setattr(probe, "_find_layout", misled)
+    try:
+        misleads = 2
+        probe._learn_layout()
+        assert len(searches) == 3
+        misleads = 99
+        with pytest.raises(probe._NotFound, match="as torch does"):
+            probe._learn_layout()
+    finally:
+        monkeypatch.undo()
+        probe._learn_layout()

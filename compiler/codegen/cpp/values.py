@@ -238,6 +238,9 @@ class StageValues(GuardedValues):
         if not vector:
             text = f"{where.pointer}[{self.scope.index_text(self.index_at(where.index, copy, False))}]"
             text = self._widen(text, ct, False)
+            if buffer.repeats and mask is None:
+                there = " && ".join(self.scope.index_text(n) for n in buffer.repeats)
+                return f"{there} ? {text} : {literal(0, ct)}"
             return text if mask is None else f"{self._wanted(mask, copy)} ? {text} : {literal(0, ct)}"
         raw, lanes = self.storage_vector(ct), self.lanes_of(copy)
         s.need("access")

@@ -196,6 +196,9 @@ class Values(GuardedValues):
             axes = [a for a, d in self.axis_dims.items() if d == "r"]
             if len(axes) == 1 and self._inside(v, {**self.sizes, axes[0]: n}):
                 mask = " & ".join(name if part == self.masks["r"] else part for part in mask.split(" & "))
+        if buffer.repeats:
+            there = " & ".join(f"({self.index(n)} != 0)" for n in buffer.repeats)
+            mask = f"{mask} & {there}" if mask else there
         dims = have | over
         at = self.spread(self.index(e), have, dims)
         policy = self.policy(buffer, dims)
