@@ -295,7 +295,7 @@ for _fn, _field in ((torch.is_grad_enabled, "grad_mode"), (torch.is_inference_mo
                     (torch._C._get_cublas_allow_bf16_reduced_precision_reduction, "matmul_precision")):
     FUNCTIONS[_fn] = lambda m, fn=_fn, field=_field: _initial(m, field, fn())
 for _name in ("is_autocast_enabled", "get_autocast_dtype", "is_autocast_cache_enabled", "get_autocast_gpu_dtype", "get_autocast_cpu_dtype",
-              "is_autocast_cpu_enabled", "is_any_autocast_enabled"):
+              "is_autocast_cpu_enabled", "is_any_autocast_enabled", "_is_any_autocast_enabled"):
     for _home in (torch, torch._C):
         if (_fn := getattr(_home, _name, None)) is not None and isinstance(_fn, types.BuiltinFunctionType):
             FUNCTIONS[_fn] = lambda m, *a, fn=_fn: _autocast_state(m, fn, a)

@@ -14,7 +14,7 @@ import torch
 from ..symbolic.env import ShapeEnv
 from ..symbolic.expr import Expr, as_expr, maybe_int
 from ..symbolic.node import wrap
-from . import cudnn_operators, grad_scaling
+from . import cudnn_operators, grad_scaling, recurrent
 from .fallback import meta_by_running
 from .meta.core import RULES, DataDependentError, TensorMeta, fold, same, state
 from .meta.types import category
@@ -24,7 +24,7 @@ from .opinfo import OpInfo, op_info
 __all__ = ["TraceTensor", "TensorMeta", "DataDependentError", "trace_tensor_like", "tensor_meta", "from_meta",
            "recording", "Recorder", "Storage"]
 
-_INSTEAD = {**cudnn_operators.INSTEAD, **grad_scaling.INSTEAD}
+_INSTEAD = {**cudnn_operators.INSTEAD, **grad_scaling.INSTEAD, **recurrent.INSTEAD}
 
 
 class Storage:

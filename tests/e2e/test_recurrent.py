@@ -5,6 +5,7 @@ import pytest
 import tcompile
 import torch
 import torch.nn as nn
+from tcompile.compiler import events
 
 
 @pytest.mark.parametrize("make", [
@@ -28,3 +29,40 @@ def test_recurrent_module_trains(make):
         torch.testing.assert_close(run(compiled), want, rtol=1e-4, atol=1e-5)
     with torch.no_grad():
         torch.testing.assert_close(compiled(x)[0], want[0], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("amp", [False, True])
+def test_an_lstm_trains_inside_of_a_whole_step(amp):
+    """Its kernels are calls of the compiled graphs, forward and backward: nothing around them runs as in eager."""
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.lstm, self.gru, self.head = nn.LSTM(6, 8, 2, batch_first=True, bidirectional=True), nn.GRU(16, 8, batch_first=True), nn.Linear(8, 3)
+
+        def forward(self, x):
+            return self.head(self.gru(self.lstm(x)[0])[0][:, -1])
+
+    def run(compiled):
+        torch.manual_seed(0)
+        model = Model()
+        opt = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
+
+        def step(x):
+            opt.zero_grad()
+            with torch.autocast("cpu", torch.bfloat16, enabled=amp):
+                loss = nn.functional.smooth_l1_loss(model(x), torch.ones(len(x), 3))
+            loss.backward()
+            opt.step()
+            return loss.detach()
+        f = compiled(step)
+        return [f(torch.randn(4, 5, 6)) for _ in range(6)], [p.detach() for p in model.parameters()]
+    want = run(lambda f: f)
+    said = []
+    hear = lambda e: said.append(e.facts) if e.kind in ("break", "skip") or e.kind == "fallback" and "gradients" in e.facts["what"] else None   # noqa: E731
+    events.subscribe(hear)
+    try:
+        got = run(tcompile.compile)
+    finally:
+        events.unsubscribe(hear)
+    torch.testing.assert_close(got, want, rtol=1e-2 if amp else 1e-4, atol=1e-2 if amp else 1e-5)
+    assert not said
