@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from .core import RULES, TensorMeta, broadcast_shapes, contiguous_strides, rule
-from .strides import elementwise_strides, preserve_strides
+from .strides import elementwise_strides
 from .types import is_int, result_type, to_complex_real
 
 __all__ = ["pointwise", "pointwise_dtype", "FLOAT_RESULT", "BOOL_RESULT", "generic_pointwise"]
@@ -51,7 +51,7 @@ def pointwise(xs: list, dtype: torch.dtype) -> TensorMeta:
     first = ts[0]
     if len(ts) == 1:
         if any(type(n) is int and n == 0 for n in first.shape):        # (beside a number, eager keeps the order of an empty tensor, too)
-            return TensorMeta(first.shape, preserve_strides(first), dtype, first.device)
+            ts = [first, TensorMeta((), (), dtype, first.device)]
         return TensorMeta(first.shape, elementwise_strides(first.shape, ts), dtype, first.device)
     shape = broadcast_shapes(*[t.shape for t in ts])
     return TensorMeta(shape, elementwise_strides(shape, ts), dtype, common_device(ts))
