@@ -44,6 +44,16 @@ def signature_(m: Machine, fn: Any, **kwargs: Any) -> Any:
     return m.native(inspect.signature, fn, **kwargs)
 
 
+@python_function(("torch.distributions.utils", "lazy_property.__get__"), wants_function=True)
+def lazy_property_(m: Machine, fn: Any, descriptor: Any, instance: Any, owner: Any = None) -> Any:
+    """Asked of a class, it makes an object that is only looked at: a property that lazy_property's users know."""
+    if instance is not None:
+        return interpret(m, fn, [descriptor, instance, owner], {})
+    value = m.native(fn, descriptor, None, owner)
+    m.world.anchor(value)
+    return value
+
+
 @python_function(("dataclasses", "fields"))
 def fields_(m: Machine, obj: Any) -> Any:
     fields = m.native(dataclasses.fields, m.world.type_of(obj) if not isinstance(obj, type) else obj)

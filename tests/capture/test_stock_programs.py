@@ -269,3 +269,16 @@ def test_functions_that_refer_to_themselves_leave():
         torch.testing.assert_close(got[0], want[0])
         assert [[c.cell_contents in got for c in f.__closure__ if callable(c.cell_contents)] for f in got[1:]] == [[True]] * len(got[1:])
         torch.testing.assert_close(got[1](4), want[1](4))
+
+
+def test_a_distribution_of_a_class_of_the_programs():
+    class Chosen(torch.distributions.Categorical):
+        pass
+
+    class Spread(torch.distributions.Normal):
+        pass
+
+    def fn(logits, cls, other):
+        d = cls(logits=logits)
+        return d.log_prob(torch.tensor(1)) + d.probs + d.logits, other(logits, 2.0).log_prob(logits * 2)
+    check(fn, torch.arange(4.), Chosen, Spread)
