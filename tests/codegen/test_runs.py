@@ -80,3 +80,13 @@ def test_positions_beside_lengths_of_rows(simd):
             torch.testing.assert_close(got, want)
     by_column = torch.arange(70).roll(3)                              # a number for each lane
     assert torch.equal(tcompile.compile(lambda x, n: torch.where(torch.arange(70) < n, x, 0))(x, by_column), torch.where(torch.arange(70) < by_column, x, 0))
+
+
+@pytest.mark.parametrize("simd", ["auto", "avx2", "none"])
+def test_reversed_parts_of_a_join(simd):
+    def f(x):
+        return torch.cat([x.flip(-1), x, x.roll(3, -1)], -1) * 2, torch.nn.functional.pad(x, (9, 5), mode="reflect") + 1
+    for width in (12, 16, 33, 100):
+        x = torch.randn(1, 5, width)
+        for got, want in zip(tcompile.compile(f, dynamic=False, options={"simd": simd})(x), f(x)):
+            assert torch.equal(got, want)

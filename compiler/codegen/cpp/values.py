@@ -267,7 +267,7 @@ class StageValues(GuardedValues):
             elif mask.is_vector:
                 s.need("masked")
                 text = f"tc::gather_if<{raw}>({mask.text}, {lanes}, [&](int k) {{ return {element}; }})"
-                if step is TWO and copy == 0 and self.copies == 1:
+                if (step is TWO or self._in_runs(where)) and copy == 0 and self.copies == 1:
                     text = f"tc::whole(lanes, {mask.text}) ? {self._gather(where, raw, element, copy)} : {text}"
             else:
                 text = f"{mask.text} ? {self._gather(where, raw, element, copy)} : {raw}{{}}"
@@ -284,12 +284,18 @@ class StageValues(GuardedValues):
         if self.step_of(where.index) is TWO and s.lanes > 1:
             s.need("every_second", every_second_text(s.lanes))
             return f"tc::every_second<{raw}>({where.pointer} + ({self.scope.index_text(self.index_at(where.index, copy, False))}), {lanes})"
-        directions = run_directions(where.index, self.vector) if self.vector is not None else 0
-        if not directions or any(n in indirect_values() for n in where.index.symbol_names()):
+        directions = self._in_runs(where)
+        if not directions:
             return f"tc::gather<{raw}>({lanes}, [&](int k) {{ return {element}; }})"
         s.need("run", run_text(s.lanes))
         at = self.scope.index_text(self.index_at(where.index, copy, True))
         return f"tc::run<{raw}, {directions}>({where.pointer}, [&](int k) {{ return (i64)({at}); }}, {lanes})"
+
+    def _in_runs(self, where: Location) -> int:
+        """The directions in which lanes mostly lie side by side, see runs.py."""
+        if self.vector is None or any(n in indirect_values() for n in where.index.symbol_names()):
+            return 0
+        return run_directions(where.index, self.vector)
 
     def _positions(self, e: Expr, copy: int) -> str | None:
         """An index that follows computed positions as one vector expression; None where it is not affine in what varies by lane."""
