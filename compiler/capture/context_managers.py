@@ -11,8 +11,9 @@ import torch
 
 from ..attention_switches import SWITCHES, set_switches, switches
 from ..guards.state import flag_name
-from .builtin_calls import FUNCTIONS, cls, python_function
+from .builtin_calls import FUNCTIONS, cls, function, python_function
 from .signals import Break, Raised
+from .world import MISSING
 
 if TYPE_CHECKING:
     from .machine import Machine
@@ -57,6 +58,35 @@ def sdpa_kernel_(m: Machine, backends: Any, set_priority: bool = False) -> Any:
     if not all(isinstance(b, SDPBackend) for b in wanted):
         raise Raised(AssertionError("Backend must be an instance of SDPBackend or a list of SDPBackend instances"))
     return m.world.create(SdpaKernels(tuple(any(b == getattr(SDPBackend, flag, None) for b in wanted) for _, _, flag in SWITCHES)))
+
+
+_HOOKS = torch._C._autograd
+
+
+@function(_HOOKS._saved_tensors_hooks_get_disabled_error_message)
+def why_hooks_are_refused(m: Machine) -> Any:
+    """Why hooks for saved tensors are refused here, or None: the words are read at the beginning, and followed from there."""
+    if m.hooks_refused is MISSING:
+        get = _HOOKS._saved_tensors_hooks_get_disabled_error_message
+        m.hooks_refused = get()
+        m.world.state(flag_name(get, ()), m.hooks_refused)
+    return m.hooks_refused
+
+
+@function(_HOOKS._saved_tensors_hooks_disable)
+def refuse_hooks(m: Machine, message: str, *args: Any) -> None:
+    """torch.autograd.graph.disable_saved_tensors_hooks. Nothing in a graph puts such hooks: an effect of the entry."""
+    why_hooks_are_refused(m)
+    if _HOOKS._top_saved_tensors_default_hooks(True) is not None:
+        raise Break("unsupported", "hooks for saved tensors are refused while there are some")
+    m.hooks_refused = message
+    m.effects.call(_HOOKS._saved_tensors_hooks_disable, [message, *args], {})
+
+
+@function(_HOOKS._saved_tensors_hooks_enable)
+def allow_hooks(m: Machine) -> None:
+    m.hooks_refused = None
+    m.effects.call(_HOOKS._saved_tensors_hooks_enable, [], {})
 
 
 @cls(torch._C._InferenceMode)

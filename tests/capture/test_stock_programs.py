@@ -282,3 +282,29 @@ def test_a_distribution_of_a_class_of_the_programs():
         d = cls(logits=logits)
         return d.log_prob(torch.tensor(1)) + d.probs + d.logits, other(logits, 2.0).log_prob(logits * 2)
     check(fn, torch.arange(4.), Chosen, Spread)
+
+
+def test_hooks_for_saved_tensors_are_refused():
+    graph, refused = torch.autograd.graph, torch._C._autograd._saved_tensors_hooks_get_disabled_error_message
+
+    def fn(x):
+        with graph.disable_saved_tensors_hooks("outer"):
+            with graph.disable_saved_tensors_hooks("inner"):
+                y, inner = x * 2, refused()
+            return y, inner, refused()
+
+    def broken(x):
+        with graph.disable_saved_tensors_hooks("refused"):
+            y = x + 1
+            try:
+                with graph.saved_tensors_hooks(lambda t: t, lambda t: t):
+                    y = y * 2
+            except RuntimeError as error:
+                return y, str(error)
+    for f, whole in ((fn, True), (broken, False)):
+        c = tcompile.compile(f, fullgraph=whole, backend="eager")
+        for _ in range(2):
+            torch.testing.assert_close(c(X)[0], f(X)[0])
+            assert c(X)[1:] == f(X)[1:] and refused() is None
+            with graph.disable_saved_tensors_hooks("around"):
+                assert c(X)[1:] == f(X)[1:] and refused() == "around"
