@@ -7,8 +7,8 @@
    module or class bodies, nothing in mid-flight.
 
    Stock torch.compile has a hook of its own, which it puts on top while code that it compiled runs, and takes off by
-   putting back what was there. Meanwhile frames are its own: ours passes them on. It is never put on top of stock's, since the
-   two would then call each other for ever.
+   putting back what was there. Meanwhile frames are its own: ours passes them on. It never passes frames on to stock's, since the
+   two would then call each other for ever. After an internal error of stock's its hook stays for good, without anything to do.
 
    A debugger or a tracer must see what it sees without us: in a thread with a trace function, frames are passed on, and
    what they call runs without the hook, since the interpreter reports generators in another way where there is one. */
@@ -396,13 +396,28 @@ static int is_stock(_PyFrameEvalFunction f)
            strstr(info.dli_fname, "libtorch") != NULL;
 }
 
+/* Whether stock torch.compile, whose evaluator is the interpreter's, compiles nothing in this thread. */
+static int stock_is_idle(void)
+{
+    PyObject *module = PyDict_GetItemString(PyImport_GetModuleDict(), "torch._C._dynamo.eval_frame");
+    PyObject *asked = module ? PyObject_CallMethod(module, "get_eval_frame_callback", NULL) : NULL;
+    int idle = asked == Py_None;
+    if (!asked)
+        PyErr_Clear();
+    Py_XDECREF(asked);
+    return idle;
+}
+
 static void install(PyObject *f)
 {
     Py_XSETREF(callback, Py_NewRef(f));
     PyInterpreterState *interp = PyInterpreterState_Get();
     _PyFrameEvalFunction now = _PyInterpreterState_GetEvalFrameFunc(interp);
-    if (now != evaluate && !is_stock(now)) {
-        previous = now;
+    if (now != evaluate && (!is_stock(now) || stock_is_idle())) {
+        if (!is_stock(now))
+            previous = now;
+        else if (!previous)
+            previous = _PyEval_EvalFrameDefault;
         _PyInterpreterState_SetEvalFrameFunc(interp, evaluate);
     }
     epoch++;

@@ -6,6 +6,7 @@ import _thread
 import asyncio
 import cProfile
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -430,3 +431,37 @@ def test_interrupts_at_any_moment_leave_the_hook_in_order(request):
             native.enable()
             pytest.fail("compiled code stayed switched off")
     assert interrupted == 30
+
+
+AFTER_STOCK_FAILED = """
+import torch, torch._dynamo, tcompile
+from torch._C._dynamo import eval_frame
+from tcompile.compiler.native import native
+
+def inside(x):
+    return torch.relu(x) + 1
+
+def internal_error(*args, **kwargs):
+    raise RuntimeError("internal error of stock's")
+
+eval_frame.set_eval_frame(internal_error)
+try:
+    inside(torch.ones(3))
+    raise SystemExit("stock's hook did not ask")
+except RuntimeError:
+    pass
+with tcompile.record() as r, tcompile.enable():
+    assert native.hook_installed(), "stock's hook has nothing to do and is in the way"
+    inside(torch.ones(3))
+assert [f.name for f in r.report().frames] == ["inside"]
+assert torch.compile(inside, backend="eager")(torch.ones(3)).sum() == 6, "stock works as before"
+with tcompile.record() as r, tcompile.enable():
+    inside(torch.ones(3).double())
+assert len(r.report().graphs) == 1
+"""
+
+
+def test_the_hook_works_after_an_internal_error_of_stock_s():
+    """Stock leaves its hook on top then, for good: frames of later cells were not seen."""
+    done = subprocess.run([sys.executable, "-c", AFTER_STOCK_FAILED], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr[-2000:]
