@@ -658,8 +658,13 @@ def memory_order(shape: Sequence[Any], stride: Sequence[Any]) -> tuple[Axis, ...
 
 
 def _rank(stride: Any) -> int:
-    """An order for strides with symbols: symbols stand for large numbers."""
-    return stride if type(stride) is int else stride.eval({name: 8191 for name in stride.symbol_names()})
+    """An order for strides with symbols: symbols stand for large numbers. Where these divide by zero, which sizes do not, so does the stride."""
+    if type(stride) is int:
+        return stride
+    try:
+        return stride.eval({name: 8191 for name in stride.symbol_names()})
+    except ZeroDivisionError:
+        return 8191
 
 
 def order_of_loads(value: Value, shape: Sequence[Any]) -> list[int]:

@@ -99,3 +99,38 @@ def test_numbers_that_are_refused_or_mean_something_else(f, good, bad):
             torch.testing.assert_close(seen[1], seen[0], equal_nan=True)
         else:
             assert seen[1] == seen[0]
+
+
+def written_by_steps(x, n):
+    y = x.clone()
+    y[::n] = 0
+    y[:, 1::n] += 2
+    return y
+
+
+@pytest.mark.parametrize("f", [lambda x, n: x[1::n, ::n] + 1, lambda x, n: (x[:, 1:7:n] * 2).exp().cumsum(0), lambda x, n: x[::n].T @ x[::n], written_by_steps])
+def test_steps_of_slices(f):
+    compiled = tcompile.compile(f)
+    for n in (2, 3, 4, 5, 9, 1, 0, -1, 3):
+        try:
+            want = f(X, n)
+        except ValueError as e:
+            with pytest.raises(ValueError, match=str(e)):
+                compiled(X, n)
+            continue
+        torch.testing.assert_close(compiled(X, n), want)
+        assert compiled(X, n).stride() == want.stride()
+        if n in (3, 4):
+            torch.testing.assert_close(gradient(compiled, X, n), gradient(f, X, n))
+    calm = tcompile.compile(f, backend="eager")
+    for n in (2, 3, 4):                # (5 leaves one column)
+        calm(X, n)
+    assert len(calm.cache.entries) == 2
+
+
+def test_a_step_divided_by_what_symbols_make():
+    def f(x, n, k):
+        return x[1:, ::k * k // (k ^ n)].sum(0)
+    compiled = tcompile.compile(f, dynamic=True)
+    for n, k in ((5, 6), (7, 9), (4, 6)):
+        torch.testing.assert_close(compiled(X, n, k), f(X, n, k))

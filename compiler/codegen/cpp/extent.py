@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from ...fusion.schedule import Launch
 from ...lowering.ir import Axis, Stage, Store
-from ...symbolic.expr import ZERO, Expr, as_expr, integer, symbol
+from ...symbolic.expr import Expr, as_expr, integer, symbol
 from .product import NUMBER
 
 __all__ = ["open_extent", "pass_numbers", "EXTENT"]
@@ -55,10 +55,10 @@ def _open_offsets(stages: list[Stage]) -> tuple[list[Stage], list[tuple[Expr, in
     offsets: list[tuple[Expr, int]] = []
 
     def opened(s: Store) -> Store:
-        start = s.index.subs(dict.fromkeys(s.index.symbol_names(), ZERO))
-        if s.mode != "set" or s.positions or s.buffer.scope != "global" or not start.is_const or start is ZERO:
+        start = s.index.const_term
+        if s.mode != "set" or s.positions or s.buffer.scope != "global" or not start:
             return s
-        offsets.append((symbol(f"offset{len(offsets)}"), start.value))
+        offsets.append((symbol(f"offset{len(offsets)}"), start))
         return replace(s, index=s.index - start + offsets[-1][0])
 
     return [replace(st, stores=[opened(s) for s in st.stores]) for st in stages], offsets

@@ -211,8 +211,7 @@ def slice_(x: TensorMeta, dim: int = 0, start: IntLike | None = None, end: IntLi
     if not x.shape:
         raise RuntimeError("slice() cannot be applied to a 0-dim tensor.")
     dim = norm_dim(dim, x.ndim)
-    step = fix(step)
-    if step <= 0:
+    if less(step, 1):
         raise RuntimeError("slice step must be positive")
     n = x.shape[dim]
     lo = 0 if start is None else clamp_index(start, n)
