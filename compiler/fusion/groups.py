@@ -121,6 +121,7 @@ class _Grouping:
         self.made_in: dict[Buffer, Group] = {}           # buffer -> the last group that writes it
         self.readers: dict[Buffer, list[Group]] = {}     # buffer -> recent groups that read it
         self.unfused: list[tuple[str, str, str]] = []
+        self.small: dict[tuple, Group] = {}              # sizes -> the last group begun over them: updates of many parameters share kernels
         self.loaded: dict[int, set[Buffer]] = {}         # id of a nest -> what it reads
         self.readers_of: dict[Buffer, list[LoopNest]] = {}         # all nests that read a buffer
 
@@ -199,6 +200,9 @@ class _Grouping:
         if last is not None and last not in seen and last.number >= floor and last.extern is None and not last.alone \
                 and (self.alike(last, nest) or self.meets(last, nest)):
             out.append(last)
+        small = self.small.get(_sizes(nest)) if nest.reduce_op is None else None
+        if small is not None and small is not last and small not in seen and small.number >= floor and not small.has_reduction and self.alike(small, nest):
+            out.append(small)
         return out
 
     def wished(self, nest: LoopNest, floor: int, out: list[Group]) -> None:
@@ -241,6 +245,8 @@ class _Grouping:
     def start(self, nest: LoopNest, loads: list) -> None:
         g = self.new_group()
         g.factors = factors_of(nest.domain, nest.reduce_axes)
+        if nest.reduce_op is None and not nest.alone and not nest.product:
+            self.small[_sizes(nest)] = g
         self.add(g, nest, loads, "full", g.factors, "")
 
     def join(self, g: Group, nest: LoopNest, loads: list) -> None:
@@ -417,6 +423,10 @@ class _Grouping:
                 if len(rs) > 4:
                     del rs[0]
         self.made_in[nest.buffer] = g
+
+
+def _sizes(nest: LoopNest) -> tuple:
+    return tuple(a.size for a in nest.domain)
 
 
 def in_order_of(nest: LoopNest, loads: list, g: Group) -> LoopNest | None:

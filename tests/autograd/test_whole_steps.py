@@ -733,6 +733,23 @@ def test_a_compiled_step_method(name):
     check(run, quiet=True)
 
 
+def test_updates_of_small_parameters_share_kernels():
+    """Horizontally: they read and write nothing in common."""
+    from tcompile.compiler import events
+    m = nn.Sequential(*[nn.Sequential(nn.Linear(16, 16), nn.LayerNorm(16)) for _ in range(8)])
+    opt = torch.optim.AdamW(m.parameters())
+    for p in m.parameters():
+        p.grad = torch.randn_like(p)
+    schedules = []
+    hear = lambda e: schedules.append(e.facts) if e.kind == "schedule" else None       # noqa: E731
+    events.subscribe(hear)
+    try:
+        tcompile.compile(lambda: opt.step())()
+    finally:
+        events.unsubscribe(hear)
+    assert len(schedules) == 1 and len(schedules[0]["launches"]) <= 8         # for 32 parameters, each with a counter
+
+
 def test_lists_of_tensors_are_fused():
     m = mlp()
     loss = m(torch.randn(3, 4)).sum()
