@@ -136,7 +136,8 @@ def explain(fn: Any, *, check: bool = False, **kwargs: Any) -> Callable[..., Any
 
 def explain_stock(fn: Any) -> Callable[..., Any]:
     """`explain_stock(fn)(*args)`: what stock torch.compile makes of a call, as a CompileReport with the same views: graphs, graph breaks
-    at their lines, guards. For comparing, and for who must ship with it."""
+    at their lines, guards. The function that it returns can be called several times: the last report tells of all calls, recompiles among them. For
+    comparing, and for who must ship with it."""
     from .backends import stock
     if not callable(fn):
         raise TypeError(f"explain_stock takes a function or a module, got {type(fn).__name__}")

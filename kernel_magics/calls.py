@@ -58,6 +58,7 @@ def _merged(parts: list[EntryCall], report: Any) -> EntryCall:
     return replace(
         latest, name=frame_words(first.name), args=args, kwargs=kwargs, safe=not effects, why_not=why,
         graphs=[g for c in parts for g in c.graphs], compile_seconds=sum(seconds) if seconds else None,
+        sets=_names_set(code) if code is not None and code.co_name == "<module>" else latest.sets,
     )  # fmt: skip
 
 
@@ -89,6 +90,11 @@ def _with_names_put_back(call: EntryCall, loops: Sequence[str] = ()) -> EntryCal
     if not written or others or not isinstance(call.fn, FunctionType) or read_before_written(call.fn.__code__) & {*written}:
         return call
     return replace(call, safe=True, why_not="", sets=written)
+
+
+def _names_set(code: CodeType) -> tuple[str, ...]:
+    """Names that a module's code sets, also where it runs as plain Python after a break."""
+    return tuple(dict.fromkeys(i.argval for i in dis.get_instructions(code) if i.opname in ("STORE_NAME", "STORE_GLOBAL")))
 
 
 def read_before_written(code: CodeType) -> set[str]:

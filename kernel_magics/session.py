@@ -18,7 +18,7 @@ from ..compiler.inventory import compiled_functions
 from ..compiler.report import CompileReport
 from ..compiler.report.finish import finish
 from ..compiler.report.labels import label, set_cell_labels
-from ..compiler.report.schema import CellSource, Speedups
+from ..compiler.report.schema import CellSource, Finding, Speedups
 from .advice import about_cell, about_error, own_magic, why_nothing
 from .cell import RUNNERS, Cell, execute, execute_async, needs_await, prepare
 from .display import Place
@@ -308,6 +308,8 @@ class Session:
                 self._later(lambda: self._time_origin(builder.origin, report, spec, builder.served, place))
                 return
         times = ok and (spec.repeat or builder.calls and spec.time is not None)
+        if ok and builder.calls and spec.options.backend == "inductor":
+            self._later(lambda: self._under_stock(builder, report, spec))
         if not times:
             if spec.check and ok:
                 self._check(builder, report, spec, place)
@@ -332,6 +334,22 @@ class Session:
             place.show(report)
 
         self._later(timing)
+
+    def _under_stock(self, builder: Any, report: CompileReport, spec: CellOptions) -> None:
+        """Show below the report what stock makes of the same calls. `report.stock` keeps it."""
+        from .under_stock import under_stock
+
+        place = Place(self.shell, spec.quiet)
+        place.say("looking at the same calls under stock torch.compile")
+        try:
+            with self._only_timing():
+                report.stock = under_stock(builder.calls, report)
+        except (RuntimeError, KeyboardInterrupt) as e:
+            place.drop()
+            report.notes.append(Finding("info", f"stock's own capture is not shown: {e or 'interrupted'}"))
+            return
+        self._reports[report.stock.id] = report.stock
+        place.show(report.stock)
 
     def _check(self, builder: Any, report: CompileReport, spec: CellOptions, place: Place) -> None:
         from ..compiler.numerics import check_calls

@@ -4,20 +4,16 @@ One of the two files that may import torch._dynamo (the other is registered.py).
 """
 from __future__ import annotations
 
-import inspect
-import linecache
-import re
 import sys
 import time
 import types
-import uuid
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any, Callable, Iterator
 
 import torch
 
-
-__all__ = ["compile", "available", "beside", "said", "explain"]
+__all__ = ["compile", "available", "beside", "said", "explain", "Observer"]
 
 
 def available() -> str | None:
@@ -79,68 +75,128 @@ def said() -> str:
     return words
 
 
-def explain(fn: Callable) -> Callable[..., Any]:
-    """`explain(fn)(*args)`: what stock torch.compile captures of a call, as a CompileReport with the same views: its graphs, its graph
-    breaks with their lines and reasons, its guards. Nothing of tcompile runs. The call's value is not computed by compiled code."""
-    def run(*args: Any, **kwargs: Any) -> Any:
+@dataclass
+class Compiled:
+    """One compilation of a frame: stock's id of it ("frame/entry"), where the frame is, the graphs, the guards, seconds; `failed`: why there is none."""
+    id: str
+    name: str = ""
+    file: str = ""
+    line: int = 0
+    graphs: list[Any] = field(default_factory=list)
+    guards: list[Any] = field(default_factory=list)
+    time: float = 0.0
+    seconds: float = 0.0
+    failed: str = ""
+
+
+@dataclass
+class Miss:
+    """A call that no entry of a frame served: the ids of the entries that were asked, the latest first, and why that one did not hold."""
+    ids: list[str]
+    reason: str
+    time: float
+
+
+class Observer:
+    """Watches stock torch.compile capture the functions that it is given (`watch`), over any number of calls: what it makes of each frame, what it
+    guards, where it breaks, why it compiles again. The graphs run as they were captured: inductor, which takes long and decides none of that, is left
+    out. Stock's entries of earlier compilations are forgotten first. Raises RuntimeError where stock can't run."""
+
+    def __init__(self) -> None:
         why = available()
         if why is not None:
             raise RuntimeError(why)
         import torch._dynamo
         _forget_ended_traces()
         torch._dynamo.reset()
-        began = time.perf_counter()
-        with beside():
-            found = torch._dynamo.explain(fn)(*args, **kwargs)
-        report = _report(fn, found, time.perf_counter() - began)
-        torch._dynamo.reset()
+        self.compiled: list[Compiled] = []
+        self.misses: list[Miss] = []
+        self.errors: list[str] = []
+        self._by_id: dict[str, Compiled] = {}
+        self._began = time.perf_counter()
+        self._latest: Miss | None = None
+
+    def watch(self, fn: Callable) -> Callable[..., Any]:
+        import torch._dynamo
+        made = torch._dynamo.optimize(self._graph, guard_export_fn=self._guards, guard_fail_fn=self._miss)(fn)
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            try:
+                with beside():
+                    return made(*args, **kwargs)
+            finally:
+                self._read_metrics()
+        return call
+
+    def report(self, title: str, source: Any) -> Any:
+        """What was seen so far, as a CompileReport."""
+        from .stock_report import stock_report
+        return stock_report(self, title, source)
+
+    def guards_of(self, key: str) -> list[Any]:
+        """The guards of an entry, by stock's id of it."""
+        return self._by_id[key].guards if key in self._by_id else []
+
+    def _now(self) -> float:
+        return time.perf_counter() - self._began
+
+    def _of(self, key: str) -> Compiled:
+        if key not in self._by_id:
+            self._by_id[key] = Compiled(key)
+            self.compiled.append(self._by_id[key])
+        return self._by_id[key]
+
+    def _graph(self, gm: Any, inputs: Any) -> Callable:
+        self._of(_current()).graphs.append(gm)
+        return gm.forward
+
+    def _guards(self, guards: Any) -> None:
+        entry = self._of(_current())
+        entry.guards, entry.time, self._latest = list(guards), self._now(), None
+
+    def _miss(self, fail: Any) -> None:
+        """Stock states each entry of the frame that did not hold, the latest first."""
+        key, _, reason = fail.reason.partition(": ")
+        m = self._latest
+        if m is not None and m.ids[0].split("/")[0] == key.split("/")[0] and key not in m.ids:
+            m.ids.append(key)
+        else:
+            self._latest = Miss([key], reason, self._now())
+            self.misses.append(self._latest)
+
+    def _read_metrics(self) -> None:
+        """Names, places and seconds of what was compiled, as stock notes them; what it could not compile."""
+        from torch._dynamo.utils import get_compilation_metrics
+        for m in get_compilation_metrics():
+            key = str(m.compile_id)
+            if key not in self._by_id and not m.fail_type:
+                continue
+            entry = self._of(key)
+            entry.name, entry.file, entry.line = m.co_name or entry.name, m.co_filename or "", m.co_firstlineno or 0
+            entry.seconds = m.entire_frame_compile_time_s or 0.0
+            entry.time = entry.time or self._now()
+            entry.failed = f"{m.fail_type}: {(m.fail_reason or '').strip().splitlines()[0]}" if m.fail_type and not entry.guards else ""
+
+
+def _current() -> str:
+    """Stock's id of the compilation that is under way, "frame/entry"."""
+    from torch._guards import CompileContext
+    return str(CompileContext.current_compile_id())
+
+
+def explain(fn: Callable) -> Callable[..., Any]:
+    """`explain(fn)(*args)`: what stock torch.compile captures of a call, as a CompileReport with the same views: its graphs, its graph
+    breaks with their lines and reasons, its guards. Called again, it tells of all calls so far, recompiles among them. Nothing of tcompile runs."""
+    from .stock_report import title_and_source
+    state: list[tuple[Observer, Callable]] = []
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        if not state:
+            observer = Observer()
+            state.append((observer, observer.watch(fn)))
+        observer, call = state[0]
+        value = call(*args, **kwargs)
+        report = observer.report(*title_and_source(fn))
+        report.result = value
         return report
     return run
-
-
-def _report(fn: Callable, found: Any, seconds: float) -> Any:
-    from ..report import CompileReport
-    from ..report import schema as s
-    from ..report.environment import environment
-    from ..report.finish import finish
-    from ..report.graphs import nodes_of
-    from ..report.labels import label, source_of
-    from ..report.payload import encode
-    name = getattr(fn, "__qualname__", type(fn).__name__)
-    code = getattr(inspect.unwrap(getattr(fn, "forward", fn)), "__code__", None)
-    file, line = (label(code.co_filename), code.co_firstlineno) if code is not None else ("", 0)
-    r = CompileReport(title=f"{name} under torch.compile", id=uuid.uuid4().hex[:8], options={"engine": "torch.compile"},
-                      created=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), environment=environment(), source=source_of(fn))
-    r.frames = [s.Frame(name, file, line, "partly" if found.graph_break_count else "compiled", "", list(range(len(found.graphs))), 1, seconds)]
-    for i, gm in enumerate(found.graphs):
-        for n in gm.graph.nodes:
-            n.meta.setdefault("val", n.meta.get("example_value"))
-            n.meta["stack"] = _stack(n.meta.get("stack_trace") or "")
-        nodes = nodes_of(gm, (), label)
-        names = [n.name for n in nodes if n.op == "input"]
-        ops = sum(n.op not in ("input", "parameter", "output") for n in nodes)
-        r.graphs.append(s.Graph(f"graph_{i}", inputs=names, ops=ops, frame=0, entry=i, captured=encode(nodes), graph_module=gm))
-        r.entries.append(s.Entry(0, i))
-    for b in found.break_reasons:
-        if b.graph_break:
-            top = b.user_stack[-1] if b.user_stack else None
-            where = (label(top.filename), top.lineno or 0) if top is not None else (file, line)
-            text = linecache.getline(top.filename, top.lineno or 0).rstrip() if top is not None else ""
-            chain = [s.FrameRef(f.name, label(f.filename), f.lineno or 0) for f in b.user_stack]
-            r.graph_breaks.append(s.Break("stock", b.reason.strip(), *where, code=text, function=top.name if top is not None else name, frame=0,
-                                          call_chain=chain))
-    for g in found.out_guards or ():
-        kind = g.create_fn_name() if hasattr(g, "create_fn_name") else type(g).__name__
-        text = "; ".join(str(c) for c in g.code_list or ()) or kind.replace("_", " ").lower()
-        r.guards.append(s.GuardRow(0, str(g.name), kind, text, cls="checked"))
-    r.stages = [s.Stage("capture", seconds, seconds, 1)]
-    finish(r)
-    return r
-
-
-_FRAME = re.compile(r'File "(.*?)", line (\d+), in (.*)')
-
-
-def _stack(trace: str) -> tuple:
-    """(file, line, function) of each frame of a stack trace in text, outermost first."""
-    return tuple((file, int(line), name) for file, line, name in _FRAME.findall(trace))

@@ -253,7 +253,8 @@ def closed_line(r: Any) -> str:
         return f"{head}   {m.note}" + (
             "  — what to do ▸" if m.status == "eager" and r.findings and r.findings[0].action else ""
         )
-    facts = [plural(m.graphs, "graph")]
+    stock = r.options.get("engine") == "torch.compile"
+    facts = [("under torch.compile: " if stock else "") + plural(m.graphs, "graph")]
     lines = list(dict.fromkeys(b.line for b in r.graph_breaks if not b.harmless))
     at = ""
     if m.breaks and not lines:
@@ -262,9 +263,9 @@ def closed_line(r: Any) -> str:
         b = r.graph_breaks[0]
         at = f" (line {b.line}: {_code_word(b)})"
     elif lines:
-        at = f" (lines {', '.join(map(str, lines[:4]))}{', …' if len(lines) > 4 else ''})"
+        at = f" (line{'s' * (len(lines) > 1)} {', '.join(map(str, lines[:4]))}{', …' if len(lines) > 4 else ''})"
     facts.append(plural(m.breaks, "break") + at)
-    if m.kernels or not m.externs:
+    if (m.kernels or not m.externs) and not stock:
         facts.append(plural(m.kernels, "kernel"))
     if m.externs:
         facts.append(plural(m.externs, "library call"))

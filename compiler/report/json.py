@@ -24,7 +24,7 @@ __all__ = ["dump", "load", "pack", "unpack", "DEFAULT_LIMIT"]
 DEFAULT_LIMIT = 200_000
 _PACK_FROM = 600  # JSON text shorter than this stays readable
 _UNPACK_LIMIT = 64 << 20  # a packed value that claims more is refused
-_SKIP = {"live", "result", "raised", "raised_words", "notes", "why_nothing", "graph_module", "aten"}
+_SKIP = {"live", "stock", "result", "raised", "raised_words", "notes", "why_nothing", "graph_module", "aten"}
 _ATOMS = frozenset((type(None), bool, int, str))  # are JSON as they are
 _TEXT_FIELDS = {"kernels": ("source", "ir", "assembly"), "entries": ("source",), "frames": ("bytecode",)}
 

@@ -68,6 +68,7 @@ class CompileReport:
     notes: list[s.Finding] = field(default_factory=list, compare=False, repr=False)  # findings of whoever ran the code: they come first
     why_nothing: str = field(default="", compare=False, repr=False)  # why nothing was compiled, where that is known
     result: Any = field(default=None, compare=False, repr=False)  # explain(): the call's value; never saved
+    stock: Any = field(default=None, compare=False, repr=False)  # backend=inductor: stock's report of the same calls; saved apart
     live: Any = field(
         default=None, compare=False, repr=False
     )  # times the calls again, in the same process; never saved

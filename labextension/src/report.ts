@@ -212,7 +212,9 @@ function closedLine(report: Report, toggle: () => void, controls: string): HTMLE
     : report.graph_breaks.length ? h('span.tc-muted', null, t(' (no change needed)')) : null;
   const facts: Child[] = [];
   if (summary.graphs || summary.kernels) {
-    facts.push(plural(summary.graphs, 'graph'), ' · ', plural(summary.breaks, 'break'), where, ' · ', plural(summary.kernels, 'kernel'));
+    const stock = report.options.engine === 'torch.compile';
+    facts.push(stock ? t('under torch.compile: ') : '', plural(summary.graphs, 'graph'), ' · ', plural(summary.breaks, 'break'), where,
+      stock ? '' : ` · ${plural(summary.kernels, 'kernel')}`);
   }
   if (summary.externs) {
     facts.push(` · ${plural(summary.externs, 'library call')}`);

@@ -205,3 +205,24 @@ def test_a_kernel_s_text_names_the_cell_as_people_do(shell):
     r = shell.user_ns["r"]
     cell = f"In[{r.source.cell}]"
     assert f"// from {cell}:" in r.kernels[0].source and r.source.file == cell
+
+
+def test_backend_inductor_shows_what_stock_makes_of_the_cell(shell, capsys):
+    run(shell, "import torch\ndef f(x):\n    y = x.sin()\n    if y.sum() > 0:\n        y = y + 1\n    return y * 2")
+    run(shell, "%%tcompile -o r time=off backend=inductor\nfor n in (4, 8):\n    z = f(torch.ones(n))\nkept = z")
+    r = shell.user_ns["r"]
+    s = r.stock
+    assert s.options["engine"] == "torch.compile" and s.source == r.source and "stock" not in r.to_dict()
+    assert [f.name for f in s.frames] == ["f", "f after line 4"] and [(c.source, c.expected, c.got) for c in s.recompiles][0] == ("x", "4", "8")
+    assert [(b.file, b.line) for b in s.graph_breaks] == [("In[1]", 4)] and s.guards and all(n.op for g in s.graphs for n in g.captured.nodes())
+    assert shell.user_ns["kept"] is shell.user_ns["z"], "names are as the cell left them"
+    assert "under torch.compile: 4 graphs · 1 break (line 4" in capsys.readouterr().out
+    run(shell, "%%tcompile -o r time=off\nz = f(torch.ones(5))")
+    assert shell.user_ns["r"].stock is None
+
+
+def test_names_set_after_a_break_are_put_back_by_timing(shell):
+    run(shell, "import torch\ndef f(x):\n    if x.sum() > 0:\n        return x + 1\n    return x")
+    run(shell, "%%tcompile -o r time=100ms\nz = f(torch.ones(4))\nkept = z")
+    assert shell.user_ns["r"].speedups.calls[0].measured == "call"
+    assert shell.user_ns["kept"] is shell.user_ns["z"]

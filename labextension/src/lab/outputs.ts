@@ -61,11 +61,10 @@ export class Outputs {
         this.watched.add(cell);
         cell.outputs.changed.connect(() => this.schedule());
       }
-      for (let i = 0; i < cell.outputs.length; i++) {
-        const raw = cell.outputs.get(i).data[MIME] as any;
-        if (!raw || typeof raw !== 'object') {
-          continue;
-        }
+      const reports: any[] = Array.from({ length: cell.outputs.length }, (_, i) => cell.outputs.get(i).data[MIME] as any)
+        .filter(raw => raw && typeof raw === 'object');
+      const ours = reports.filter(raw => !raw.options?.engine); // beside them stands what stock makes of the same cell
+      for (const raw of ours.length ? ours : reports) {
         let outline = this.known.get(raw);
         if (!outline) {
           outline = outlineOf(raw);
