@@ -475,6 +475,8 @@ def _native_data(m: Machine, obj: Any, source: Any, name: str) -> Any:
             return value
     if name == "__dict__":
         m.world.dict_owners[id(value)] = obj
+    elif _reads_own_code(type(obj)):
+        raise Break("unknown_object", f"{name} of a {type(obj).__name__} is read, whose class looks up attributes in its own way", "read it outside of the compiled region")
     return m.world.load(value, S.attr(source, name), "attribute")
 
 

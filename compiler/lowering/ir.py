@@ -50,7 +50,7 @@ from typing import Any, Container, Iterable, Mapping
 
 import torch
 
-from ..symbolic.expr import Expr, integer, symbol
+from ..symbolic.expr import Expr, as_expr, integer, symbol
 
 __all__ = ["Buffer", "Value", "Axis", "Acc", "Store", "Stage", "Kernel", "LoopNest", "PRIMS", "REDUCE_OPS",
            "load", "const", "index", "param", "acc", "cast", "round_to", "check_index", "check_error", "prim",
@@ -102,9 +102,9 @@ class Buffer:
 
     @property
     def repeats(self) -> list[Expr]:
-        """How often elements are repeated (axes of stride 0), where that may vary: for none of these 0, or there is no element to read. (Other axes
-        have an index, which comes from a loop that runs.)"""
-        return [n for n, st in zip(self.shape, self.stride) if type(st) is int and st == 0 and type(n) is not int]
+        """How often elements are repeated (axes of stride 0), where that is 0 or may be: there is no element to read then. (Other axes have an index,
+        which comes from a loop that runs.)"""
+        return [as_expr(n) for n, st in zip(self.shape, self.stride) if type(st) is int and st == 0 and (type(n) is not int or n == 0)]
 
     def __repr__(self) -> str:
         dims = ", ".join(map(str, self.shape))

@@ -4,6 +4,7 @@ from __future__ import annotations
 import bisect
 import collections
 import copy
+import decimal
 import functools
 import itertools
 import math
@@ -231,3 +232,19 @@ def test_text_of_what_a_container_holds_is_read_again():
     for v in (1, 2, 3, 1):
         items[0].v = v
         assert c(torch.ones(2), items)[1:] == f(torch.ones(2), items)[1:]
+
+
+class _Slotted:
+    __slots__ = ("k",)
+
+    def __getattribute__(self, name):
+        return object.__getattribute__(self, name)
+
+
+@pytest.mark.parametrize("owner, name", [(_Slotted(), "k"), (decimal.Context(), "prec")])
+def test_attributes_that_a_class_looks_up_in_its_own_way(owner, name):
+    """No guard can read them: they are read at each call, at a break."""
+    compiled = tcompile.compile(lambda x, c: x * getattr(c, name))
+    for value in (3, 4, 5):
+        setattr(owner, name, value)
+        assert compiled(torch.ones(1), owner).item() == value
