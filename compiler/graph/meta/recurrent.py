@@ -15,7 +15,8 @@ __all__: list[str] = []
 def rnn_layer(*args: Any) -> tuple:
     tensors = [(tuple(map(fix, t.shape)), tuple(map(fix, t.stride)), t.dtype) for t in args[:7]]
     batch_sizes, others = tuple(map(fix, args[8])), tuple(fix(a) for a in args[9:])
-    return tuple(None if m is None else TensorMeta(*m, args[0].device) for m in _results(tuple(tensors), args[7], batch_sizes, *others))
+    found = _results(tuple(tensors), args[7], batch_sizes, *others)
+    return tuple(m and TensorMeta(m[0], m[1], m[2], args[0].device) for m in found)
 
 
 @functools.lru_cache(maxsize=128)
