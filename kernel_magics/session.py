@@ -219,7 +219,8 @@ class Session:
     @contextlib.contextmanager
     def _running(self, cell: Cell, spec: CellOptions, implicit: bool, body: str) -> Iterator[None]:
         __tracebackhide__ = True
-        from ..compiler.report.builder import ReportBuilder  # imports torch: not needed to load the extension
+        from ..compiler.report.builder import ReportBuilder  # these import torch: not needed to load the extension
+        from .timing import collector_off
 
         file = label(cell.name)
         builder = ReportBuilder(file, spec.words(), CellSource(cell.text, file, 1, self._cell_of(cell.name)))
@@ -237,8 +238,9 @@ class Session:
             raise
         finally:
             self.cells += 1
-            self._take_over(builder, before)
-            self._finish(builder, spec, cell, place, implicit, ok)
+            with collector_off():  # a report is many small objects that stay: looking through all others for garbage takes ten times as long
+                self._take_over(builder, before)
+                self._finish(builder, spec, cell, place, implicit, ok)
 
     def _take_over(self, builder: Any, before: list[tuple[Any, int]]) -> None:
         """Entries of earlier cells that served calls of this one belong into its report."""

@@ -25,7 +25,7 @@ from ..compiler.report.calls import EntryCall
 from ..compiler.report.numbers import plural
 from .stats import Bootstrap, interval_of
 
-__all__ = ["measure", "measure_cell", "compare_options", "Contender", "names_put_back", "preserved", "Say"]
+__all__ = ["collector_off", "measure", "measure_cell", "compare_options", "Contender", "names_put_back", "preserved", "Say"]
 
 _MIN_SAMPLE = 3e-4  # a sample lasts at least that long, in seconds, so that the clock does not matter
 _SLOW = 0.02  # seconds a call: from there on a sample is one call, and nothing needs to settle
@@ -257,7 +257,7 @@ def _rounds(job: _Job, budget: float) -> None:
     """Time the contenders in turn until the budget is spent; calls that are slow for the budget are timed once or twice,
     and their interval says so. What raises is out, with its reason."""
     end = time.perf_counter() + budget
-    with job.call.state.apply(), _collector_off():
+    with job.call.state.apply(), collector_off():
         first: dict[str, float] = {}
         for c in job.contenders.values():
             if c.run is None:
@@ -326,7 +326,8 @@ def _synchronize() -> None:
 
 
 @contextmanager
-def _collector_off() -> Iterator[None]:
+def collector_off() -> Iterator[None]:
+    """No collection of cycles in a with-block."""
     on = gc.isenabled()
     gc.disable()
     try:

@@ -118,7 +118,8 @@ class Observer:
 
     def watch(self, fn: Callable) -> Callable[..., Any]:
         import torch._dynamo
-        made = torch._dynamo.optimize(self._graph, guard_export_fn=self._guards, guard_fail_fn=self._miss)(fn)
+        with beside():
+            made = torch._dynamo.optimize(self._graph, guard_export_fn=self._guards, guard_fail_fn=self._miss)(fn)
 
         def call(*args: Any, **kwargs: Any) -> Any:
             try:
