@@ -38,7 +38,7 @@ from .logs import log_error, log_guards
 from .marks import is_disabled
 from .recompile import FrameState, is_full, learn, make_room
 from .guards.state import read_field
-from .report.calls import EntryCall, GraphCall
+from .report.calls import PLAIN_REST, EntryCall, GraphCall, may_have_effects
 from .report.labels import label
 from .runtime import hook
 from .runtime.stock_hook import hide
@@ -156,9 +156,14 @@ class Engine:
         """As `miss`, in the middle of a frame: where compiling fails, or is interrupted, the program's finally and with statements are to run."""
         __tracebackhide__ = True
         try:
-            return self.miss(dispatcher, func, args)
+            found = self.miss(dispatcher, func, args)
         except BaseException as error:
             raise _FailedWithin(error) from None
+        if found is RUN_ORIGINAL and events.heard() and may_have_effects(func.__code__):
+            code = func.__code__                        # whoever wants to call the function again is to know
+            events.emit("call", frame=code.co_qualname, cached=False, call=EntryCall(
+                code.co_qualname, func, args, {}, code.co_filename, code.co_firstlineno, False, PLAIN_REST))
+        return found
 
     def failed(self, error: Exception, func: types.FunctionType, args: tuple, *, handlers: bool) -> Any:
         """A graph raised; nothing of the call has happened. It runs as it is: eager's error from its own line, or what handles it there

@@ -12,7 +12,7 @@ from dataclasses import replace
 from types import CodeType, FunctionType
 from typing import Any, Collection, Sequence
 
-from ..compiler.report.calls import EntryCall
+from ..compiler.report.calls import PLAIN_REST, EntryCall
 from ..compiler.report.labels import frame_words
 from .cell import VALUE
 
@@ -32,16 +32,18 @@ def worth_timing(calls: Sequence[EntryCall], report: Any) -> list[EntryCall]:
         if c.name.endswith("__init__") and not c.graphs:  # making an object is no computation
             continue
         groups.setdefault((c.file, c.line, c.name), []).append(c)
-    out = [_merged(parts, report) for parts in groups.values()]
+    out = [_merged(parts, calls, report) for parts in groups.values()]
     return sorted(out, key=lambda c: (not c.safe, not c.graphs, -(c.compile_seconds or 0.0)))
 
 
-def _merged(parts: list[EntryCall], report: Any) -> EntryCall:
+def _merged(parts: list[EntryCall], calls: Sequence[EntryCall], report: Any) -> EntryCall:
     first = parts[0]
     code = getattr(first.fn, "__code__", None)
     frames = {i for i, f in enumerate(report.frames) if f.name == first.name}
     breaks = any(b.frame in frames for b in report.graph_breaks)
     elsewhere = _effects_elsewhere(report, frames) if breaks else []  # what comes after a break may be a frame of another function
+    if breaks:
+        elsewhere += [f"{frame_words(c.name)}: {c.why_not}" for c in calls if c.why_not == PLAIN_REST and c.name != first.name]
     if code is not None and code.co_name == "<module>":
         parts = [_with_names_put_back(c, [e for e in elsewhere if e.startswith("global ")]) for c in parts]
         elsewhere = [e for e in elsewhere if not any(e == f"global {name}" for c in parts for name in c.sets)]

@@ -6,13 +6,20 @@ the outermost captured call (calls made by captured code belong to it). It refer
 
 from __future__ import annotations
 
+import dis
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from types import CodeType
 from typing import Any, Callable, Iterator
 
 import torch
 
-__all__ = ["EntryCall", "GraphCall", "CallState"]
+__all__ = ["EntryCall", "GraphCall", "CallState", "PLAIN_REST", "may_have_effects"]
+
+PLAIN_REST = "what follows a break runs as plain Python"  # why_not of code that no entry was made for
+
+_PURE = ("LOAD_", "STORE_FAST", "RETURN_", "POP_", "PUSH_NULL", "COPY", "SWAP", "COMPARE_", "CONTAINS_", "IS_OP", "JUMP_", "BUILD_", "UNPACK_", "UNARY_",
+         "BINARY_", "TO_BOOL", "FORMAT_", "CONVERT_", "LIST_", "RESUME", "NOP", "CACHE", "EXTENDED_ARG", "MAKE_CELL", "NOT_TAKEN", "RERAISE")
 
 
 @dataclass
@@ -89,3 +96,16 @@ class EntryCall:
     )
     state: CallState = field(default_factory=CallState)
     sets: tuple[str, ...] = ()  # globals of `fn` that running it sets, and whoever runs it again puts back
+
+
+def may_have_effects(code: CodeType) -> bool:
+    """Whether code that runs as plain Python can do more than give a result, by its instructions: it calls something, or changes something. Names
+    that a cell sets are put back by whoever runs it again; one that it reads as well would be another each time."""
+    instructions = list(dis.get_instructions(code))
+    read = {i.argval for i in instructions if i.opname in ("LOAD_NAME", "LOAD_GLOBAL")}
+    top_level = code.co_qualname.startswith("<module>")
+    return any(
+        not i.opname.startswith(_PURE) and not (top_level and i.opname in ("STORE_NAME", "STORE_GLOBAL") and i.argval not in read)
+        or i.opname == "BINARY_OP" and i.argrepr.endswith("=")
+        for i in instructions
+    )

@@ -157,6 +157,22 @@ def test_what_a_function_prints_after_a_break_is_printed_once(shell, capsys):
     assert capsys.readouterr().out.count("max 1\n") == 1
 
 
+@pytest.mark.parametrize("cell, times", [
+    ("def h(x):\n    y = x.sin()\n    if y.sum() > -1e9: print('seen')\n    return y\nh(x)", 1),
+    ("def h(x):\n    for k in range(3):\n        x = x * k\n        if x.sum() > -1e9: print('seen')\n    return x\nh(x)", 3),
+    ("def h(x):\n    return x.sin()\nfor k in range(3):\n    y = h(x + k)\n    if y.sum() > -1e9:\n        print('seen')", 3),
+    ("def h(x):\n    y = x.sin()\n    if y.sum() > -1e9: told.append(1)\n    return y\nh(x)", 0),
+])
+def test_what_runs_as_plain_python_after_a_break_runs_once(shell, capsys, cell, times):
+    """What follows a break and has no tensor work is no frame of the report, but timing would run it again."""
+    run(shell, "import torch\nx = torch.ones(300)\ntold = []")
+    for _ in range(2):
+        run(shell, "%%tcompile -o r time=200ms\n" + cell)
+        assert capsys.readouterr().out.count("seen") == times
+        assert any("plain Python" in c.why_not for c in shell.user_ns["r"].speedups.calls)
+    assert len(shell.user_ns["told"]) == (0 if times else 2)
+
+
 def test_a_cell_with_a_loop_that_breaks_runs_again_with_its_names_put_back(shell):
     run(shell, "import torch\nx = torch.randn(300)")
     cell = "%%tcompile -o r time=200ms\nfor i in range(3):\n    y = x * i\n    if y.sum() > 1e9:\n        y = y + 1\n"
