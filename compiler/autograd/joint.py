@@ -20,6 +20,7 @@ from ..graph.meta.core import contiguous_strides
 from ..graph.record import run_nodes
 from ..graph.tensor import TraceTensor, from_meta, recording, tensor_meta
 from ..graph.to_aten import finish
+from ..symbolic.places import disjoint
 from .chunked_loss import chunk_losses
 from .eager_saves import eager_kept
 from .modes import tracing_modes
@@ -99,8 +100,9 @@ def _joint_graph(captured: CapturedGraph, opts: Any, leaves: bool) -> JointGraph
         tangents, specs = [], list(captured.inputs)
         for k, t in enumerate(plan.tensors):
             meta = tensor_meta(t)
-            if any(type(st) is int and st == 0 and n != 1 for n, st in zip(meta.shape, meta.stride)):
-                meta = meta.replace(stride=contiguous_strides(meta.shape))       # of an expanded result: elements of its own
+            shape, stride = ([int(captured.env.hint(n)) if captured.env is not None else n for n in sizes] for sizes in (meta.shape, meta.stride))
+            if all(shape) and not disjoint(shape, stride):
+                meta = meta.replace(stride=contiguous_strides(meta.shape))       # of an expanded result, of windows that overlap: elements of its own
             tangent = from_meta(meta.replace(requires_grad=False, storage_offset=0), captured.env)
             f.add_input(f"tangent_{k}", tangent, len(specs))
             specs.append(GraphInput(f"tangent_{k}", None, "tensor"))

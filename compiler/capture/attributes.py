@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Callable
 import torch
 
 from ..guards import source as S
+from ..guards.values import Unreachable, load_attr
 from . import containers, tensor_calls
 from .exceptions import traceback_at
 from .generators import InlineGenerator
@@ -475,9 +476,18 @@ def _native_data(m: Machine, obj: Any, source: Any, name: str) -> Any:
             return value
     if name == "__dict__":
         m.world.dict_owners[id(value)] = obj
-    elif _reads_own_code(type(obj)):
+    elif not _guards_read(obj, name):
         raise Break("unknown_object", f"{name} of a {type(obj).__name__} is read, whose class looks up attributes in its own way", "read it outside of the compiled region")
     return m.world.load(value, S.attr(source, name), "attribute")
+
+
+def _guards_read(obj: Any, name: str) -> bool:
+    """Whether guards can read the attribute, which is there."""
+    try:
+        load_attr(obj, name)
+    except Unreachable:
+        return False
+    return True
 
 
 def _object_reads(t: type) -> bool:

@@ -567,3 +567,20 @@ def test_gradient_of_a_filled_diagonal_whose_sum_lies_transposed(backend):
         sum(t.sum() for t in fn(x)).backward()
         grads.append(x.grad)
     torch.testing.assert_close(*grads)
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("windows", [lambda x: (x * 2).unfold(0, 2, 1), lambda x: (x * 2).unfold(0, 3, 2), lambda x: (x * 2).as_strided((2, 3), (1, 1)),
+                                     lambda x: (x * 2).expand(3, -1), lambda x: (x * 2, (x * 3).unfold(0, 3, 1))[1]])
+@pytest.mark.parametrize("backend", ["aot_eager", "tcompile"])
+def test_gradients_of_results_whose_elements_share_memory(windows, backend, dynamic):
+    """Each element of the gradient that comes in has a place of its own, whatever the result's have."""
+    compiled = tcompile.compile(windows, backend=backend, dynamic=dynamic)
+    for n in (7, 9):
+        found = []
+        for fn in (windows, compiled):
+            x = torch.arange(float(n), requires_grad=True)
+            y = fn(x)
+            y.backward(torch.arange(float(y.numel())).reshape(y.shape) ** 2)
+            found.append(x.grad)
+        assert torch.equal(*found)
