@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 import tcompile
 from tcompile.compiler import events
@@ -90,3 +91,8 @@ class Programs:
     def breaks(self, f: Program) -> Program:
         self.params.append(pytest.param(f, False, id=f.__name__))
         return f
+
+
+def mlp() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2))

@@ -1,0 +1,61 @@
+"""What updates of parameters are compiled to: kernels that parameters share, and no calls of torch's."""
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+import tcompile
+from tcompile.compiler import events
+
+from .harness import mlp
+
+
+def test_updates_of_small_parameters_share_kernels():
+    """Horizontally: they read and write nothing in common."""
+    m = nn.Sequential(*[nn.Sequential(nn.Linear(16, 16), nn.LayerNorm(16)) for _ in range(8)])
+    opt = torch.optim.AdamW(m.parameters())
+    for p in m.parameters():
+        p.grad = torch.randn_like(p)
+    schedules = []
+    hear = lambda e: schedules.append(e.facts) if e.kind == "schedule" else None       # noqa: E731
+    events.subscribe(hear)
+    try:
+        tcompile.compile(lambda: opt.step())()
+    finally:
+        events.unsubscribe(hear)
+    assert len(schedules) == 1 and len(schedules[0]["launches"]) <= 8         # for 32 parameters, each with a counter
+
+
+def test_lists_of_tensors_are_fused():
+    m = mlp()
+    loss = m(torch.randn(3, 4)).sum()
+    loss.backward()
+
+    def clip():
+        return nn.utils.clip_grad_norm_(m.parameters(), 0.1)
+    assert not tcompile.explain(clip)().externs
+
+
+def test_a_scaled_step_is_compiled_up_to_its_branch():
+    """Of GradScaler.step, the question whether a gradient is infinite: what comes before and after it is two graphs, none by eager's kernels."""
+    m = mlp()
+    opt, scaler = torch.optim.AdamW(m.parameters(), 0.01), torch.amp.GradScaler("cpu", init_scale=4.0)
+
+    def step(x):
+        opt.zero_grad()
+        loss = m(x).pow(2).mean()
+        scaler.scale(loss).backward()
+        scaler.step(opt)
+        return loss.detach()
+    said = []
+    hear = lambda e: said.append(e) if e.kind in ("fallback", "break") else None       # noqa: E731
+    events.subscribe(hear)
+    try:
+        f = tcompile.compile(step)
+        for _ in range(3):
+            f(torch.randn(3, 4))
+            scaler.update()
+    finally:
+        events.unsubscribe(hear)
+    assert {e.facts["brk"].kind for e in said if e.kind == "break"} == {"item"}
+    assert not [e.facts for e in said if e.kind == "fallback"]
