@@ -114,6 +114,7 @@ class Observer:
         self.errors: list[str] = []
         self._by_id: dict[str, Compiled] = {}
         self._began = time.perf_counter()
+        self._began_us = time.time_ns() // 1000
         self._latest: Miss | None = None
 
     def watch(self, fn: Callable) -> Callable[..., Any]:
@@ -152,6 +153,7 @@ class Observer:
         return gm.forward
 
     def _guards(self, guards: Any) -> None:
+        self._read_metrics()
         entry = self._of(_current())
         entry.guards, entry.time, self._latest = list(guards), self._now(), None
 
@@ -166,9 +168,12 @@ class Observer:
             self.misses.append(self._latest)
 
     def _read_metrics(self) -> None:
-        """Names, places and seconds of what was compiled, as stock notes them; what it could not compile."""
+        """Names, places and seconds of what was compiled, as stock notes them; what it could not compile. Stock keeps the last 64 compilations of
+        the process, those of others too: after a reset they have the same ids."""
         from torch._dynamo.utils import get_compilation_metrics
         for m in get_compilation_metrics():
+            if (m.start_time_us or 0) < self._began_us:
+                continue
             key = str(m.compile_id)
             if key not in self._by_id and not m.fail_type:
                 continue

@@ -57,6 +57,20 @@ def test_stock_s_recompiles_over_several_calls() -> None:
     assert {"n == 2", "`x` is a tensor of the class, dtype, device and sizes that it was captured with"} <= {g.text for g in r.guards if g.entry == 0}
 
 
+def test_what_stock_failed_at_before_is_not_told_again() -> None:
+    """Stock numbers frames from 0 again after a reset: an earlier failure has the id of a frame of ours."""
+    def failing(x):
+        return x.sin() + 1
+
+    def backend(gm, inputs):
+        raise ValueError("no")
+    for _ in range(3):
+        with pytest.raises(Exception, match="no"):
+            torch.compile(failing, backend=backend)(torch.ones(4))
+    r = tcompile.explain_stock(branching)(torch.ones(4))
+    assert [f.name for f in r.frames] == ["branching", f"branching after line {branching.__code__.co_firstlineno + 2}"] and not r.fallbacks
+
+
 def test_what_stock_can_not_compile_is_said() -> None:
     def loops(x):
         for k in range(3):
