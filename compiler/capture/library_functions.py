@@ -190,3 +190,19 @@ for _fn in (typing.cast, typing.get_args, typing.get_origin, typing.get_type_hin
 @python_function(("torch.utils.hooks", "RemovableHandle.remove"))
 def remove_hook(m: Machine, handle: Any) -> None:
     raise Break("tensor_hook", "a hook is removed")
+
+
+_PACKED = "a packed sequence keeps how many rows each step has in the values of a tensor"
+
+
+@python_function(("torch.nn.utils.rnn", "pack_padded_sequence"), ("torch.nn.utils.rnn", "pad_packed_sequence"))
+def packed_sequence_(m: Machine, *args: Any, **kwargs: Any) -> Any:
+    raise Break("item", _PACKED)
+
+
+@python_function(*(("torch.nn.modules.rnn", f"{kind}.forward") for kind in ("RNN", "LSTM", "GRU")), wants_function=True)
+def recurrent_module_(m: Machine, fn: Any, *args: Any, **kwargs: Any) -> Any:
+    """On a packed sequence the whole call leaves the graph at once, not each line in it that reads a batch size."""
+    if any(isinstance(a, torch.nn.utils.rnn.PackedSequence) for a in (*args, *kwargs.values())):
+        raise Break("item", _PACKED)
+    return interpret(m, fn, list(args), kwargs)

@@ -54,6 +54,7 @@ _INDEXING = (operator.getitem, operator.setitem)
 _BREAK_FUNCTIONS: dict[Any, str] = {torch.nonzero: "data_dependent_shape", torch.unique: "data_dependent_shape", torch.equal: "data_dependent_branch",
                                     torch.allclose: "data_dependent_branch", torch.masked_select: "data_dependent_shape",
                                     torch.unique_consecutive: "data_dependent_shape"}
+_RECURRENT = frozenset(("lstm", "gru", "rnn_tanh", "rnn_relu"))
 
 
 _LEGACY = type(torch.FloatTensor)
@@ -195,6 +196,8 @@ def call_function(m: Machine, fn: Callable, args: list, kwargs: dict) -> Any:
             like.dtype in (torch.float32, torch.float64, torch.int64):
         args = [scalars.full_of(m, a, like) if type(a) is torch.SymInt else a for a in args]
     name = getattr(fn, "__name__", "")
+    if name.partition(".")[0] in _RECURRENT and ("batch_sizes" in kwargs or len(args) > 3 and isinstance(args[3], (list, tuple))):
+        raise Break("item", f"{name}() on packed data reads its batch sizes from a tensor")       # in C++, from memory that isn't there
     if kwargs.get("out") is not None:
         m.graph.writes_to(kwargs["out"])
     if _in_place(fn, args, kwargs) or name.endswith("_") and not name.endswith("__"):
