@@ -19,7 +19,7 @@ import torch
 
 from ...lowering.ir import Axis, Kernel, Stage, Store, Value, indirect_symbol, indirect_values, walk
 from ...lowering.rewrite import Rewriter
-from ...symbolic.expr import ONE, ZERO, Expr, as_expr, ceildiv, integer, maximum, minimum
+from ...symbolic.expr import ONE, ZERO, Expr, as_expr, ceildiv, integer, maximum, minimum, symbol
 from .dtypes import ctype, storage_size
 from .runs import run_directions
 from .special import SPECIAL
@@ -39,6 +39,7 @@ _COST = {"div": 4, "sqrt": 5, "rsqrt": 8, "reciprocal": 4, "exp": 14, "sigmoid":
 _LANE_BY_LANE = frozenset(SPECIAL)
 _LANE_COST = 30
 COLUMNS_AT_ONCE = 2048              # of a reduction over rows: their sums stay in the first-level cache
+NEAR = 16                           # elements that share cache lines, more or less
 LONG_COLUMNS = 1 << 17              # elements from which such a reduction is shared among threads by rows
 FOLD_COST, TAIL_COST = 60.0, 40.0   # per item, in units of one contiguous element
 _NS_PER_OP = 0.15
@@ -396,14 +397,34 @@ def _long_columns(kernel: Kernel, layout: Layout, hints: dict) -> bool:
 
 
 def _steps_over(e: Expr, name: str) -> bool:
-    """Whether neighbours along an axis lie apart in memory. (What is clamped at an edge steps by one elsewhere.)"""
-    c = e.coeff(name)
-    if run_directions(e, name):
-        return False
-    if c is not None:
-        return c not in (ZERO, TWO)
-    text = e.c()
-    return "floordiv" in text or "mod" in text or "/" in text or "%" in text
+    """Whether neighbours along an axis lie far apart in memory: each in a cache line of its own, most of the time."""
+    drift = _drift(e, name)
+    return drift is None or abs(drift) > NEAR
+
+
+def _drift(e: Expr, name: str) -> float | None:
+    """Elements from one to the next along an axis, on average over what is close together; None where that is not known."""
+    if name not in e.symbol_names():
+        return 0
+    if e is symbol(name):
+        return 1
+    if e.op in ("add", "mul"):
+        total = 0.0
+        for c, mono in e.terms():
+            varying = [a for a in mono if name in a.symbol_names()]
+            part = _drift(mono[0], name) if len(mono) == 1 else None
+            if varying and part is None:
+                return None
+            total += c * (part or 0.0) if varying else 0.0
+        return total
+    if e.op in ("min", "max"):
+        parts = [_drift(a, name) for a in e.args]
+        return None if None in parts else max(parts, key=abs)
+    if e.op in ("mod", "floordiv") and e.args[1].is_const:
+        part, n = _drift(e.args[0], name), e.args[1].value
+        if part is not None and n > 0:
+            return part / n if e.op == "floordiv" else 0 if n <= NEAR else part
+    return None
 
 
 def _plan_tiles(kernel: Kernel, layout: Layout, hints: dict) -> None:

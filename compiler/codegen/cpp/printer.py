@@ -193,16 +193,19 @@ class _Printer:
             axes.append(("tile", ceildiv(lay.tile.size, lay.lanes)))
         if blocks is not None and not (blocks.is_const and blocks.value == 1):
             axes.insert(0 if lay.block_first else len(axes), ("block", blocks))
+        step = ""
         if not axes:
             head = ["    for (i64 item = begin; item < end; ++item) {"]
         elif len(axes) == 1:
             head = [f"    for (i64 {axes[0][0]} = begin; {axes[0][0]} < end; ++{axes[0][0]}) {{"]
-        else:
-            head = ["    for (i64 item = begin; item < end; ++item) {", "        i64 rest = item;"]
+        else:                                        # the first item's position by divisions, the others' by counting
+            head, step = ["    i64 rest = begin;"], f"++{axes[0][0]};"
+            for name, size in axes[1:]:
+                step = f"if (++{name} == {self._c(size)}) {{ {name} = 0; {step} }}"
             for name, size in reversed(axes[1:]):
-                head.append(f"        const i64 {name} = rest % ({self._c(size)}); rest /= {self._c(size)};"
-                            if not size.is_const else f"        const i64 {name} = rest % {size}; rest /= {size};")
-            head.append(f"        const i64 {axes[0][0]} = rest;")
+                n = str(size) if size.is_const and size.value else f"(begin < end ? {self._c(size)} : 1)"
+                head.append(f"    i64 {name} = rest % {n}; rest /= {n};")
+            head += [f"    i64 {axes[0][0]} = rest;", "    for (i64 item = begin; item < end; ++item) {"]
         if lay.mode == "outer":
             v, n = lay.vector.symbol.name, self._c(lay.vector.size)
             if blocks is not None and any(a == "block" for a, _ in axes):
@@ -212,7 +215,7 @@ class _Printer:
             if lay.tile is not None:
                 t, n = lay.tile.symbol.name, self._c(lay.tile.size)
                 head += [f"        const i64 {t}_begin = tile * L, {t}_end = {t}_begin + L < {n} ? {t}_begin + L : {n};"]
-        return [*head, *(f"    {line}" for line in body), "    }"]
+        return [*head, *(f"    {line}" for line in body), *([f"        {step}"] if step else []), "    }"]
 
     # ---- one stage
     def _locate(self, buffer: Buffer, e: Expr) -> Location:
@@ -298,7 +301,8 @@ class _Printer:
         copies = lay.copies
         if lay.tile is not None:
             axis_level[lay.tile.symbol.name] = LEVEL_LOOP
-        main = StageValues(self.scope, axis_level, name, self._locate, self._acc_operand, copies, lay.tiled)
+        by_piece = lay.tile is None and copies == 1
+        main = StageValues(self.scope, axis_level, name, self._locate, self._acc_operand, copies, lay.tiled, f"{name}_from" if by_piece else None, self.k.hints)
         running = any(a.running for a in stage.accs)
         main.emit(roots[:len(stage.accs)] if running else roots)
         body = list(main.lines.pop(LEVEL_VECTOR, []))
@@ -327,7 +331,15 @@ class _Printer:
             out.append(f"{ind}for (i64 {axis.symbol} = {begin}; {axis.symbol} < {end}; ++{axis.symbol}) {{")
             ind += "    "
             out += [ind + line for line in between.get(LEVEL_LOOP + i, [])]
-        out += [ind + line for line in self._vector_loop(number, name, lo, hi, body, accumulators, loops.unroll, v, bounds is not None)]
+        if main.pieces:
+            steps = f"{hi} - {name}_from"
+            for piece in main.pieces.values():
+                steps = f"tc::fewer({piece}.lanes, {steps})"
+            loop = self._vector_loop(number, name, f"{name}_from", f"{name}_to", body, accumulators, loops.unroll, None)
+            out += [ind + line for line in (f"for (i64 {name}_from = {lo}, {name}_to; {name}_from < {hi}; {name}_from = {name}_to) {{",
+                                            *(f"    {line}" for line in (*main.piece_lines(), f"{name}_to = {name}_from + {steps};", *loop)), "}")]
+        else:
+            out += [ind + line for line in self._vector_loop(number, name, lo, hi, body, accumulators, loops.unroll, v if bounds is None else None)]
         for _ in loops.scalar:
             ind = ind[:-4]
             out.append(ind + "}")
@@ -338,8 +350,8 @@ class _Printer:
         return out
 
     def _vector_loop(self, number: int, v: str, lo: str, hi: str, body: list[str],
-                     accumulators: list["_Accumulator"], unroll: int, axis: Axis, bounded: bool) -> list[str]:
-        """The pass over one vector axis: a lambda for one vector, called for whole vectors, then for the rest."""
+                     accumulators: list["_Accumulator"], unroll: int, axis: Axis | None) -> list[str]:
+        """The pass over one vector axis: a lambda for one vector, called for whole vectors, then for the rest. `axis`: where it is the whole of it, or its blocks."""
         lay = self.layout
         L, copies = lay.lanes, lay.copies
         if lay.mode == "outer":
@@ -355,10 +367,9 @@ class _Printer:
             args = "".join(f", {x}" for a in accumulators for x in a.arguments(u))
             return f"{fn}({at}, {lanes}{args});"
 
-        size = as_expr(axis.size)
-        static = size.value if size.is_const and not bounded and (lay.mode == "inner" or not lay.block or size.value <= lay.block) else None
-        whole = static is not None and static % L == 0 or (lay.mode == "outer" and lay.block and size.is_const and size.value % lay.block == 0
-                                                          and lay.block % L == 0)
+        size = as_expr(axis.size).value if axis is not None and as_expr(axis.size).is_const else None
+        static = size if lay.mode == "inner" or not lay.block or size is None or size <= lay.block else None
+        whole = static is not None and static % L == 0 or (lay.mode == "outer" and lay.block and size is not None and size % lay.block == 0 and lay.block % L == 0)
         flush = any(a.flushes for a in accumulators)
         loop: list[str] = []
         step = L * unroll

@@ -107,9 +107,7 @@ template <class V, class T, class M> INLINE V load_if(const T *p, M m, First lan
     return whole(lanes, m) ? load<V>(p, All{}) : gather_if<V>(m, lanes, [&](int k) { return p[k]; });
 }
 """
-# Reads under a mask by one instruction, which touches nothing that the mask leaves out: type -> instruction, by bytes of the vector.
-_MASKED_LOADS = {"f32": "loadups{}_mask", "i32": "loaddqusi{}_mask", "f64": "loadupd{}_mask", "i64": "loaddqudi{}_mask"}
-# The ends of rows: (type of the instruction's elements, its name), by the type's size and kind; {} bits of the vector.
+# Reads and writes under a mask by one instruction, which touches nothing that the mask leaves out: (type of its elements, its name), by type.
 _ENDS = {"f32": ("float", "ups"), "f64": ("double", "upd"), "i8": ("char", "dquqi"), "i16": ("short", "dquhi"), "i32": ("int", "dqusi"), "i64": ("long long", "dqudi")}
 _MASKS = """\
 // Masks: from a comparison of any type, and choosing by one.
@@ -247,7 +245,7 @@ class Support:
             return _LANES
         if key == "masked":
             self.need("lanes"), self.need("any")
-            return _MASKED + self._masked_loads()
+            return _MASKED
         if key == "convert":
             return ""                        # see text(): it depends on all types of the kernel
         if key == "masks":
@@ -278,29 +276,38 @@ class Support:
         raise KeyError(key)
 
     def _masked_loads(self) -> str:
-        """`load_if` of elements of four and eight bytes where the machine has such reads."""
-        bits = {(64, 4): "cvtd2mask512", (64, 8): "cvtq2mask512"}.get((self.mask_bytes * self.lanes, self.mask_bytes))
-        if bits is None or not {"avx512dq", "avx512vl"} <= self.target.features:
+        """`load_if` by one instruction where the machine has such reads."""
+        convert = {4: "cvtd2mask512", 8: "cvtq2mask512", 1: "cvtb2mask512", 2: "cvtw2mask512"}[self.mask_bytes]
+        if self.mask_bytes * self.lanes != 64 or not {"avx512dq", "avx512bw", "avx512vl"} <= self.target.features:
             return ""
-        word = "u16" if self.lanes == 16 else "u8"
-        out = [f"INLINE {word} bits(vmask m, All) {{ return __builtin_ia32_{bits}(m); }}",
-               f"INLINE {word} bits(vmask m, First lanes) {{ return __builtin_ia32_{bits}(m) & ((1 << lanes.n) - 1); }}"]
-        for tag, read in _MASKED_LOADS.items():
-            if self.bytes_of(tag) in (32, 64):
-                self.vector(tag)
-                t, f = _SCALARS[tag], "__builtin_ia32_" + read.format(8 * self.bytes_of(tag))
-                out += [f"template <> inline __attribute__((always_inline)) v{tag} load_if<v{tag}, {t}, vmask>(const {t} *p, vmask m, {lanes} lanes)"
-                        f" {{ return {f}(p, v{tag}{{}}, bits(m, lanes)); }}" for lanes in ("All", "First")]
-        return "\n".join(out)
+        word = self._lane_bits
+        some = "(1ULL << lanes.n) - 1" if self.lanes < 64 else "(lanes.n < 64 ? (1ULL << lanes.n) - 1 : ~0ULL)"
+        mask = {1: "char", 2: "short", 4: "int", 8: "long long"}[self.mask_bytes]
+        out = [f"INLINE {word} bits(vmask m, All) {{ typedef {mask} bits __attribute__((vector_size(64))); return __builtin_ia32_{convert}((bits)m); }}",
+               f"INLINE {word} bits(vmask m, First lanes) {{ return bits(m, All{{}}) & ({word})({some}); }}"]
+        for tag, element, name in self._masked_types():
+            n, t = self.bytes_of(tag), _SCALARS[tag]
+            out += [f"template <> inline __attribute__((always_inline)) v{tag} load_if<v{tag}, {t}, vmask>(const {t} *p, vmask m, {lanes} lanes) "
+                    f"{{ typedef {element} row __attribute__((vector_size({n}))); return (v{tag})__builtin_ia32_load{name}{8 * n}_mask((const {element} *)p, row{{}}, bits(m, lanes)); }}"
+                    for lanes in ("All", "First")]
+        return "\n" + "\n".join(out)
+
+    @property
+    def _lane_bits(self) -> str:
+        """The type that has a bit for each lane."""
+        return {8: "u8", 16: "u16", 32: "u32", 64: "u64"}[max(8, self.lanes)]
+
+    def _masked_types(self) -> list[tuple[str, str, str]]:
+        """The kernel's types whose vectors are read and written under masks: (tag, type of the instruction's elements, its name)."""
+        return [(t, *_ENDS[t.replace("u", "i")]) for t in _SCALARS if t in self._vectors and self.bytes_of(t) in (16, 32, 64)]
 
     def _ends(self) -> str:
         """Reads and writes of the first lanes by one masked instruction, where the machine has it: copies of a few bytes through memory stall."""
         if not {"avx512bw", "avx512vl"} <= self.target.features:
             return ""
         out = []
-        for tag in (t for t in _SCALARS if t in self._vectors and self.bytes_of(t) in (16, 32, 64)):
-            element, name = _ENDS[tag.replace("u", "i")]
-            word = {8: "u8", 16: "u16", 32: "u32", 64: "u64"}[max(8, self.lanes)]
+        word = self._lane_bits
+        for tag, element, name in self._masked_types():
             wanted = f"({word})((1ULL << lanes.n) - 1)" if self.lanes < 64 else "lanes.n < 64 ? (1ULL << lanes.n) - 1 : ~0ULL"
             n, t, v = self.bytes_of(tag), _SCALARS[tag], f"v{tag}"
             bits = f"typedef {element} bits __attribute__((vector_size({n})));"
@@ -335,7 +342,8 @@ class Support:
                   f"typedef {mask} vmask __attribute__((vector_size({self.lanes * self.mask_bytes})));   // -1 where true, else 0"]
         if self._order:
             lines += ["", "namespace tc {"]
-        lines += [t.rstrip("\n") + (self._ends() if k == "access" else "") + "\n" for k, t in self._order.items()]
+        machine = {"access": self._ends, "masked": self._masked_loads}
+        lines += [t.rstrip("\n") + (machine[k]() if k in machine else "") + "\n" for k, t in self._order.items()]
         if self._order:
             lines.append("}  // namespace tc")
         if self._helpers:

@@ -10,7 +10,7 @@ What must not be evaluated everywhere has a guard (../guarded.py).
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Callable, Iterable
+from typing import Callable, Iterable, Mapping
 
 import torch
 
@@ -19,7 +19,7 @@ from ...symbolic.expr import ONE, ZERO, Expr, as_expr, integer, mul_all, symbol
 from ..guarded import Guard, GuardedValues
 from .dtypes import CType, ctype, literal
 from .prims import BOOL, Operand, conversion, expression, splat
-from .runs import every_second_text, run_directions, run_text
+from .runs import PIECES, RUN, backwards_text, every_second_text, in_long_pieces, parted, piece_text, run_directions
 from .short import held
 from .support import Support, vector_type
 
@@ -88,11 +88,13 @@ class StageValues(GuardedValues):
     axis_level: level of each axis symbol; vector: symbol of the vector axis or None;
     locate: (buffer, index) -> Location, the caller's view of buffers (blocks of local buffers differ by layout);
     acc_operand: name of accumulator -> (text, level), its text at LEVEL_VECTOR may use the vector axis.
+    start: name of the position at which a piece of the vector axis begins, None where the loop does not go piece by piece; `pieces` are its indices, see runs.py.
     """
     CARE = frozenset(("load", "check_index", "div_trunc", "div_floor", "remainder", "fmod"))       # they read memory, or can trap
 
     def __init__(self, scope: Scope, axis_level: dict[str, int], vector: str | None,
-                 locate: Callable, acc_operand: Callable[[str], tuple[str, int]], copies: int = 1, tiled: Iterable[Value] = ()):
+                 locate: Callable, acc_operand: Callable[[str], tuple[str, int]], copies: int = 1, tiled: Iterable[Value] = (), start: str | None = None,
+                 hints: Mapping[str, int] = {}):
         super().__init__(scope.names)
         self.scope, self.s = scope, scope.support
         self.axis_level, self.vector, self.locate, self.acc_operand = axis_level, vector, locate, acc_operand
@@ -100,6 +102,8 @@ class StageValues(GuardedValues):
         self.sources = {v.id: f"source{n}" for n, v in enumerate(tiled)}     # loads that the caller provides for
         self.source_texts: dict[str, str] = {}                               # how to load their elements one by one
         self.lines: dict[int, list[str]] = {}
+        self.start, self.hints = start, hints
+        self.pieces: dict[Expr, str] = {}                                    # index -> variable
         self._under: Guard = ()                                              # of the statement that is printed
 
     # ---- order and levels
@@ -287,7 +291,14 @@ class StageValues(GuardedValues):
         directions = self._in_runs(where)
         if not directions:
             return f"tc::gather<{raw}>({lanes}, [&](int k) {{ return {element}; }})"
-        s.need("run", run_text(s.lanes))
+        s.need("backwards", backwards_text(s.lanes))
+        varying, fixed = parted(where.index, self.vector)
+        if self.start is not None and in_long_pieces(varying, self.vector, s.lanes, self.hints):
+            s.need("pieces", PIECES)
+            piece = self.pieces.setdefault(varying, f"piece{len(self.pieces)}")
+            return (f"tc::along<{raw}>({where.pointer} + ({self.scope.index_text(self.index_at(fixed, copy, False))}) + {piece}.at"
+                    f" + ({self.vector} - {self.start}) * {piece}.step, {piece}.step, {lanes})")
+        s.need("run", RUN)
         at = self.scope.index_text(self.index_at(where.index, copy, True))
         return f"tc::run<{raw}, {directions}>({where.pointer}, [&](int k) {{ return (i64)({at}); }}, {lanes})"
 
@@ -296,6 +307,10 @@ class StageValues(GuardedValues):
         if self.vector is None or any(n in indirect_values() for n in where.index.symbol_names()):
             return 0
         return run_directions(where.index, self.vector)
+
+    def piece_lines(self) -> list[str]:
+        """Declarations of the pieces, at the head of the loop over them."""
+        return [f"const tc::Piece {name} = {piece_text(e, self.vector, self.start, self.scope.index_text)};" for e, name in self.pieces.items()]
 
     def _positions(self, e: Expr, copy: int) -> str | None:
         """An index that follows computed positions as one vector expression; None where it is not affine in what varies by lane."""
