@@ -295,6 +295,14 @@ def _instance_dict(obj: Any) -> dict | None:
     return d if isinstance(d, dict) else None
 
 
+def _known_as_own(m: Machine, obj: Any) -> dict | None:
+    """The dict of an object whose attributes change: a name that leads to the dict itself must not read it as it was."""
+    own = _instance_dict(obj)
+    if own is not None:
+        m.world.dict_owners[id(own)] = obj
+    return own
+
+
 def _refuse_own_lookup(t: type) -> None:
     """Break for objects of C that keep their attributes somewhere else: per thread, or in the object that they stand for."""
     if issubclass(t, (threading.local, weakref.ProxyType, weakref.CallableProxyType)) and t is not threading.local:
@@ -374,6 +382,7 @@ def _generic(m: Machine, obj: Any, t: type, name: str, fallback: bool) -> Any:
     else:
         d = _instance_dict(obj)
     if d is not None:
+        containers.refuse_late_items(m, d)
         value = d.get(name, MISSING)
         if value is not MISSING:
             if source is None:
@@ -589,8 +598,18 @@ def _store(m: Machine, obj: Any, name: str, value: Any) -> None:
             raise Break("mutation", f"an attribute of a {type(obj).__name__} of unknown origin is set")
         m.native(object.__setattr__, obj, name, value)
         return
+    _known_as_own(m, obj)
     m.world.pending.setdefault(id(obj), {})[name] = value
     m.effects.set_attribute(obj, name, value)
+
+
+def set_in_dict(m: Machine, obj: Any, own: dict, name: Any, value: Any) -> None:
+    """`obj.__dict__[name] = value`: past __setattr__ and descriptors, which read it from there."""
+    if type(name) is not str or isinstance(obj, (type, types.ModuleType, types.FunctionType)) or name in _module_tables or \
+            isinstance(_lookup(type(obj), name), _NATIVE_DATA):
+        raise Break("mutation", f"`{name}` is written to the __dict__ of a {type(obj).__name__}")
+    m.world.pending.setdefault(id(obj), {})[name] = value
+    m.effects.method(own, dict, "__setitem__", [name, value], {})
 
 
 def set_attribute(m: Machine, obj: Any, name: str, value: Any) -> None:
@@ -691,16 +710,36 @@ def _is_member(m: Machine, module: torch.nn.Module, name: str, table: str) -> bo
 
 def delete_attribute(m: Machine, obj: Any, name: str) -> None:
     """`del obj.name`."""
-    t = type(obj)
-    custom = _lookup(t, "__delattr__")
+    custom = _lookup(type(obj), "__delattr__")
     if isinstance(custom, types.FunctionType) and not isinstance(obj, torch.nn.Module):
         m.call(custom, [obj, name])
         return
+    generic_delete(m, obj, name)
+
+
+def generic_delete(m: Machine, obj: Any, name: str) -> None:
+    """object.__delattr__(obj, name)."""
+    t = type(obj)
     if isinstance(obj, (type, types.ModuleType, torch.nn.Module, TraceTensor, Subclassed)):
         raise Break("mutation", "an attribute is deleted")
+    raw = _lookup(t, name)
+    if isinstance(raw, property) and type(raw).__delete__ is property.__delete__:
+        if raw.fdel is None:
+            raise Raised(AttributeError(f"property '{name}' of '{t.__name__}' object has no deleter"))
+        m.call(raw.fdel, [obj])
+        return
+    if raw is not MISSING:
+        deleter = _lookup(type(raw), "__delete__")
+        if isinstance(deleter, types.FunctionType):
+            m.call(deleter, [_descriptor(m, t, raw), obj])
+            return
+        _refuse_odd_descriptor(raw, "__delete__", deleter)
     if not m.world.is_outside(obj):
         m.native(object.__delattr__, obj, name)
         return
-    get_attribute(m, obj, name)
+    own = _known_as_own(m, obj)
+    if not isinstance(raw, types.MemberDescriptorType) and name not in m.world.pending.get(id(obj), ()) and name not in (own or ()):
+        raise Break("mutation", f"`{name}` is deleted, which the object itself does not have")
+    generic_attribute(m, obj, name)
     m.world.pending.setdefault(id(obj), {})[name] = MISSING
     m.effects.delete_attribute(obj, name)

@@ -384,9 +384,8 @@ def call_native_method(m: Machine, fn: Any, owner: Any, args: list, kwargs: dict
     if name == "__getattribute__":
         return attributes.generic_attribute(m, owner, *args)
     if name == "__delattr__":
-        if world.is_outside(owner):
-            raise Break("mutation", "an attribute is deleted")
-        return m.native(object.__delattr__, owner, *args)
+        attributes.generic_delete(m, owner, *args)
+        return None
     if name == "__init__" and getattr(fn, "__objclass__", None) is object:
         return None
     if name in ("__instancecheck__", "__subclasscheck__") and isinstance(owner, type):

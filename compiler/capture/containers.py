@@ -43,12 +43,13 @@ _SEQUENCES = (list, tuple, collections.deque)
 
 class Shadow:
     """What capture knows of an outside container that it has read whole or written to."""
-    __slots__ = ("value", "blind", "keys")
+    __slots__ = ("value", "blind", "keys", "changed")
 
     def __init__(self) -> None:
         self.value: Any = None                       # the inside copy; None until it is needed
         self.blind: list[tuple[str, list]] = []      # writes done without reading
         self.keys: dict | None = None                # a dict's keys, where they were iterated over without reading the values
+        self.changed = False                         # written to, so that the container itself is not what the program sees
 
 
 def base_of(obj: Any) -> type | None:
@@ -75,6 +76,13 @@ def _written_attributes(m: Machine, obj: Any) -> dict[str, Any]:
 def _refuse_late_attributes(m: Machine, obj: Any) -> None:
     if m.world.dict_owners and _written_attributes(m, obj):
         raise Break("mutation", "the __dict__ of an object with pending changes is read")
+
+
+def refuse_late_items(m: Machine, own: dict) -> None:
+    """Break where `own`, in which an object's attributes lie, was changed by a name that leads to the dict itself."""
+    shadow = m.world.shadows.get(id(own))
+    if shadow is not None and shadow.changed:
+        raise Break("mutation", "an attribute is read from a dict with pending changes")
 
 
 # Keys that compare by identity, or without code of the program's, and that are what they are for as long as they live.
@@ -406,9 +414,19 @@ def _mutate(m: Machine, obj: Any, name: str, args: list, kwargs: dict) -> Any:
         raise Break("mutation", f"{type(obj).__name__}.{name} changes an object from outside")
     source = m.world.sources[id(obj)]
     below_dict = source.base is not None and source.base.kind == "attr" and source.base.key == "__dict__"
-    if (source.kind == "attr" or below_dict) and source.key in _STRUCTURAL:
+    owner = m.world.dict_owners.get(id(obj))
+    if owner is not None and name == "__setitem__":
+        from .attributes import set_in_dict
+        set_in_dict(m, owner, obj, *args)
+        return None
+    if owner is not None and name == "update" and not args and kwargs:
+        for key, value in kwargs.items():
+            _mutate(m, obj, "__setitem__", [key, value], {})
+        return None
+    if owner is not None or (source.kind == "attr" or below_dict) and source.key in _STRUCTURAL:
         raise Break("mutation", f"`{source.name()}` is changed, through which attributes are read")
     shadow = _shadow(m, obj)
+    shadow.changed = True
     if name in ("extend", "extendleft", "__iadd__", "update") and args:
         args = [_native_argument(m, args[0]), *args[1:]]
     if name == "remove" and base in _SEQUENCES:

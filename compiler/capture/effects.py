@@ -74,11 +74,12 @@ class EffectLog:
         return type(before) is type(effect.value) and before == effect.value and effect.name in getattr(effect.target, "__dict__", ())
 
     def _write(self, key: tuple, effect: Effect) -> None:
-        before = self._last.get(key)
-        if before is not None:
-            self.entries[before] = None
-        self._last[key] = len(self.entries)
-        self.entries.append(effect)
+        place = self._last.setdefault(key, len(self.entries))
+        if place < len(self.entries):
+            self.entries[place] = effect             # in its first place, since the order of new attributes is seen, too
+            self.entries.append(None)                # callers tell by the length whether something was done
+        else:
+            self.entries.append(effect)
 
     def set_attribute(self, obj: Any, name: str, value: Any) -> None:
         effect = Effect("setattr", obj, name, value)
