@@ -29,7 +29,7 @@ _ROWS = 40  # rows of any other table
 
 STYLE = """\
 .tcr{font-size:13px;line-height:1.45;max-width:1100px;font-variant-numeric:tabular-nums}
-.tcr summary{cursor:pointer;padding:2px 0}.tcr>details>summary{font-size:13.5px}
+.tcr summary{display:list-item;cursor:pointer;padding:2px 0}.tcr>details>summary{font-size:13.5px}
 .tcr details details{margin:4px 0 4px 12px}.tcr .sec{font-variant:small-caps;letter-spacing:.03em}
 .tcr table{border-collapse:collapse;margin:4px 0 8px;font-size:12px;display:block;overflow-x:auto;max-width:100%;border:0;table-layout:auto}
 .tcr th,.tcr td{text-align:left!important;padding:1px 10px 1px 0;border:0;vertical-align:top;white-space:normal;max-width:60ch}

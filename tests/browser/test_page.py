@@ -119,6 +119,25 @@ def test_a_page_follows_a_dark_system(browser: Any, address: str) -> None:
         assert ground == "rgb(22, 24, 28)" and not problems
 
 
+VSCODE_DARK = {"editor-background": "#1f1f1f", "sideBar-background": "#181818", "editorWidget-background": "#202020", "foreground": "#cccccc",
+               "descriptionForeground": "#9d9d9d", "panel-border": "#2b2b2b", "focusBorder": "#0078d4", "textLink-foreground": "#4daafc"}
+
+
+@pytest.mark.parametrize("host, ground", [("vscode", "rgb(31, 31, 31)"), ("colab", "rgb(22, 24, 28)")])
+def test_dark_in_a_host_with_the_light_colours_of_ipywidgets(browser: Any, address: str, host: str, ground: str) -> None:
+    with opened(browser, address, theme="light") as (page, problems):
+        if host == "vscode":
+            page.add_style_tag(content=":root{" + "".join(f"--vscode-{name}:{value};" for name, value in VSCODE_DARK.items()) + "}")
+            page.evaluate("() => document.body.dataset.vscodeThemeKind = 'vscode-dark'")
+        else:
+            page.evaluate("() => document.documentElement.setAttribute('theme', 'dark')")
+        for tab in TABS:
+            show(page, tab)
+            _, bad = page.evaluate(CONTRAST)
+            assert not bad, (tab, bad)
+        assert page.evaluate("() => getComputedStyle(document.querySelector('.tc-report')).backgroundColor") == ground and not problems
+
+
 @pytest.mark.parametrize("width", [1400, 900, 600, 420])
 def test_nothing_runs_out_of_the_page(browser: Any, address: str, width: int) -> None:
     with opened(browser, address, width=width) as (page, _):
