@@ -7,7 +7,7 @@ import keyword
 import types
 import weakref
 from dataclasses import dataclass, field
-from typing import Any, Callable, Mapping
+from typing import Any, Callable, Mapping, NoReturn
 
 import torch
 
@@ -364,23 +364,22 @@ class _Attempt:
         writer.namespace.update(__keep=keep, __give_back=give_back, __grad_enabled=torch.is_grad_enabled, __set_grad_enabled=torch._C._set_grad_enabled, __TorchModes=TorchModes,
                                 __failed=functools.partial(self.opts.failed, handlers=handlers))
         noted = keeping(graph) if graph is not None else Keeping()
-        if graph is not None and any(graph.example_inputs[i].requires_grad for i in noted.copied):
-            self._step_natively()
-            raise SkipFrame("a tensor that requires grad is changed in place, and a later operator may fail: its history could not be undone")
+        if graph is not None and any(graph.example_inputs[i].requires_grad and not graph.example_inputs[i].is_leaf for i in noted.copied):
+            self._train_natively("a tensor that requires grad is changed in place, and a later operator may fail: its history could not be undone")
         text = writer.text(sources, graph is not None, noted if self.opts.in_order else Keeping(),
                            modes=changes_modes(graph) if graph is not None and self.opts.in_order else None)
         return CaptureResult(
             code=self.code, guards=self._guards(graph), source=text, namespace=writer.namespace, graph=graph, breaks=breaks,
             inlined=[c.co_qualname for c in machine.inlined], effects=[e.words() for e in machine.effects], needs_hook=needs_hook)
 
-    def _step_natively(self) -> None:
-        """Where an optimizer's step changed parameters: break before it, so that it is done once and what may fail follows in a graph of its own."""
-        first = self.machine.first_step
-        if first is not None and first not in self.stops:
-            self.frame.pc = first + 1
-            signal = Break("optimizer", "an operator that may fail follows the optimizer's step: the step runs as it is, before it")
-            self.stops[first] = make_graph_break(signal, [self.frame.position()])
-            raise _Restart
+    def _train_natively(self, reason: str) -> NoReturn:
+        """No graph can be made of this frame as a whole: where it trains, what comes before the first backward pass or step can be one."""
+        first = self.machine.first_training
+        if first is None or first in self.stops:
+            raise SkipFrame(reason)
+        self.frame.pc = first + 1
+        self.stops[first] = make_graph_break(Break("backward", reason), [self.frame.position()])
+        raise _Restart
 
     def _guards(self, graph: CapturedGraph | None) -> list[Guard]:
         machine = self.machine
@@ -401,7 +400,7 @@ class _Attempt:
                 together = changed + read
                 if len(together) > 1:
                     if _overlap([e for _, e in together]):
-                        raise SkipFrame("tensors that share memory are changed in place")
+                        self._train_natively("tensors that share memory are changed in place")
                     guards.append(Guard(None, "NO_OVERLAP", tuple(i.source.base if i.source.kind == "plain" else i.source for i, _ in together), None, None, "a tensor is changed in place"))
         guards += self._different_targets()
         guards += class_guards(world.class_lookups, world.made)

@@ -78,7 +78,7 @@ class Machine:
         self.effects = EffectLog(self)
         self.passes = BackwardPasses()
         self.stepping: Any = None                    # the optimizer whose step is interpreted
-        self.first_step: int | None = None           # instruction of the root frame that called the first optimizer's step
+        self.first_training: int | None = None       # instruction of the root frame that called the first backward pass, or optimizer's step
         self.frames: list[Frame] = []
         self.handled: BaseException | None = None
         self.stops: dict[int, Any] = {}              # instruction index of the root frame -> reason

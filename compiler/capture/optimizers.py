@@ -135,7 +135,7 @@ def step(m: Machine, opt: Any, closure: Any = None) -> Any:
     if closure is not None:
         loss = m.call(closure, [])
     grad_mode, off = torch.is_grad_enabled(), torch._C._set_grad_enabled
-    m.first_step = m.root_index if m.first_step is None else m.first_step
+    m.first_training = m.root_index if m.first_training is None else m.first_training
     m.passes.stepped = True
     try:
         _varying_rates(m, opt)
@@ -247,9 +247,11 @@ def _functional(m: Machine, fn: Any, *args: Any, **kwargs: Any) -> Any:
     if any(t.dtype not in (torch.float32, torch.float64) for t in params):
         raise Break("optimizer", "parameters of half precision or complex ones are updated", _NOTHING)
     kwargs.update({k: False for k in ("foreach", "fused") if k in kwargs})
+    names = list(inspect.signature(inspect.unwrap(fn)).parameters)
+    args = tuple([_with_dimensions(m, ts, params) if type(ts) is list and name not in _NUMBERS else ts for name, ts in zip(names, args)])
     if type(m.stepping) in _BY_CAPTURABLE_FORM:
         kwargs["capturable"] = True
-        at = list(inspect.signature(inspect.unwrap(fn)).parameters).index("state_steps")
+        at = names.index("state_steps")
         args = (*args[:at], [_counted_up(m, t) for t in args[at]], *args[at + 1:])
     for name in ("lr", "beta1", "beta2"):
         value = kwargs.get(name)
@@ -257,6 +259,19 @@ def _functional(m: Machine, fn: Any, *args: Any, **kwargs: Any) -> Any:
             kwargs[name] = scalars.scalar_input(m, value.node, torch.float64, params[0].device)
     from .calls import call_python
     return call_python(m, inspect.unwrap(fn), list(args), kwargs)
+
+
+_NUMBERS = frozenset(("state_steps", "mu_products", "mus", "etas"))        # state of each parameter that is one number, whatever the parameter's shape
+
+
+def _with_dimensions(m: Machine, tensors: list, params: list) -> list:
+    """Parameters without dimensions, and what belongs to them, as views of one element: the numbers that are tensors here are of float64, and beside
+    tensors without dimensions these would no longer count as numbers."""
+    if all(p.dim() for p in params):
+        return tensors
+    if any(t is None for t in tensors):
+        raise Break("optimizer", "the first step of a parameter without dimensions makes its state", _NOTHING)
+    return [t if p.dim() else tensor_calls.call_method(m, t, "view", [1], {}) for t, p in zip(tensors, params)]
 
 
 def _counted_up(m: Machine, step_t: TraceTensor) -> TraceTensor:

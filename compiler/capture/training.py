@@ -115,6 +115,7 @@ def _run(m: Machine, roots: list, gradients: list, inputs: list, retain: bool, c
     for t in (*roots, *inputs, *gradients):
         if t is not None and not isinstance(t, TraceTensor):
             raise Raised(TypeError(f"gradients are computed of tensors by tensors, not of a {type(t).__name__}"))
+    m.first_training = m.root_index if m.first_training is None else m.first_training
     call = BackwardCall(len(roots), [g is not None for g in gradients], retain, create, allow_unused)
     for t in roots:
         m.graph.arg(t)

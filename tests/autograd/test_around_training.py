@@ -201,6 +201,42 @@ def selective_checkpoint(compiled):
     return x.grad, left(m)
 
 
+def test_parameters_in_one_buffer():
+    """The buffer is read where parameters change: forward and step are graphs of their own, and nothing is skipped."""
+    def run(compiled):
+        m = mlp()
+        buffer, start = torch.cat([p.detach().flatten() for p in m.parameters()]), 0
+        for p in m.parameters():
+            p.data = buffer[start:start + p.numel()].view_as(p)
+            start += p.numel()
+        optimizer = torch.optim.SGD(m.parameters(), 0.1, momentum=0.9)
+        f = compiled(whole_step(lambda x: m(x) + buffer.pow(2).sum() * 1e-3, optimizer))
+        return [f(randn(4, 8)).detach() for _ in range(3)], left(m), buffer
+    check(run, quiet=False, allowed=("break",))
+
+
+def test_gradients_in_one_buffer():
+    def run(compiled):
+        m, start = mlp(), 0
+        buffer = torch.zeros(sum(p.numel() for p in m.parameters()))
+        for p in m.parameters():
+            p.grad = buffer[start:start + p.numel()].view_as(p)
+            start += p.numel()
+
+        def step(x):
+            buffer.zero_()
+            loss = m(x).pow(2).mean()
+            loss.backward()
+            norm = buffer.norm()
+            with torch.no_grad():
+                for p in m.parameters():
+                    p.sub_(0.1 * p.grad / norm)
+            return loss.detach(), norm
+        f = compiled(step)
+        return [f(randn(4, 8)) for _ in range(3)], left(m), buffer
+    check(run, quiet=False, allowed=("break",))
+
+
 OPTIMIZERS = {"lbfgs": lambda p: torch.optim.LBFGS(p, 0.1, max_iter=3), "muon": lambda p: torch.optim.Muon([q for q in p if q.ndim == 2], 0.1)}
 
 

@@ -79,6 +79,24 @@ def test_optimizers(name):
     check(functools.partial(train, make=OPTIMIZERS[name], steps=8), quiet=True)
 
 
+@pytest.mark.parametrize("name", [n for n in OPTIMIZERS if n != "muon"])
+def test_a_parameter_without_dimensions(name):
+    """A temperature, a logit scale."""
+    def run(compiled):
+        m, scale = mlp(), nn.Parameter(torch.tensor(1.5))
+        opt = OPTIMIZERS[name]([*m.parameters(), scale])
+
+        def step(x):
+            opt.zero_grad()
+            loss = (m(x) * scale.exp()).pow(2).mean()
+            loss.backward()
+            opt.step()
+            return loss.detach()
+        f = compiled(step)
+        return [f(randn(6, 4)) for _ in range(7)], scale.detach(), scale.grad, all_of(m, opt), list(opt.state[scale].items())
+    check(run, quiet=name != "sgd_momentum")                  # (dampened: its first step makes the state)
+
+
 def test_an_optimizer_that_breaks():
     check(functools.partial(train, make=lambda p: torch.optim.Adafactor(p, 0.01), steps=8), quiet=False)
 
@@ -536,23 +554,49 @@ def gradient_with_a_history(compiled):
     return w.grad
 
 
-@program.breaks
+@program
 def step_that_may_fail_later(compiled):
+    """Writes wait for what may fail; the call that failed is run again as it is, and changes everything once."""
     e = nn.Embedding(5, 4)
-    opt = torch.optim.SGD(e.parameters(), 0.1)
+    opt = torch.optim.SGD(e.parameters(), 0.1, momentum=0.9)
 
     def step(i):
         opt.zero_grad()
         e(i).sum().backward()
         opt.step()
         return e(i + 1)
-    f, out = compiled(step), [compiled]
-    out = [f(torch.tensor([0, 1])).detach()]
+    f = compiled(step)
+    out = [f(torch.tensor([0, 1])).detach(), e.weight.detach().clone()]
     try:
         f(torch.tensor([3, 4]))
     except IndexError as error:
         out.append(str(error))
-    return out, e.weight, e.weight.grad
+    return out, e.weight, e.weight.grad, state_of(opt)
+
+
+@program
+def sharpness_aware(compiled):
+    """Parameters are moved by hand between two backward passes."""
+    m = mlp()
+    opt = torch.optim.SGD(m.parameters(), 0.1)
+
+    def step(x, y):
+        F.cross_entropy(m(x), y).backward()
+        with torch.no_grad():
+            norm = torch.stack([p.grad.norm() for p in m.parameters()]).norm()
+            moves = [p.grad * (0.05 / (norm + 1e-12)) for p in m.parameters()]
+            for p, e in zip(m.parameters(), moves):
+                p.add_(e)
+        opt.zero_grad()
+        loss = F.cross_entropy(m(x), y)
+        loss.backward()
+        with torch.no_grad():
+            for p, e in zip(m.parameters(), moves):
+                p.sub_(e)
+        opt.step()
+        return loss.detach()
+    f = compiled(step)
+    return [f(randn(6, 4), torch.tensor([0, 1] * 3)) for _ in range(4)], all_of(m, opt)
 
 
 @program.breaks
