@@ -20,6 +20,7 @@ from ...symbolic.expr import ZERO, Expr, as_expr, ceildiv, integer, symbol
 from .columns import column_phases
 from .dtypes import ctype, storage_size
 from .layout import Choices, Layout, StageLoops, chunk_count, merge_axes, numel, plan_layout
+from .pieces import mark_turns
 from .prims import Operand, expression, reduce_identity, reduce_update, splat
 from .product import Product, ProductPrinter, find_product, transpose_text
 from .scan import scan_loop
@@ -89,8 +90,9 @@ def header(k: Kernel, name: str) -> str:
 
 class _Printer:
     def __init__(self, kernel: Kernel, target: Target, choices: Choices, name: str):
-        self.k, self.name = kernel, name
+        self.name = name
         self.layout: Layout = plan_layout(kernel, target, choices)
+        self.k = mark_turns(kernel, self.layout)
         self.s = Support(target, self.layout.lanes)
         self.scope = Scope(self.s, checks=list(kernel.checks))
         self.top: list[str] = []                 # statements of LEVEL_TOP
@@ -331,13 +333,10 @@ class _Printer:
             out.append(f"{ind}for (i64 {axis.symbol} = {begin}; {axis.symbol} < {end}; ++{axis.symbol}) {{")
             ind += "    "
             out += [ind + line for line in between.get(LEVEL_LOOP + i, [])]
-        if main.pieces:
-            steps = f"{hi} - {name}_from"
-            for piece in main.pieces.values():
-                steps = f"tc::fewer({piece}.lanes, {steps})"
+        if main.pieces or main.turns:
             loop = self._vector_loop(number, name, f"{name}_from", f"{name}_to", body, accumulators, loops.unroll, None)
             out += [ind + line for line in (f"for (i64 {name}_from = {lo}, {name}_to; {name}_from < {hi}; {name}_from = {name}_to) {{",
-                                            *(f"    {line}" for line in (*main.piece_lines(), f"{name}_to = {name}_from + {steps};", *loop)), "}")]
+                                            *(f"    {line}" for line in (*main.piece_lines(f"{hi} - {name}_from"), *loop)), "}")]
         else:
             out += [ind + line for line in self._vector_loop(number, name, lo, hi, body, accumulators, loops.unroll, v if bounds is None else None)]
         for _ in loops.scalar:

@@ -1,16 +1,13 @@
 """Positions along the vectors that are neither neighbours nor anywhere.
 
-Every second element: two vectors, shuffled. Positions that mostly follow each other (what is rolled, repeated, clamped, reflected or flipped) are piecewise linear: the loop goes through its range
-piece by piece (`Piece` in the code: where an index begins, its step, for how many lanes that holds), and in each piece reads whole vectors, forwards or backwards. Where pieces are
-shorter than vectors, first and last lane tell at run time whether a vector lies in memory in one piece, if the index changes by at most one from lane to lane.
+Every second element: two vectors, shuffled. And positions that mostly follow each other, in pieces that are too short for pieces.py: where an index goes up by at most one from lane to
+lane, its first and last lane tell at run time whether a whole vector lies in memory in one piece; where it goes down by at most one, whether it does backwards.
 """
 from __future__ import annotations
 
-from typing import Any, Callable, Mapping
+from ...symbolic.expr import Expr, symbol
 
-from ...symbolic.expr import ZERO, Expr, integer, symbol
-
-__all__ = ["UP", "DOWN", "run_directions", "RUN", "backwards_text", "every_second_text", "PIECES", "piece_text", "in_long_pieces", "parted"]
+__all__ = ["UP", "DOWN", "run_directions", "RUN", "backwards_text", "every_second_text"]
 
 UP, DOWN = 1, 2
 _INFINITE = float("inf")
@@ -46,106 +43,6 @@ template <class V, int D, class T, class F> INLINE V run(const T *p, F at, First
     return gather<V>(lanes, [&](int k) { return p[at(k)]; });
 }
 """
-
-PIECES = """\
-// An index over the next lanes: where it begins, its step from lane to lane, and for how many lanes that holds.
-struct Piece { i64 at, step, lanes; };
-constexpr i64 ENDLESS = 1LL << 62;
-INLINE i64 fewer(i64 a, i64 b) { return a < b ? a : b; }
-INLINE Piece fixed(i64 x) { return {x, 0, ENDLESS}; }
-INLINE Piece operator+(Piece a, Piece b) { return {a.at + b.at, a.step + b.step, fewer(a.lanes, b.lanes)}; }
-INLINE Piece operator*(Piece a, i64 n) { return {a.at * n, a.step * n, a.lanes}; }
-INLINE Piece least(Piece a, Piece b) {
-    const i64 d = a.at - b.at, s = a.step - b.step;
-    const bool first = d < 0 || (d == 0 && s <= 0);
-    const i64 until = first ? (s > 0 ? -d / s + 1 : ENDLESS) : (s < 0 ? d / -s + 1 : ENDLESS);
-    return {first ? a.at : b.at, first ? a.step : b.step, fewer(until, fewer(a.lanes, b.lanes))};
-}
-INLINE Piece greatest(Piece a, Piece b) { return least(a * -1, b * -1) * -1; }
-INLINE i64 quotient_at(i64 x, i64 n) { const i64 q = x / n; return q - (x - q * n < 0); }
-INLINE i64 until_next(Piece a, i64 rest, i64 n) { return a.step > 0 ? (n - 1 - rest) / a.step + 1 : a.step < 0 ? rest / -a.step + 1 : ENDLESS; }
-INLINE Piece quotient(Piece a, i64 n) {
-    if (n <= 0) return fixed(0);
-    const i64 q = quotient_at(a.at, n);
-    return {q, 0, fewer(a.lanes, until_next(a, a.at - q * n, n))};
-}
-INLINE Piece rest(Piece a, i64 n) {
-    if (n <= 0) return fixed(0);
-    const i64 r = a.at - quotient_at(a.at, n) * n;
-    return {r, a.step, fewer(a.lanes, until_next(a, r, n))};
-}
-template <class V, class T> INLINE V along(const T *p, i64 step, All lanes) {
-    if (step == 1) return load<V>(p, lanes);
-    if (step == -1) return backwards(load<V>(p - (L - 1), lanes));
-    return gather<V>(lanes, [&](int k) { return p[k * step]; });
-}
-template <class V, class T> INLINE V along(const T *p, i64 step, First lanes) {
-    if (step == 1) return load<V>(p, lanes);
-    return gather<V>(lanes, [&](int k) { return p[k * step]; });
-}
-"""
-
-
-def in_long_pieces(e: Expr, name: str, lanes: int, hints: Mapping[str, int]) -> bool:
-    """Whether an index is made of linear pieces that are longer than vectors, as far as is known."""
-    if name not in e.symbol_names() or e.op == "sym":
-        return True
-    if e.op in ("add", "mul"):
-        return all(len(varying) == 0 or len(mono) == 1 and in_long_pieces(varying[0], name, lanes, hints)
-                   for _, mono in e.terms() for varying in ([a for a in mono if name in a.symbol_names()],))
-    if e.op in ("min", "max"):
-        return all(in_long_pieces(a, name, lanes, hints) for a in e.args)
-    if e.op in ("mod", "floordiv"):
-        x, n = e.args
-        try:
-            length = n.eval(hints)
-        except KeyError:
-            return False
-        return name not in n.symbol_names() and length >= 2 * lanes and in_long_pieces(x, name, lanes, hints)
-    return False
-
-
-def piece_text(e: Expr, name: str, start: str, index_text: Callable[[Expr], str]) -> str:
-    """C++ for an index, of which `in_long_pieces` holds, as a `Piece` from `start` on."""
-    if name not in e.symbol_names():
-        return f"tc::fixed({index_text(e)})"
-    if e.op == "sym":
-        return f"tc::Piece{{{start}, 1, tc::ENDLESS}}"
-    if e.op in ("add", "mul"):
-        fixed, parts = ZERO, []
-        for c, mono in e.terms():
-            if name in mono[0].symbol_names() if mono else False:
-                parts.append(piece_text(mono[0], name, start, index_text) + (f" * {c}" if c != 1 else ""))
-            else:
-                fixed = fixed + _product(c, mono)
-        return " + ".join([*parts, *([f"tc::fixed({index_text(fixed)})"] if fixed is not ZERO else [])])
-    args = [piece_text(a, name, start, index_text) for a in e.args]
-    if e.op in ("mod", "floordiv"):
-        return f"tc::{'rest' if e.op == 'mod' else 'quotient'}({args[0]}, {index_text(e.args[1])})"
-    text = args[0]
-    for a in args[1:]:
-        text = f"tc::{'least' if e.op == 'min' else 'greatest'}({text}, {a})"
-    return text
-
-
-def _product(c: int, atoms: Any) -> Expr:
-    e = integer(c)
-    for a in atoms:
-        e = e * a
-    return e
-
-
-def parted(e: Expr, name: str) -> tuple[Expr, Expr]:
-    """An index as what depends on the symbol and what does not."""
-    varying, fixed = ZERO, ZERO
-    for c, mono in e.terms():
-        t = _product(c, mono)
-        if name in t.symbol_names():
-            varying = varying + t
-        else:
-            fixed = fixed + t
-    return varying, fixed
-
 
 def backwards_text(lanes: int) -> str:
     """`tc::backwards`: a vector's lanes, the last first."""

@@ -40,6 +40,8 @@ struct First { i64 n; };
 
 template <class V, class T> INLINE V load(const T *p, All) { V v; __builtin_memcpy(&v, p, sizeof v); return v; }
 template <class V, class T> INLINE V load(const T *p, First lanes) { V v = {}; __builtin_memcpy(&v, p, lanes.n * sizeof(T)); return v; }
+// The last n lanes, in their places.
+template <class V, class T> INLINE V load_last(const T *p, First lanes) { V v = {}; __builtin_memcpy((T *)&v + (L - lanes.n), p + (L - lanes.n), lanes.n * sizeof(T)); return v; }
 template <class T, class V> INLINE void store(T *p, V v, All) { __builtin_memcpy(p, &v, sizeof v); }
 template <class T, class V> INLINE void store(T *p, V v, First lanes) { __builtin_memcpy(p, &v, lanes.n * sizeof(T)); }
 """
@@ -314,6 +316,8 @@ class Support:
             head = "template <> inline __attribute__((always_inline))"
             out += [f"{head} {v} load<{v}, {t}>(const {t} *p, First lanes) {{ {bits} "
                     f"return ({v})__builtin_ia32_load{name}{8 * n}_mask((const {element} *)p, bits{{}}, {wanted}); }}",
+                    f"{head} {v} load_last<{v}, {t}>(const {t} *p, First lanes) {{ {bits} "
+                    f"return ({v})__builtin_ia32_load{name}{8 * n}_mask((const {element} *)p, bits{{}}, ({word})(({wanted}) << (L - lanes.n))); }}",
                     f"{head} void store<{t}, {v}>({t} *p, {v} v, First lanes) {{ {bits} "
                     f"__builtin_ia32_store{name}{8 * n}_mask(({element} *)p, (bits)v, {wanted}); }}"]
         return "\n" + "\n".join(out)

@@ -2,7 +2,7 @@
 
 A value's *level* says where it is computed: LEVEL_TOP (once per call), LEVEL_ITEM (once per work item), LEVEL_LOOP + k (inside
 the stage's k-th scalar loop) or LEVEL_VECTOR (in the body of the vector loop, one value per lane). Values of the outer levels
-are scalars; `prims` broadcasts them where they meet a vector. LEVEL_UNIFORM: in the body of the vector loop, but one value for all
+are scalars; `prims` broadcasts them where they meet a vector. LEVEL_PIECE: once per piece of the vector axis (pieces.py). LEVEL_UNIFORM: in the body of the vector loop, but one value for all
 lanes, as only the condition under which it may be evaluated differs between them.
 
 What must not be evaluated everywhere has a guard (../guarded.py).
@@ -18,14 +18,15 @@ from ...lowering.ir import Buffer, Value, indirect_values
 from ...symbolic.expr import ONE, ZERO, Expr, as_expr, integer, mul_all, symbol
 from ..guarded import Guard, GuardedValues
 from .dtypes import CType, ctype, literal
+from .pieces import PIECES, in_long_pieces, parted, piece_text
 from .prims import BOOL, Operand, conversion, expression, splat
-from .runs import PIECES, RUN, backwards_text, every_second_text, in_long_pieces, parted, piece_text, run_directions
+from .runs import RUN, backwards_text, every_second_text, run_directions
 from .short import held
 from .support import Support, vector_type
 
-__all__ = ["LEVEL_TOP", "LEVEL_ITEM", "LEVEL_LOOP", "LEVEL_UNIFORM", "LEVEL_VECTOR", "Scope", "StageValues", "Location", "stored"]
+__all__ = ["LEVEL_TOP", "LEVEL_ITEM", "LEVEL_LOOP", "LEVEL_PIECE", "LEVEL_UNIFORM", "LEVEL_VECTOR", "Scope", "StageValues", "Location", "stored"]
 
-LEVEL_TOP, LEVEL_ITEM, LEVEL_LOOP, LEVEL_UNIFORM, LEVEL_VECTOR = 0, 1, 2, 999, 1000
+LEVEL_TOP, LEVEL_ITEM, LEVEL_LOOP, LEVEL_PIECE, LEVEL_UNIFORM, LEVEL_VECTOR = 0, 1, 2, 998, 999, 1000
 LANE_IDS = "INLINE vi64 lane_ids() { vi64 v; UNROLL for (int k = 0; k < L; k++) v[k] = k; return v; }"
 TWO = integer(2)
 SHORT_LANE_IDS = "INLINE vi32 short_lane_ids() { vi32 v; UNROLL for (int k = 0; k < L; k++) v[k] = k; return v; }"
@@ -104,6 +105,7 @@ class StageValues(GuardedValues):
         self.lines: dict[int, list[str]] = {}
         self.start, self.hints = start, hints
         self.pieces: dict[Expr, str] = {}                                    # index -> variable
+        self.turns: dict[Expr, str] = {}                                     # what changes its sign -> variable
         self._under: Guard = ()                                              # of the statement that is printed
 
     # ---- order and levels
@@ -125,7 +127,9 @@ class StageValues(GuardedValues):
     def _level(self, v: Value, guard: Guard) -> int:
         above = [self.scope.levels[self.key(a, self.guard_of(a, g))] for a, g in self.operands(v, guard)]
         level = max(above[:len(v.args)], default=LEVEL_TOP)
-        if v.op in ("load", "index"):
+        if v.op == "turn":
+            level = LEVEL_PIECE
+        elif v.op in ("load", "index"):
             e = v.attr[1] if v.op == "load" else v.attr
             level = max([level, *(self.axis_level.get(n, LEVEL_TOP) for n in e.symbol_names())])
             if v.op == "load" and v.attr[0].scope == "local":
@@ -200,6 +204,10 @@ class StageValues(GuardedValues):
             return self._load(v, guard, ct, vector, copy)
         if op == "index":
             return self._index(v, ct, vector, copy)
+        if op == "turn":
+            e, negated = v.attr
+            self._need_pieces()
+            return f"{self.turns.setdefault(e, f'turn{len(self.turns)}')}.at {'>=' if negated else '<'} 0"
         if op == "acc":
             return self.acc_operand(v.attr)[0]
         if op == "cast" and vector and ct.tag == "i32" and v.args[0].op == "index" and (text := self._short_index(v.args[0].attr, copy)):
@@ -291,13 +299,13 @@ class StageValues(GuardedValues):
         directions = self._in_runs(where)
         if not directions:
             return f"tc::gather<{raw}>({lanes}, [&](int k) {{ return {element}; }})"
-        s.need("backwards", backwards_text(s.lanes))
         varying, fixed = parted(where.index, self.vector)
         if self.start is not None and in_long_pieces(varying, self.vector, s.lanes, self.hints):
-            s.need("pieces", PIECES)
+            self._need_pieces()
             piece = self.pieces.setdefault(varying, f"piece{len(self.pieces)}")
             return (f"tc::along<{raw}>({where.pointer} + ({self.scope.index_text(self.index_at(fixed, copy, False))}) + {piece}.at"
                     f" + ({self.vector} - {self.start}) * {piece}.step, {piece}.step, {lanes})")
+        s.need("backwards", backwards_text(s.lanes))
         s.need("run", RUN)
         at = self.scope.index_text(self.index_at(where.index, copy, True))
         return f"tc::run<{raw}, {directions}>({where.pointer}, [&](int k) {{ return (i64)({at}); }}, {lanes})"
@@ -308,9 +316,17 @@ class StageValues(GuardedValues):
             return 0
         return run_directions(where.index, self.vector)
 
-    def piece_lines(self) -> list[str]:
-        """Declarations of the pieces, at the head of the loop over them."""
-        return [f"const tc::Piece {name} = {piece_text(e, self.vector, self.start, self.scope.index_text)};" for e, name in self.pieces.items()]
+    def _need_pieces(self) -> None:
+        self.s.need("each")
+        self.s.need("backwards", backwards_text(self.s.lanes))
+        self.s.need("pieces", PIECES)
+
+    def piece_lines(self, left: str) -> list[str]:
+        """The head of the loop over pieces: their declarations, and how many lanes all of them hold for, of those left."""
+        out = [f"const tc::Piece {name} = {piece_text(e, self.vector, self.start, self.scope.index_text)};" for e, name in (*self.pieces.items(), *self.turns.items())]
+        for steps in (*(f"{name}.lanes" for name in self.pieces.values()), *(f"tc::until_turn({name})" for name in self.turns.values())):
+            left = f"tc::fewer({steps}, {left})"
+        return [*out, f"{self.vector}_to = {self.start} + {left};", *self.lines.get(LEVEL_PIECE, [])]
 
     def _positions(self, e: Expr, copy: int) -> str | None:
         """An index that follows computed positions as one vector expression; None where it is not affine in what varies by lane."""

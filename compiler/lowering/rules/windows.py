@@ -8,11 +8,10 @@ from typing import Any, Sequence
 import torch
 
 from ...symbolic.expr import Expr, as_expr, maximum, minimum
-from ..ir import LoopNest, Value, cast, const, index, prim
-from ..lower import DTYPES, Lowering, NoRule, memory_order, rule, strides_of
+from ..ir import Value, cast, const, index, prim
+from ..lower import Lowering, NoRule, rule
 from ..promote import compute_dtype, rounded
-from ..ref import Ref, dim_symbol, flat_index, is_one, ref_of_buffer, remap, reshape
-from .joins import feeds_kernels
+from ..ref import Ref, dim_symbol, is_one, remap, reshape
 from .scatters import on_cpu
 
 __all__ = ["element_at"]
@@ -331,43 +330,14 @@ def _pad(source: Any) -> Any:
         shape = lo.out_shape()
         n = len(pad) // 2
         lead = x.ndim - n
-        inner, outer, inside = [], [], None
+        at = []
         for k in range(n):
             before, after = pad[2 * (n - 1 - k)], pad[2 * (n - 1 - k) + 1]
             e = out_axis(shape, lead + k) - before
-            size = x.shape[lead + k]
-            if isinstance(before, int) and isinstance(after, int) and before <= 0 and after <= 0:
-                inner.append(e), outer.append(e)
-                continue
-            inner.append(e), outer.append(source(e, as_expr(size)))
-            inside = both(inside, within(e, size, None if not isinstance(before, int) else -before, None))
-        if inside is None or torch.device(lo.meta().device).type != "cpu":          # (the rest is for whole vectors)
-            return lo.pointwise(element_at(x, shape, lead, outer))
-        left, right = pad[0], pad[1]
-        if isinstance(left, int) and isinstance(right, int) and left >= 0 and right >= 0 and strides_of(lo.meta())[-1:] == (1,) \
-                and x.dtype in DTYPES and not feeds_kernels(node):
-            return _pieces(lo, x, shape, lead, source, outer, left, right)
-        edge = element_at(x, shape, lead, outer, prim("logical_not", inside))
-        v = remap(x, shape, {**{d: out_axis(shape, d) for d in range(lead)}, **{lead + k: e for k, e in enumerate(inner)}}).value
-        return lo.pointwise(prim("masked", inside, v, edge))
+            cut = isinstance(before, int) and isinstance(after, int) and before <= 0 and after <= 0
+            at.append(e if cut else source(e, as_expr(x.shape[lead + k])))
+        return lo.pointwise(element_at(x, shape, lead, at))
     return f
-
-
-def _pieces(lo: Lowering, x: Ref, shape: tuple, lead: int, source: Any, at: Sequence[Expr], left: int, right: int) -> Ref:
-    """What nothing is fused with: the middle of all rows is copied in whole vectors, the columns beside it on their own."""
-    b = lo.new_buffer(shape, x.dtype, strides_of(lo.meta()))
-    n = len(shape)
-    width = x.shape[-1]
-    for first, size, inside in ((0, left, False), (left, width, True), (as_expr(left) + width, right, False)):
-        if size == 0:
-            continue
-        piece = (*shape[:-1], size)
-        column = out_axis(piece, n - 1) + (first - left)
-        here = [*at[:-1], column if inside else source(column, as_expr(width))]
-        axes = memory_order(piece, b.stride)
-        lo.steps.append(LoopNest(b, axes, flat_index(piece, b.stride) + as_expr(first) * b.stride[-1], element_at(x, piece, lead, here), domain=axes,
-                                 origins=lo.origins(), lines=lo.lines()))
-    return ref_of_buffer(b)
 
 
 def _reflected(e: Expr, size: Expr) -> Expr:

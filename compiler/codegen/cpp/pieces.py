@@ -1,0 +1,165 @@
+"""Loops that go through the vectors' axis piece by piece, where positions are piecewise linear: what is rolled, repeated, clamped, reflected, joined.
+
+`Piece` in the code is an index from some place on: where it begins, its step, for how many lanes that holds. Arithmetic on pieces is that of indices, so that the loop's next
+piece ends where the first of its indices turns, or the first of its conditions ("turn" values, comparisons that were made such by `mark_turns`). In a piece whole vectors are
+read, forwards or backwards, and conditions are the same for all lanes.
+"""
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Callable, Mapping
+
+import torch
+
+from ...lowering.ir import Kernel, Stage, Value, make, walk
+from ...lowering.rewrite import Rewriter
+from ...symbolic.expr import ZERO, Expr, integer
+from .layout import Layout
+
+__all__ = ["PIECES", "piece_text", "in_long_pieces", "parted", "mark_turns"]
+
+LONG = 8                # vectors of a row from which on conditions part it
+
+PIECES = """\
+// An index over the next lanes: where it begins, its step from lane to lane, and for how many lanes that holds.
+struct Piece { i64 at, step, lanes; };
+constexpr i64 ENDLESS = 1LL << 62;
+INLINE i64 fewer(i64 a, i64 b) { return a < b ? a : b; }
+INLINE i64 steps(i64 way, i64 step) { return step == 1 ? way : step == 2 ? way >> 1 : way / step; }        // a division costs more than the rest of this
+INLINE Piece fixed(i64 x) { return {x, 0, ENDLESS}; }
+INLINE Piece operator+(Piece a, Piece b) { return {a.at + b.at, a.step + b.step, fewer(a.lanes, b.lanes)}; }
+INLINE Piece operator*(Piece a, i64 n) { return {a.at * n, a.step * n, a.lanes}; }
+INLINE Piece least(Piece a, Piece b) {
+    const i64 d = a.at - b.at, s = a.step - b.step;
+    const bool first = d < 0 || (d == 0 && s <= 0);
+    const i64 until = first ? (s > 0 ? steps(-d, s) + 1 : ENDLESS) : (s < 0 ? steps(d, -s) + 1 : ENDLESS);
+    return {first ? a.at : b.at, first ? a.step : b.step, fewer(until, fewer(a.lanes, b.lanes))};
+}
+INLINE Piece greatest(Piece a, Piece b) { return least(a * -1, b * -1) * -1; }
+INLINE i64 quotient_at(i64 x, i64 n) { const i64 q = x / n; return q - (x - q * n < 0); }
+INLINE i64 until_next(Piece a, i64 rest, i64 n) { return a.step > 0 ? steps(n - 1 - rest, a.step) + 1 : a.step < 0 ? steps(rest, -a.step) + 1 : ENDLESS; }
+INLINE Piece quotient(Piece a, i64 n) {
+    if (n <= 0) return fixed(0);
+    const i64 q = quotient_at(a.at, n);
+    return {q, 0, fewer(a.lanes, until_next(a, a.at - q * n, n))};
+}
+INLINE Piece rest(Piece a, i64 n) {
+    if (n <= 0) return fixed(0);
+    const i64 r = a.at - quotient_at(a.at, n) * n;
+    return {r, a.step, fewer(a.lanes, until_next(a, r, n))};
+}
+INLINE i64 until_turn(Piece a) {           // lanes for which a < 0 stays what it is
+    return fewer(a.lanes, a.at < 0 ? (a.step > 0 ? steps(-a.at - 1, a.step) + 1 : ENDLESS) : a.step < 0 ? steps(a.at, -a.step) + 1 : ENDLESS);
+}
+template <class V, class T> INLINE V along(const T *p, i64 step, All lanes) {
+    if (step == 1) return load<V>(p, lanes);
+    if (step == -1) return backwards(load<V>(p - (L - 1), lanes));
+    if (step == 0) return *p - V{};
+    return gather<V>(lanes, [&](int k) { return p[k * step]; });
+}
+template <class V, class T> INLINE V along(const T *p, i64 step, First lanes) {
+    if (step == 1) return load<V>(p, lanes);
+    if (step == -1) return backwards(load_last<V>(p - (L - 1), lanes));
+    if (step == 0) return *p - V{};
+    return gather<V>(lanes, [&](int k) { return p[k * step]; });
+}
+"""
+
+
+def in_long_pieces(e: Expr, name: str, lanes: int, hints: Mapping[str, int]) -> bool:
+    """Whether an index is made of linear pieces that are longer than vectors, as far as is known."""
+    if name not in e.symbol_names() or e.op == "sym":
+        return True
+    if e.op in ("add", "mul"):
+        return all(len(varying) == 0 or len(mono) == 1 and in_long_pieces(varying[0], name, lanes, hints)
+                   for _, mono in e.terms() for varying in ([a for a in mono if name in a.symbol_names()],))
+    if e.op in ("min", "max"):
+        return all(in_long_pieces(a, name, lanes, hints) for a in e.args)
+    if e.op in ("mod", "floordiv"):
+        x, n = e.args
+        try:
+            length = n.eval(hints)
+        except KeyError:
+            return False
+        return name not in n.symbol_names() and length >= 2 * lanes and in_long_pieces(x, name, lanes, hints)
+    return False
+
+
+def piece_text(e: Expr, name: str, start: str, index_text: Callable[[Expr], str]) -> str:
+    """C++ for an index, of which `in_long_pieces` holds, as a `Piece` from `start` on."""
+    if name not in e.symbol_names():
+        return f"tc::fixed({index_text(e)})"
+    if e.op == "sym":
+        return f"tc::Piece{{{start}, 1, tc::ENDLESS}}"
+    if e.op in ("add", "mul"):
+        fixed, parts = ZERO, []
+        for c, mono in e.terms():
+            if name in mono[0].symbol_names() if mono else False:
+                parts.append(piece_text(mono[0], name, start, index_text) + (f" * {c}" if c != 1 else ""))
+            else:
+                fixed = fixed + _product(c, mono)
+        return " + ".join([*parts, *([f"tc::fixed({index_text(fixed)})"] if fixed is not ZERO else [])])
+    args = [piece_text(a, name, start, index_text) for a in e.args]
+    if e.op in ("mod", "floordiv"):
+        return f"tc::{'rest' if e.op == 'mod' else 'quotient'}({args[0]}, {index_text(e.args[1])})"
+    text = args[0]
+    for a in args[1:]:
+        text = f"tc::{'least' if e.op == 'min' else 'greatest'}({text}, {a})"
+    return text
+
+
+def _product(c: int, atoms: Any) -> Expr:
+    e = integer(c)
+    for a in atoms:
+        e = e * a
+    return e
+
+
+def parted(e: Expr, name: str) -> tuple[Expr, Expr]:
+    """An index as what depends on the symbol and what does not."""
+    varying, fixed = ZERO, ZERO
+    for c, mono in e.terms():
+        t = _product(c, mono)
+        if name in t.symbol_names():
+            varying = varying + t
+        else:
+            fixed = fixed + t
+    return varying, fixed
+
+
+def mark_turns(kernel: Kernel, layout: Layout) -> Kernel:
+    """The same kernel with conditions of reads that hold along the whole row up to a position, or from one on, as leaves: turn, attr=(e, negated), e < 0 or not."""
+    if layout.tile is not None or layout.copies > 1:
+        return kernel
+    stages = []
+    for st, loops in zip(kernel.stages, layout.stages):
+        axis = loops.vector
+        try:
+            length = 0 if axis is None else axis.size if isinstance(axis.size, int) else axis.size.eval(kernel.hints)
+        except KeyError:
+            length = 0
+        if length >= LONG * layout.lanes:
+            mark = _Marker(axis.symbol.name, layout.lanes, kernel.hints, [*(a.value for a in st.accs), *(s.value for s in st.stores)])
+            st = Stage(st.axes, [replace(a, value=mark(a.value)) for a in st.accs], [replace(s, value=mark(s.value)) for s in st.stores])
+        stages.append(st)
+    return replace(kernel, stages=stages)
+
+
+class _Marker(Rewriter):
+    def __init__(self, vector: str, lanes: int, hints: Mapping[str, int], roots: list[Value]):
+        super().__init__()
+        self.vector, self.lanes, self.hints = vector, lanes, hints
+        self.conditions: set[int] = set()
+        stack = [v.args[0] for v in walk(roots) if v.op == "masked"]
+        while stack:
+            v = stack.pop()
+            if v.id not in self.conditions:
+                self.conditions.add(v.id)
+                stack += [a for a in v.args if v.op in ("logical_and", "logical_or", "logical_not")]
+
+    def _rebuild(self, v: Value) -> Value:
+        if v.id in self.conditions and v.op in ("lt", "ge", "le", "gt") and v.args[0].op == "index" and not v.args[0].args and v.args[1].op == "const":
+            e = v.args[0].attr - int(v.args[1].attr)
+            if self.vector in e.symbol_names() and in_long_pieces(e, self.vector, self.lanes, self.hints):
+                return make("turn", torch.bool, (), (e if v.op in ("lt", "ge") else e - 1, v.op in ("ge", "gt")))
+        return super()._rebuild(v)
