@@ -88,7 +88,7 @@ def made_by_native(m: Machine, value: Any) -> Any:
 
 # --- pure native functions, called on plain values
 PURE = set((
-    ord, chr, hex, bin, oct, ascii, math.sqrt, *(f for f in vars(math).values() if callable(f)),
+    ord, chr, hex, bin, oct, math.sqrt, *(f for f in vars(math).values() if callable(f)),
     operator.index, sys.intern, re.escape, sys.getdefaultencoding,
     torch._C._get_tracing_state,
 ))

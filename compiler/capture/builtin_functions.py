@@ -281,13 +281,19 @@ def repr_(m: Machine, value: Any) -> str:
     return to_text(m, value, "repr")
 
 
+@function(ascii)
+def ascii_(m: Machine, value: Any) -> str:
+    from .operators import to_text
+    return to_text(m, value, "ascii")
+
+
 @function(format)
 def format_(m: Machine, value: Any, spec: str = "") -> str:
     from .operators import format_text
     return format_text(m, value, spec)
 
 
-KEEPS_TEXTS.update((repr_, format_, isinstance_, setattr_))
+KEEPS_TEXTS.update((repr_, ascii_, format_, isinstance_, setattr_))
 
 
 @function(vars)
@@ -596,7 +602,7 @@ def method_type(m: Machine, fn: Any, owner: Any) -> Any:
 @cls(torch.Size)
 def size_(m: Machine, *args: Any) -> Any:
     values = list(_native_iter(m, args[0])) if args else []
-    return m.native(torch.Size, values) if all(type(v) is int for v in values) else tuple(values)
+    return m.native(torch.Size, values) if all(type(v) in (int, torch.SymInt) for v in values) else tuple(values)
 
 
 @cls(torch.device)

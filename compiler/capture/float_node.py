@@ -39,13 +39,8 @@ class FloatNode(SymNode):
     def maybe_as_float(self) -> None:
         return None
 
-    def str(self) -> str:
+    def _in_words(self) -> str:
         return self.source.name()
-
-    def _graph_repr(self) -> str:
-        return self.source.name()
-
-    __str__ = __repr__ = _graph_repr
 
     def _number(self) -> float:
         """The number itself is needed: from here on the frame relies on it."""

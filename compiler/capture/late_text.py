@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["LateText", "Made", "made_late", "join_texts", "settled", "in_words"]
 
 _NUMBERS = (torch.SymInt, torch.SymFloat)
+_SEQUENCES = (list, tuple, torch.Size)
 _OF_INTEGERS = re.compile(r"%[^a-zA-Z%]*[diouxXc]")
 
 
@@ -49,7 +50,7 @@ def _varies(value: Any) -> bool:
     t = type(value)
     if t in _NUMBERS:
         return value.node.constant is None
-    if t is list or t is tuple:
+    if t in _SEQUENCES:
         return any(map(_varies, value))
     return t is LateText or t is dict and any(map(_varies, value.values()))
 
@@ -58,7 +59,7 @@ def _known(value: Any) -> bool:
     """Whether the entry can make the value from numbers and constants alone."""
     from .world import ATOMS
     t = type(value)
-    if t is list or t is tuple:
+    if t in _SEQUENCES:
         return all(map(_known, value))
     return t in ATOMS or t in _NUMBERS or t is LateText or t is dict and all(type(k) in ATOMS for k in value) and all(map(_known, value.values()))
 
@@ -78,8 +79,8 @@ def _with(value: Any, number: Callable[[Any], Any]) -> Any:
         return number(value)
     if t is LateText:
         return _text(value, number)
-    if t is list or t is tuple:
-        return t(_with(v, number) for v in value)
+    if t in _SEQUENCES:
+        return t([_with(v, number) for v in value])
     return {k: _with(v, number) for k, v in value.items()} if t is dict else value
 
 

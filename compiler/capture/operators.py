@@ -545,7 +545,8 @@ def to_text(m: Machine, value: Any, function: str) -> str | LateText:
     if mro_lookup(type(value), "__repr__") is object.__dict__["__repr__"] and not isinstance(value, BaseException) \
             and mro_lookup(type(value), "__str__") is object.__dict__["__str__"]:
         raise Break("unsupported", "an object's address is made into text")
-    return m.native(getattr(builtins, function), elements.with_own_text(m, value))
+    with m.env.fixing_texts():
+        return m.native(getattr(builtins, function), elements.with_own_text(m, value))
 
 
 def format_text(m: Machine, value: Any, spec: str) -> str | LateText:
@@ -568,7 +569,8 @@ def format_text(m: Machine, value: Any, spec: str) -> str | LateText:
         return text
     if not spec:
         return to_text(m, value, "str")
-    return m.native(format, m.deep_plain(value), spec)
+    with m.env.fixing_texts():
+        return m.native(format, m.deep_plain(value), spec)
 
 
 for _text, (_fn, _name) in _BINARY.items():

@@ -1,7 +1,8 @@
 """ShapeEnv: the size symbols of one capture, their hints and ranges, and every branch that was taken on a size."""
 from __future__ import annotations
 
-from typing import Any, Callable
+from contextlib import contextmanager
+from typing import Any, Callable, Iterator
 
 import torch
 
@@ -38,12 +39,22 @@ class ShapeEnv:
         self.replacements: dict[str, Expr] = {}
         self.location: tuple[str | None, int | None] = (None, None)
         self.why = ""
+        self.fixes_texts = False                            # whether text that is made of a symbol is that of the number, which fixes it
         self.float_facts: dict[Any, list[Any]] = {}         # Source of a float that may vary -> comparisons it was in
         self.pinned_floats: dict[Any, tuple[str | None, int | None]] = {}    # Source of one used as a number -> the line
         self.locate: Callable[[], tuple[str | None, int | None]] = lambda: self.location
         self._by_source: dict[Any, str] = {}
         self._decided: dict[Expr, bool] = {}
         self._ints: frozenset[str] = frozenset()
+
+    @contextmanager
+    def fixing_texts(self) -> Iterator[None]:
+        """Native code makes text of the program's values, however deep in them a symbol lies."""
+        before, self.fixes_texts = self.fixes_texts, True
+        try:
+            yield
+        finally:
+            self.fixes_texts = before
 
     # ---- symbols
     def create_symbol(self, hint: int, source: Any = None, lo: int = 2, hi: int | None = None) -> "torch.SymInt | int":

@@ -115,13 +115,15 @@ class SymNode(_TorchSymNode):
         return SymNode(self.expr, env, self.pytype)
 
     # ---- text
-    def str(self) -> str:
-        return str_(self.expr)
-
     def _graph_repr(self) -> str:
-        return str_(self.expr)
+        if self.env.fixes_texts:
+            return repr(self.int_() if self.pytype is int else self.bool_() if self.pytype is bool else self._number())
+        return self._in_words()
 
-    __str__ = __repr__ = _graph_repr
+    str = __str__ = __repr__ = _graph_repr
+
+    def _in_words(self) -> Any:
+        return str_(self.expr)
 
     # ---- integer arithmetic
     def add(self, o: "SymNode") -> "SymNode":

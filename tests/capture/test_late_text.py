@@ -1,9 +1,12 @@
 """Text of numbers that vary is made by the entry: printing a loss or a step costs no entry for each value."""
 from __future__ import annotations
 
+import collections
 import contextlib
+import dataclasses
 import io
 import logging
+import types
 
 import pytest
 import torch
@@ -113,3 +116,41 @@ def test_the_errors_of_a_format_are_the_programs():
     for v in (1.5, 2.5, 3.5):
         with pytest.raises(ValueError, match="Unknown format code 'd'"):
             compiled(X, v)
+
+
+@dataclasses.dataclass
+class Held:
+    value: object
+
+
+def _caught(value):
+    try:
+        raise KeyError(value, [value])
+    except KeyError as e:
+        return str(e), repr(e)
+
+
+@pytest.mark.parametrize("hold", [
+    lambda v: v, lambda v: [v, (v,)], lambda v: {"a": [v]}, lambda v: collections.deque([v]), lambda v: collections.OrderedDict(a=v), Held,
+    lambda v: collections.defaultdict(list, a=[v]), lambda v: ValueError("a", (v,)), lambda v: slice(v), lambda v: types.SimpleNamespace(a=[v])])
+@pytest.mark.parametrize("read", [lambda x, k: x.shape, lambda x, k: torch.Size((x.shape[0], 3)), lambda x, k: x.shape[0], lambda x, k: k])
+def test_text_of_what_holds_numbers(hold, read, capsys):
+    """The text never shows the symbol that stands for a number, however deep the number lies."""
+    def f(x, k):
+        v = hold(read(x, k))
+        print(v, [v])
+        return x + 1, str(v), f"{v!r}|{v}", ascii(v), "%s" % [v], "{}".format(v), _caught(v)
+    compiled = tcompile.compile(f, backend="eager")
+    for n in (4, 5, 6):
+        got = compiled(torch.ones(n, 2), n)
+        said = capsys.readouterr().out
+        assert got[1:] == f(torch.ones(n, 2), n)[1:]
+        assert said == capsys.readouterr().out
+
+
+def test_a_shape_that_is_printed_stays_dynamic():
+    graphs = []
+    compiled = tcompile.compile(lambda x: (x + 1, str([x.shape]), f"{x.shape}"), backend=lambda gm, inputs: graphs.append(gm) or gm.forward)
+    for n in range(4, 9):
+        assert compiled(torch.ones(n, 2))[1:] == (f"[torch.Size([{n}, 2])]", f"torch.Size([{n}, 2])")
+    assert len(graphs) == 2
