@@ -55,3 +55,13 @@ def test_unsigned_bytes_are_read_with_one_instruction() -> None:
     with events.listen(lambda e: heard.append(e.source) if e.kind == "kernel" else None):
         tcompile.compile(lambda x: x.float() / 255)(torch.zeros(3, 640, dtype=torch.uint8))
     assert 'asm("vpmovzxbd' in heard[0]
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_every_number_of_a_short_type_is_stored_as_eager_stores_it(dtype):
+    """What rounds and what need not, zeros, denormals, infinities and NaN."""
+    def f(x):
+        return -x, x.abs(), x.relu(), x.floor(), x.round(), x.clamp(-1.003, 7), x * 1.5, x * 0.5, torch.where(x > 1, x, -x), x / 3, x.sign()
+    x = torch.arange(-32768, 32768, dtype=torch.int32).to(torch.int16).view(dtype)
+    for got, want in zip(tcompile.compile(f, fullgraph=True)(x), f(x)):
+        torch.testing.assert_close(got, want, rtol=0, atol=0, equal_nan=True)

@@ -134,10 +134,18 @@ INLINE vu32 bf16_rounded(vf32 f) {         // to nearest even, in the upper halv
     vu32 b = (vu32)f, r = b + 0x7fff + ((b >> 16) & 1);
     return f == f ? r : vu32{} + 0x7fc00000u;
 }
-INLINE vu16 narrow_bf16(vf32 f) { return convert<vu16>(bf16_rounded(f) >> 16); }
+NARROW
 INLINE vf32 round_bf16(vf32 f) { return (vf32)(bf16_rounded(f) & 0xffff0000u); }
 INLINE vu16 cut_bf16(vf32 f) { return convert<vu16>((vu32)f >> 16); }
 """
+_BF16_NARROW = "INLINE vu16 narrow_bf16(vf32 f) { return convert<vu16>(bf16_rounded(f) >> 16); }"
+_BF16_NARROW_X86 = """\
+INLINE vu16 narrow_bf16(vf32 f) {          // the machine's instruction takes numbers below the normal ones for 0
+    vu16 r;
+    if (__builtin_expect(__builtin_ia32_ptestnmd512((vi32)f, vi32{} + 0x7f800000, (u16)-1) != 0, 0)) return convert<vu16>(bf16_rounded(f) >> 16);
+    asm("vcvtneps2bf16 %1, %0" : "=v"(r) : "v"(f));
+    return r;
+}"""
 _F16 = """\
 INLINE float widen_f16(u16 h) { _Float16 x; __builtin_memcpy(&x, &h, 2); return (float)x; }
 INLINE u16 narrow_f16(float f) { _Float16 x = (_Float16)f; u16 h; __builtin_memcpy(&h, &x, 2); return h; }
@@ -255,8 +263,9 @@ class Support:
             return _MASKS
         if key == "bf16.vector":
             self.need("bf16"), self.need("convert")
-            self.vector("f32", "u16", "u32")
-            return _BF16_VECTOR
+            self.vector("f32", "u16", "u32", "i32")
+            native = "avx512_bf16" in self.target.features and self.bytes_of("f32") == 64
+            return _BF16_VECTOR.replace("NARROW", _BF16_NARROW_X86 if native else _BF16_NARROW)
         if key == "f16.vector":
             self.need("f16")
             self.vector("f32", "u16")

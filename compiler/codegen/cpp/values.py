@@ -14,7 +14,7 @@ from typing import Callable, Iterable, Mapping
 
 import torch
 
-from ...lowering.ir import Buffer, Value, indirect_values
+from ...lowering.ir import Buffer, Value, const, indirect_values
 from ...symbolic.expr import ONE, ZERO, Expr, as_expr, integer, mul_all, symbol
 from ..guarded import Guard, GuardedValues
 from .dtypes import CType, ctype, literal
@@ -64,6 +64,24 @@ def stored(value: Value) -> Value:
     if value.op == "cast" and ctype(value.dtype).storage in ("bf16", "f16") and value.args[0].dtype == torch.float32:
         return value.args[0]
     return value
+
+
+_EXACT = frozenset(("neg", "abs", "relu", "sign", "floor", "ceil", "trunc", "round", "maximum", "minimum", "fmax", "fmin", "copysign", "where", "masked"))
+
+
+def _fits(v: Value, storage: str) -> bool:
+    """Whether a float32 has no more digits than a low precision type, whose values it was made of by operators that round nothing."""
+    stack = [v]
+    while stack:
+        v = stack.pop()
+        if v.op == "cast" and ctype(v.args[0].dtype).storage == storage:
+            continue
+        if v.op == "const" and const(v.attr, v.dtype).attr == const(v.attr, torch.bfloat16 if storage == "bf16" else torch.float16).attr:
+            continue
+        if v.op not in _EXACT:
+            return False
+        stack += v.args[1:] if v.op in ("where", "masked") else v.args
+    return True
 
 
 def _always_inside(e: Expr, buffer: Buffer) -> bool:
@@ -436,7 +454,7 @@ class StageValues(GuardedValues):
         out = []
         for copy in range(self.copies):
             lanes = self.lanes_of(copy)
-            x = self._as_stored(self.operand(value, (), copy), ct)
+            x = self._as_stored(self.operand(value, (), copy), ct, _fits(value, ct.storage) if ct.storage in ("bf16", "f16") else False)
             step = self.step_of(where.index)
             if step is ONE:
                 self.s.need("access")
@@ -453,9 +471,9 @@ class StageValues(GuardedValues):
             out.append((LEVEL_VECTOR, text))
         return out
 
-    def _as_stored(self, x: Operand, ct: CType) -> Operand:
-        """The operand as an element of the buffer's type; a value of that type already is narrowed without rounding."""
-        return Operand(x.text, ct, x.is_vector, exact=x.ct.storage == ct.storage)
+    def _as_stored(self, x: Operand, ct: CType, fits: bool = False) -> Operand:
+        """The operand as an element of the buffer's type; a value of that type already, or one that fits it, is narrowed without rounding."""
+        return Operand(x.text, ct, x.is_vector, exact=fits or x.ct.storage == ct.storage)
 
     def _store_scalar(self, target: str, x: Operand, ct: CType, mode: str) -> str:
         if mode == "set":

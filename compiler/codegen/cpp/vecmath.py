@@ -81,20 +81,32 @@ INLINE vf32 scale(vf32 x, vf32 n) {      // x * 2^n in two steps, so that denorm
     vf32 a = (vf32)((half + 127) << 23), b = (vf32)((e - half + 127) << 23);
     return x * a * b;
 }"""),
-    "log": ((), ("i32",), """\
-INLINE vf32 log(vf32 x) {
+    "log_parts": ((), ("i32",), """\
+INLINE vf32 log_parts(vf32 x, vf32 &k, vf32 &f, vf32 &h) {        // log(m) = f - (h - result) for x = 2^k * m, m = 1 + f, sqrt(1/2) <= m < sqrt(2)
     vi32 tiny = x < 1.17549435e-38f;
     vf32 y = tiny ? x * 33554432.0f : x;                          // denormals: times 2^25
     vi32 b = (vi32)y - 0x3f3504f3, e = (b >> 23) - (tiny & 25);
-    vf32 k = __builtin_convertvector(e, vf32);
-    vf32 f = (vf32)((b & 0x007fffff) + 0x3f3504f3) - 1.0f;         // sqrt(1/2) <= 1 + f < sqrt(2)
+    k = __builtin_convertvector(e, vf32);
+    f = (vf32)((b & 0x007fffff) + 0x3f3504f3) - 1.0f;
     vf32 s = f / (f + 2.0f), z = s * s, w = z * z;
     vf32 r = w * (w * 0.24279078841f + 0.40000972152f) + z * (w * 0.28498786688f + 0.66666662693f);
-    vf32 h = 0.5f * f * f;
-    vf32 y2 = k * 0.69313812256f - ((h - (s * (h + r) + k * 9.0580006145e-6f)) - f);
-    y2 = x == 0.0f ? vf32{} - __builtin_inff() : y2;
-    y2 = x < 0.0f ? vf32{} + __builtin_nanf("") : y2;
-    return (x == __builtin_inff()) | (x != x) ? x : y2;
+    h = 0.5f * f * f;
+    return s * (h + r);
+}
+INLINE vf32 log_value(vf32 x, vf32 y) {  // 0, negative numbers, infinity and NaN
+    y = x == 0.0f ? vf32{} - __builtin_inff() : y;
+    y = x < 0.0f ? vf32{} + __builtin_nanf("") : y;
+    return (x == __builtin_inff()) | (x != x) ? x : y;
+}"""),
+    "log": ((), ("log_parts",), """\
+INLINE vf32 log(vf32 x) {
+    vf32 k, f, h, r = log_parts(x, k, f, h);
+    return log_value(x, k * 0.69313812256f - ((h - (r + k * 9.0580006145e-6f)) - f));
+}"""),
+    "log2": (("fma",), ("log_parts",), """\
+INLINE vf32 log2(vf32 x) {               // exact for powers of two
+    vf32 k, f, h, r = log_parts(x, k, f, h), m = f - (h - r), lost = (f - m) - (h - r), hi = m * 1.44269502f;
+    return log_value(x, k + (hi + fma(m, vf32{} + 1.925963033500e-8f, fma(lost, vf32{} + 1.44269502f, fma(m, vf32{} + 1.44269502f, -hi)))));
 }"""),
     "erf": (("fma",), ("exp_small",), """\
 INLINE vf32 erf(vf32 x) {

@@ -61,7 +61,6 @@ INLINE vf32 log_result(vf32 x, vf64 y) { // 0, negative numbers, infinity and Na
     r = x < 0.0f ? __builtin_nanf("") - vf32{} : r;
     return (x == __builtin_inff()) | (x != x) ? x : r;
 }"""),
-    "log2": ((), ("wide",), "INLINE vf32 log2(vf32 x) { return log_result(x, wide_log(wide(x)) * 1.4426950408889634); }"),
     "log10": ((), ("wide",), "INLINE vf32 log10(vf32 x) { return log_result(x, wide_log(wide(x)) * 0.4342944819032518); }"),
     "log1p": ((), ("log",), """\
 INLINE vf32 log1p(vf32 x) {              // log(u) and what 1 + x lost in rounding to u
