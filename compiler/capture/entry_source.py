@@ -227,6 +227,8 @@ class EntryWriter:
         real = world.reals.get(id(v))
         if real is not None:
             return self.load(world.sources[id(real)])
+        if "grad" in world.pending.get(id(v), ()):
+            raise Unrebuildable(v, "a leaf that was made inside and has a gradient")
         error = self.machine.passes.error_of(v)
         if error is not None:
             return self._made.get(id(v)) or self.assign(

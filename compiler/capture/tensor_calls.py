@@ -328,9 +328,8 @@ def set_attribute(m: Machine, t: TraceTensor, name: str, value: Any) -> None:
         call_method(m, t, "requires_grad_", [value], {})
         return
     real = world.reals.get(id(t))
-    if name == "grad" and real is not None and (value is None or _fits_as_gradient(t, value)):
-        world.pending.setdefault(id(t), {})["grad"] = value
-        m.effects.set_attribute(real, "grad", value)
+    if name == "grad" and (real is not None or "grad" in world.pending.get(id(t), ())) and (value is None or _fits_as_gradient(t, value)):
+        set_grad(m, t, value)
         return
     if name == "data":
         raise Break("tensor_data")
@@ -491,4 +490,5 @@ def _symbolic_shape(fn: Callable, args: list, kwargs: dict) -> list | None:
     return None
 
 
-from .scaled import holds_scale, scaled  # noqa: E402  (it calls back)
+from .scaled import holds_scale, scaled  # noqa: E402  (they call back)
+from .training import set_grad  # noqa: E402

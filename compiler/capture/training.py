@@ -154,25 +154,26 @@ def backward(m: Machine, roots: list, gradients: list, retain_graph: Any = None,
 
 
 def _leaves(m: Machine, roots: list, asked: list | None) -> list[TraceTensor]:
-    """The inputs of the graph that backward() accumulates gradients into."""
+    """The inputs of the graph that backward() accumulates gradients into, and leaves that were made inside."""
     world = m.world
     if asked is not None:
         if not asked or any(not isinstance(t, TraceTensor) or id(t) not in world.reals or not world.reals[id(t)].is_leaf for t in asked):
             raise Break("backward", "backward(inputs=...) names a tensor that is no leaf", "use torch.autograd.grad")
-        found = list(asked)
+        found, made = list(asked), []
     else:
         traces = [t for t in roots if isinstance(t, TraceTensor) and t.requires_grad]
-        ends = {id(v) for t in traces for n in history(t) if (v := getattr(n, "variable", None)) is not None}
-        ends |= {id(t) for t in traces if t.grad_fn is None}
-        found = [t for t in world.tensors.values() if t.requires_grad and id(_origin(t)) in ends]
-        if len(found) != len(ends):
+        ends = {id(v): v for t in traces for n in history(t) if (v := getattr(n, "variable", None)) is not None}
+        ends |= {id(t): t for t in traces if t.grad_fn is None}
+        found = [t for t in world.tensors.values() if t.requires_grad and ends.pop(id(_origin(t)), None) is not None]
+        if any(type(t) is not TraceTensor for t in ends.values()):
             raise Break("backward", "backward() reaches a leaf that was made inside", "make the tensor that requires grad outside, or use torch.autograd.grad")
+        made = list(ends.values())
     for t in found:
         real = world.reals[id(t)]
         if not real.is_leaf:
             raise Break("backward", f"backward() goes on into what computed `{world.sources[id(real)].name()}`, outside of the graph", _OUTSIDE)
         _without_hooks(m, real)
-    return found
+    return found + made
 
 
 def _origin(trace: TraceTensor) -> torch.Tensor:
@@ -237,10 +238,15 @@ def _dense(t: TraceTensor) -> bool:
 
 
 def set_grad(m: Machine, leaf: TraceTensor, value: TraceTensor | None) -> None:
-    """leaf.grad = value, when the entry runs."""
-    real = m.world.reals[id(leaf)]
+    """leaf.grad = value, when the entry runs. Of a leaf that was made inside, the gradient is read inside alone: one that leaves the captured part is
+    made without a graph, the backward pass included."""
+    real = m.world.reals.get(id(leaf))
     m.world.pending.setdefault(id(leaf), {})["grad"] = value
-    m.effects.set_attribute(real, "grad", value)
+    if real is not None:
+        m.effects.set_attribute(real, "grad", value)
+    else:
+        m.world.keep.append(leaf)
+        m.origins.setdefault(id(leaf), m.root_index)
 
 
 @python_function(("torch.autograd", "backward"))

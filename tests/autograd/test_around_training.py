@@ -201,6 +201,60 @@ def selective_checkpoint(compiled):
     return x.grad, left(m)
 
 
+@program
+def gradient_penalty_between_samples(compiled):
+    """backward() reaches a leaf that was made inside, whose gradient nobody reads."""
+    m = mlp()
+    optimizer = torch.optim.SGD(m.parameters(), 1e-3)
+
+    def step(real, fake):
+        share = torch.rand(len(real), 1)
+        between = (share * real + (1 - share) * fake).requires_grad_(True)
+        score = m(between)
+        slope, = torch.autograd.grad(score, between, torch.ones_like(score), create_graph=True, retain_graph=True)
+        loss = m(fake).mean() - m(real).mean() + 10 * (slope.norm(2, 1) - 1).pow(2).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+    f = compiled(step)
+    return [f(randn(4, 8), randn(4, 8)) for _ in range(3)], left(m)
+
+
+@program
+def adversarial_examples(compiled):
+    """The gradient of a leaf that was made inside is read, accumulated and reset."""
+    m = mlp()
+
+    def step(x):
+        d = torch.zeros_like(x, requires_grad=True)
+        m(x + d).pow(2).mean().backward()
+        m(x + 2 * d).pow(2).mean().backward()
+        first = d.grad.clone()
+        d.grad.zero_()
+        m(x - d).pow(2).mean().backward()
+        second, d.grad = d.grad, None
+        m(x - 3 * d).mean().backward()
+        return first, second, d.grad
+    f = compiled(step)
+    return [f(randn(4, 8)) for _ in range(3)], left(m)
+
+
+@program.breaks
+def leaves_that_leave_with_gradients(compiled):
+    m, kept = mlp(), []
+
+    def step(x):
+        d, e = torch.ones(8, requires_grad=True), torch.ones(8).requires_grad_()
+        loss = m(x * d * e).pow(2).mean()
+        loss.backward()
+        kept.append(d)
+        return loss.detach(), d.grad.sum(), e
+    f = compiled(step)
+    out = [f(randn(4, 8)) for _ in range(3)]
+    return out, [e.grad for _, _, e in out], [(d, d.grad) for d in kept], left(m)
+
+
 def test_parameters_in_one_buffer():
     """The buffer is read where parameters change: forward and step are graphs of their own, and nothing is skipped."""
     def run(compiled):
