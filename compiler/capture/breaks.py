@@ -68,8 +68,11 @@ CAUSES: tuple[Cause, ...] = (
     Cause("io", "", "a file, a process or a stream is used", "move input and output out of the compiled region"),
     Cause("numpy", r"\.numpy\(|__array__|asarray|np\.array\(", "a tensor is handed to numpy", "stay in torch, or convert outside of the compiled region"),
     Cause("numpy", r"from_numpy", "a numpy array becomes a tensor", "convert before the compiled region and pass the tensor"),
+    Cause("numpy", r"random\.seed\(", "numpy's random number generator is seeded", "seed before the compiled region"),
     Cause("numpy", "", "numpy computes with a value of the compiled region", "use the torch function of the same name, or compute with numpy outside"),
+    Cause("random_python", r"\bseed\(", "Python's random number generator is seeded", "seed before the compiled region"),
     Cause("random_python", "", "Python's own random numbers are drawn", "draw with torch.rand or torch.randint, or draw before the compiled region and pass the number"),
+    Cause("unknown_object", r"\brandom\.seed\(", "Python's random number generator is seeded", "seed before the compiled region"),
     Cause("unknown_object", r"\brandom\.", "Python's own random numbers are drawn", "draw with torch.rand or torch.randint, or draw before the compiled region and pass the number"),
     Cause("rng_state", r"manual_seed|seed\(", "the random number generator is seeded", "seed before the compiled region"),
     Cause("rng_state", r"generator", "a torch.Generator is given to an operator", "seed torch's default generator before the compiled region"),
@@ -108,6 +111,7 @@ CAUSES: tuple[Cause, ...] = (
     Cause("c_call", r"synchronize|memory_allocated|empty_cache|torch\.cuda", "{name}() asks the device", "measure and synchronise outside of the compiled region"),
     Cause("c_call", r"all_reduce|all_gather|barrier|broadcast|torch\.distributed", "{name}() communicates between processes", _NOTHING + "the code before and after it is compiled"),
     Cause("c_call", r"gc\.|sys\.|os\.|ctypes", "{name}() changes or reads the process", _MOVE),
+    Cause("c_call", r"\b_?set_\w+(\(| is called)|use_deterministic_algorithms", "{name}() changes a setting of torch", _NOTHING + "the code before and after it is compiled"),
     Cause("c_call", "", "{name}() is native code that capture knows nothing about",
           "make it an operator: @torch.library.custom_op(\"mine::{plain}\", mutates_args=()) on a function that calls it, and register_fake for its shape; or call it outside"),
     Cause("unknown_object", r"iterat", "an iterator that came from outside is advanced", "pass a list: list(iterator)"),
@@ -145,7 +149,8 @@ def _cause(kind: str, texts: list[str]) -> Cause:
 def _calls(place: fixes.Place | None, line: str, reason: str) -> tuple[str, str]:
     """(source of the expression that breaks, name of what it calls)."""
     if place is None:
-        return line, re.split(r"[(=\s]", line)[0] or line
+        called = re.search(r"\bfunction ([\w.]+) is called", reason)
+        return line, re.split(r"[(=\s]", line)[0] or (called[1] if called else line)
     code = place.text(place.node)
     name = re.search(r"([\w.]+)\($", code.partition("(")[0] + "(")
     return code if len(code) <= 80 else code[:77] + "...", name.group(1) if name else code

@@ -743,10 +743,11 @@ def _beginning(text: str) -> str:
 
 
 def _is_setup(b: Any) -> bool:
-    """A break in what a cell's top level does once: it defines a class, or makes an object. After a first break an `__init__` is a frame of
-    its own."""
+    """A break in what a cell's top level does once: it defines a class, makes an object, or seeds a generator. After a first break an `__init__`
+    is a frame of its own."""
     inside = [str(c[0]).rpartition(".")[2] for c in b.call_chain]
-    return b.kind == "class_definition" and inside == ["<module>"] or inside[:1] == ["__init__"] or inside[:2] == ["<module>", "__init__"]
+    seeds = b.reason.endswith("generator is seeded.")
+    return (b.kind == "class_definition" or seeds) and inside == ["<module>"] or inside[:1] == ["__init__"] or inside[:2] == ["<module>", "__init__"]
 
 
 def _ir_text(kernel: Any) -> str:

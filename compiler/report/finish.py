@@ -255,16 +255,19 @@ def closed_line(r: Any) -> str:
         )
     stock = r.options.get("engine") == "torch.compile"
     facts = [("under torch.compile: " if stock else "") + plural(m.graphs, "graph")]
-    lines = list(dict.fromkeys(b.line for b in r.graph_breaks if not b.harmless))
+    told = [b for b in r.graph_breaks if not b.harmless]
+    lines = list(dict.fromkeys(b.line for b in told))
     at = ""
-    if m.breaks and not lines:
-        at = " (no change needed)"
-    elif m.breaks == 1:
-        b = r.graph_breaks[0]
-        at = f" (line {b.line}: {_code_word(b)})"
-    elif lines:
+    if len(told) == 1:
+        at = f" (line {told[0].line}: {_code_word(told[0])})"
+    elif told:
         at = f" (line{'s' * (len(lines) > 1)} {', '.join(map(str, lines[:4]))}{', …' if len(lines) > 4 else ''})"
-    facts.append(plural(m.breaks, "break") + at)
+    rest = m.breaks - len(told)
+    if rest and told:
+        at += f" + {rest} harmless"
+    elif rest:
+        at = " (no change needed)"
+    facts.append(plural(len(told) or m.breaks, "break") + at)
     if (m.kernels or not m.externs) and not stock:
         facts.append(plural(m.kernels, "kernel"))
     if m.externs:

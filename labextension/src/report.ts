@@ -207,13 +207,16 @@ function made(make: () => View): View {
 function closedLine(report: Report, toggle: () => void, controls: string): HTMLElement {
   const { summary, speedups } = report;
   const status = summary.status in STATUS_WORDS ? summary.status : 'nothing';
-  const first = report.graph_breaks.find(b => !b.harmless);
-  const where = first ? h('span.tc-muted', null, ` (${place(first.file, first.line, report.source.file)})`)
-    : report.graph_breaks.length ? h('span.tc-muted', null, t(' (no change needed)')) : null;
+  const told = report.graph_breaks.filter(b => !b.harmless);
+  const rest = report.graph_breaks.length - told.length;
+  const where = [
+    told.length ? ` (${place(told[0].file, told[0].line, report.source.file)}${told.length > 1 ? ', …' : ''})` : '',
+    rest ? (told.length ? t(' + {0} harmless', rest) : t(' (no change needed)')) : ''
+  ].join('');
   const facts: Child[] = [];
   if (summary.graphs || summary.kernels) {
     const stock = report.options.engine === 'torch.compile';
-    facts.push(stock ? t('under torch.compile: ') : '', plural(summary.graphs, 'graph'), ' · ', plural(summary.breaks, 'break'), where,
+    facts.push(stock ? t('under torch.compile: ') : '', plural(summary.graphs, 'graph'), ' · ', plural(summary.breaks - rest || rest, 'break'), h('span.tc-muted', null, where),
       stock ? '' : ` · ${plural(summary.kernels, 'kernel')}`);
   }
   if (summary.externs) {

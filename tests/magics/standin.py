@@ -4,6 +4,7 @@ tested by itself. A function in the namespace named `f` is "captured" with torch
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
 from typing import Any, Callable
 
@@ -16,6 +17,9 @@ from tcompile.compiler.graph.captured import CapturedGraph, GraphInput
 from tcompile.compiler.guards import source as src
 from tcompile.compiler.guards.guard import Guard, GuardFailure, TensorSpec
 from tcompile.compiler.report.calls import EntryCall, GraphCall
+
+
+_tracing = threading.Lock()  # torch.fx traces in one thread at a time
 
 
 def spec(x: torch.Tensor) -> TensorSpec:
@@ -57,7 +61,8 @@ def state_compilation(
         )
     events.emit("capture_begin", frame=name, file=file, line=line)
     with events.stage("capture"):
-        gm = torch.fx.symbolic_trace(fn)
+        with _tracing:
+            gm = torch.fx.symbolic_trace(fn)
         env = dict(zip((n for n in gm.graph.nodes if n.op == "placeholder"), args))
         for n in gm.graph.nodes:
             n.meta["stack"] = [(file, line + 1, 4, line + 1, 10, name)]

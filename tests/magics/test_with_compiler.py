@@ -199,6 +199,19 @@ def test_a_class_and_a_module_made_in_the_cell_are_no_findings(shell):
     assert not [m for m in r.marks if m.kind == "break"] and {m.line for m in r.marks if m.kind == "eager"} <= {2, 5}
 
 
+def test_seeds_and_settings_at_the_top_are_no_findings(shell):
+    run(shell, "import torch, random\nimport numpy as np")
+    before = torch.get_num_threads()
+    run(shell, f"%%tcompile -o r time=off\nrandom.seed(0); np.random.seed(0)\ntorch.manual_seed(0)\ntorch.set_num_threads({before})\n"
+               "def f(x):\n    y = x.sin()\n    if y.sum() > 0:\n        y = y + 1\n    return y.cos()\nz = f(torch.rand(8))")
+    r = shell.user_ns["r"]
+    assert r.summary.status == "partly" and [b.line for b in r.graph_breaks if not b.harmless] == [7]
+    assert "1 break (line 7: y.sum() > 0)" in r.summary.line and f"+ {len(r.graph_breaks) - 1} harmless" in r.summary.line
+    assert {b.line for b in r.graph_breaks if b.harmless} == {2, 3, 4}
+    torch.manual_seed(0)
+    assert torch.allclose(shell.user_ns["z"], (torch.rand(8).sin() + 1).cos())
+
+
 def test_a_module_made_at_each_call_is_a_finding(shell):
     run(shell, "import torch\nx = torch.ones(2, 8)")
     run(shell, "%%tcompile -o r time=off\ndef f(x):\n    return torch.nn.Linear(8, 8)(x * 2).relu()\ny = f(x)")
