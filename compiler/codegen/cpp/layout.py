@@ -24,6 +24,7 @@ from .dtypes import ctype, storage_size
 from .runs import run_directions
 from .special import SPECIAL
 from .support import Target
+from .vecmath_special import SPECIAL_F64, WIDE
 
 __all__ = ["Choices", "StageLoops", "Layout", "merge_axes", "plan_layout", "numel"]
 
@@ -34,9 +35,9 @@ TWO = integer(2)
 # Cost of one operation on a full vector, in units of an addition.
 _COST = {"div": 4, "sqrt": 5, "rsqrt": 8, "reciprocal": 4, "exp": 14, "sigmoid": 20, "tanh": 28, "erf": 30, "erf_rough": 18, "log": 20, "sin": 18, "cos": 18,
          **dict.fromkeys(("exp2", "expm1", "log1p", "asin", "acos", "atan", "atan2", "hypot", "fmod", "remainder", "div_floor"), 30),
-         **dict.fromkeys(("log2", "log10", "tan", "sinh", "cosh", "asinh", "acosh", "atanh", "pow", "erfc", "lgamma"), 80),
+         **dict.fromkeys(("log2", "log10", "tan", "sinh", "cosh", "asinh", "acosh", "atanh", "pow", "erfc", "lgamma", *SPECIAL_F64), 80),
          "const": 0, "param": 0, "acc": 0, "load": 1, "index": 1, "maximum": 2, "minimum": 2}
-_LANE_BY_LANE = frozenset(SPECIAL)
+_LANE_BY_LANE = frozenset(SPECIAL) - SPECIAL_F64.keys()
 _LANE_COST = 30
 COLUMNS_AT_ONCE = 2048              # of a reduction over rows: their sums stay in the first-level cache
 NEAR = 16                           # elements that share cache lines, more or less
@@ -228,7 +229,7 @@ def _register_bytes(kernel: Kernel, vectors: list[Axis | None] | None = None, mo
         for v in values:
             if v.id not in along or v.id in short or v.op in ("const", "param", "acc") or v.dtype.is_complex:
                 continue
-            widest = max(widest, ctype(v.dtype).size if ctype(v.dtype).kind != "bool" else 1)
+            widest = max(widest, 8 if v.op in WIDE else ctype(v.dtype).size if ctype(v.dtype).kind != "bool" else 1)
         for a in stage.accs:
             widest = max(widest, 8 if a.op.startswith("arg") else ctype(a.dtype).size)
     return widest

@@ -1,15 +1,14 @@
 """Special functions in C++: Bessel, gamma and zeta functions, inverses of the error function, orthogonal polynomials.
 
 The approximations are those of the Cephes library, which eager's kernels use as well; what is not a polynomial is evaluated in double for
-every dtype. All of them run lane by lane.
+every dtype. All of them run lane by lane; vecmath_special.py has those that run over vectors.
 """
 from __future__ import annotations
-
-import re
 
 from ...lowering.ir import SPECIAL
 from .special_tables import TABLES
 from .support import Support
+from .vecmath import need_function
 
 __all__ = ["SPECIAL", "need_special"]
 
@@ -26,22 +25,6 @@ constexpr double INF = __builtin_inf(), NOT_A_NUMBER = __builtin_nan(""), PI = 3
 
 # In double. Names in braces: tables; what a function calls stands in _USES.
 _DOUBLE: dict[str, str] = {
-    "digamma": """\
-double digamma_(double x) {
-    static const double A[] = {8.33333333333333333333e-2, -2.10927960927960927961e-2, 7.57575757575757575758e-3, -4.16666666666666666667e-3,
-                               3.96825396825396825397e-3, -8.33333333333333333333e-3, 8.33333333333333333333e-2};
-    if (x == 0) return __builtin_copysign(INF, -x);
-    double r = 0;
-    if (x < 0) {                               // reflection
-        if (x == __builtin_trunc(x)) return NOT_A_NUMBER;
-        r = -PI64 / __builtin_tan(PI64 * (x - __builtin_trunc(x)));
-        x = 1 - x;
-    }
-    for (; x < 10; x += 1) r -= 1 / x;         // recurrence, then the asymptotic series
-    double y = 0;
-    if (x < 1e17) { double z = 1 / (x * x); y = z * poly(z, A); }
-    return r + __builtin_log(x) - 0.5 / x - y;
-}""",
     "trigamma": """\
 double trigamma_(double x) {
     double sign = 1, r = 0;
@@ -79,23 +62,6 @@ double zeta_(double x, double q) {             // Hurwitz: sum over k >= 0 of (q
     }
     return s;
 }""",
-    "erfinv": """\
-double erfinv_(double y) {                     // a rational approximation, then Newton's steps
-    double m = __builtin_fabs(y), x;
-    if (m != m || m > 1) return NOT_A_NUMBER;
-    if (m == 1) return __builtin_copysign(INF, y);
-    if (m <= 0.7) {
-        double z = y * y;
-        x = y * (((-0.140543331 * z + 0.914624893) * z - 1.645349621) * z + 0.886226899)
-            / ((((0.012229801 * z - 0.329097515) * z + 1.442710462) * z - 2.118377725) * z + 1);
-    } else {
-        double z = __builtin_sqrt(-__builtin_log((1 - m) / 2));
-        x = __builtin_copysign(((1.641345311 * z + 3.429567803) * z - 1.624906493) * z - 1.970840454, y) / ((1.6370678 * z + 3.5438892) * z + 1);
-    }
-    const double slope = 1.12837916709551257390;
-    for (int i = 0; i < 2; i++) x -= (__builtin_erf(x) - y) / (slope * __builtin_exp(-x * x));
-    return x;
-}""",
     "erfcx": """\
 double erfcx_(double x) {                      // exp(x * x) * erfc(x)
     if (x != x) return x;
@@ -110,71 +76,25 @@ double log_ndtr_(double x) {
     double t = x * 0.70710678118654752440;
     return x < -1 ? __builtin_log(erfcx_(-t) / 2) - t * t : __builtin_log1p(-__builtin_erfc(t) / 2);
 }""",
-    "ndtri": """\
-double ndtri_(double p) {
-    const double tail = 0.13533528323661269189;        // exp(-2)
-    if (p == 0) return -INF;
-    if (p == 1) return INF;
-    if (!(p > 0 && p < 1)) return NOT_A_NUMBER;
-    bool low = p <= 1 - tail;
-    double y = low ? p : 1 - p;
-    if (y > tail) {
-        y -= 0.5;
-        double z = y * y;
-        return 2.50662827463100050242 * (y + y * (z * poly(z, {ndtri_p0}) / poly(z, {ndtri_q0})));
-    }
-    double x = __builtin_sqrt(-2 * __builtin_log(y)), z = 1 / x;
-    double d = x < 8 ? z * poly(z, {ndtri_p1}) / poly(z, {ndtri_q1}) : z * poly(z, {ndtri_p2}) / poly(z, {ndtri_q2});
-    x = x - __builtin_log(x) / x - d;
-    return low ? -x : x;
-}""",
-    "i0e": """\
-double i0e_(double x) {
-    x = __builtin_fabs(x);
-    return x <= 8 ? chebyshev(x / 2 - 2, {i0_a}) : chebyshev(32 / x - 2, {i0_b}) / __builtin_sqrt(x);
-}""",
-    "i0": "double i0_(double x) { return __builtin_exp(__builtin_fabs(x)) * i0e_(x); }",
-    "i1e": """\
-double i1e_(double v) {
-    double x = __builtin_fabs(v), r = x <= 8 ? chebyshev(x / 2 - 2, {i1_a}) * x : chebyshev(32 / x - 2, {i1_b}) / __builtin_sqrt(x);
-    return v < 0 ? -r : r;
-}""",
-    "i1": "double i1_(double x) { return __builtin_exp(__builtin_fabs(x)) * i1e_(x); }",
     "scaled_modified_bessel_k0": """\
 double scaled_modified_bessel_k0_(double x) {
     if (!(x > 0)) return x == 0 ? INF : NOT_A_NUMBER;
-    if (x <= 2) return (chebyshev(x * x - 2, {k0_a}) - __builtin_log(0.5 * x) * i0_(x)) * __builtin_exp(x);
+    if (x <= 2) return (chebyshev(x * x - 2, {k0_a}) - __builtin_log(0.5 * x) * i0(x)) * __builtin_exp(x);
     return chebyshev(8 / x - 2, {k0_b}) / __builtin_sqrt(x);
 }""",
     "modified_bessel_k0": "double modified_bessel_k0_(double x) { return x > 0 ? __builtin_exp(-x) * scaled_modified_bessel_k0_(x) : scaled_modified_bessel_k0_(x); }",
     "scaled_modified_bessel_k1": """\
 double scaled_modified_bessel_k1_(double x) {
     if (!(x > 0)) return x == 0 ? INF : NOT_A_NUMBER;
-    if (x <= 2) return (__builtin_log(0.5 * x) * i1_(x) + chebyshev(x * x - 2, {k1_a}) / x) * __builtin_exp(x);
+    if (x <= 2) return (__builtin_log(0.5 * x) * i1(x) + chebyshev(x * x - 2, {k1_a}) / x) * __builtin_exp(x);
     return chebyshev(8 / x - 2, {k1_b}) / __builtin_sqrt(x);
 }""",
     "modified_bessel_k1": "double modified_bessel_k1_(double x) { return x > 0 ? __builtin_exp(-x) * scaled_modified_bessel_k1_(x) : scaled_modified_bessel_k1_(x); }",
-    "bessel_j0": """\
-double bessel_j0_(double x) {
-    x = __builtin_fabs(x);
-    double z = x * x, w = 25 / z, t = x - PI / 4;
-    if (x <= 5) return x < 1e-5 ? 1 - z / 4 : (z - 5.78318596294678452118) * (z - 30.4712623436620863991) * poly(z, {j0_rp}) / poly(z, {j0_rq});
-    return (poly(w, {j0_pp}) / poly(w, {j0_pq}) * __builtin_cos(t) - 5 / x * (poly(w, {j0_qp}) / poly(w, {j0_qq})) * __builtin_sin(t))
-        * 0.79788456080286535588 / __builtin_sqrt(x);
-}""",
-    "bessel_j1": """\
-double bessel_j1_(double v) {
-    double x = __builtin_fabs(v), z = x * x, w = 25 / z, t = x - 0.75 * PI, r;
-    if (x <= 5) r = poly(z, {j1_rp}) / poly(z, {j1_rq}) * x * (z - 14.6819706421238932572) * (z - 49.2184563216946036703);
-    else r = (poly(w, {j1_pp}) / poly(w, {j1_pq}) * __builtin_cos(t) - 5 / x * (poly(w, {j1_qp}) / poly(w, {j1_qq})) * __builtin_sin(t))
-        * 0.79788456080286535588 / __builtin_sqrt(x);
-    return v < 0 ? -r : r;
-}""",
     "bessel_y0": """\
 double bessel_y0_(double x) {
     if (!(x > 0)) return x == 0 ? -INF : NOT_A_NUMBER;
     double z = x * x, w = 25 / z, t = x - PI / 4;
-    if (x <= 5) return poly(z, {y0_yp}) / poly(z, {y0_yq}) + 2 / PI * __builtin_log(x) * bessel_j0_(x);
+    if (x <= 5) return poly(z, {y0_yp}) / poly(z, {y0_yq}) + 2 / PI * __builtin_log(x) * bessel_j0(x);
     return (poly(w, {j0_pp}) / poly(w, {j0_pq}) * __builtin_sin(t) + 5 / x * (poly(w, {j0_qp}) / poly(w, {j0_qq})) * __builtin_cos(t))
         * 0.79788456080286535588 / __builtin_sqrt(x);
 }""",
@@ -182,7 +102,7 @@ double bessel_y0_(double x) {
 double bessel_y1_(double x) {
     if (!(x > 0)) return x == 0 ? -INF : NOT_A_NUMBER;
     double z = x * x, w = 25 / z, t = x - 0.75 * PI;
-    if (x <= 5) return x * (poly(z, {y1_yp}) / poly(z, {y1_yq})) + 2 / PI * (bessel_j1_(x) * __builtin_log(x) - 1 / x);
+    if (x <= 5) return x * (poly(z, {y1_yp}) / poly(z, {y1_yq})) + 2 / PI * (bessel_j1(x) * __builtin_log(x) - 1 / x);
     return (poly(w, {j1_pp}) / poly(w, {j1_pq}) * __builtin_sin(t) + 5 / x * (poly(w, {j1_qp}) / poly(w, {j1_qq})) * __builtin_cos(t))
         * 0.79788456080286535588 / __builtin_sqrt(x);
 }""",
@@ -214,7 +134,7 @@ double airy_ai_(double x) {
     return 0.355028053887817239260 * f - 0.258819403792806798405 * g;
 }""",
 }
-_USES = {"log_ndtr": ("erfcx",), "i0": ("i0e",), "i1": ("i1e",), "scaled_modified_bessel_k0": ("i0",), "modified_bessel_k0": ("scaled_modified_bessel_k0",),
+_USES = {"log_ndtr": ("erfcx",), "scaled_modified_bessel_k0": ("i0",), "modified_bessel_k0": ("scaled_modified_bessel_k0",),
          "scaled_modified_bessel_k1": ("i1",), "modified_bessel_k1": ("scaled_modified_bessel_k1",), "bessel_y0": ("bessel_j0",),
          "bessel_y1": ("bessel_j1",)}
 
@@ -254,42 +174,30 @@ _TYPED: dict[str, str] = {
 }
 
 
-_IN_FLOAT = frozenset(("digamma", "i0", "i0e", "i1", "i1e"))       # that eager evaluates in float32 for float32
-
-
 def need_special(s: Support, op: str, key: str, scalar: str, tag: str) -> None:
     """Have the scalar function `tc::op` for the C++ type `scalar` printed under `key`, with all that it uses."""
     if op in _TYPED:
         text = _TYPED[op].format(T=scalar, f="f" if tag == "f32" else "", limit=128 if tag == "f32" else 512)
         s.need(key, "static inline " + text)
         return
-    single = tag == "f32" and op in _IN_FLOAT
-    _need_function(s, op, single)
+    if need_function(s, op, tag):                    # one lane of the vector form
+        s.need(key, f"INLINE {scalar} {op}({scalar} x) {{ return {op}(v{tag}{{}} + x)[0]; }}")
+        return
+    _need_double(s, op)
     names = ", ".join(f"{scalar} {a}" for a in "ab"[:SPECIAL[op]])
-    s.need(key, f"INLINE {scalar} {op}({names}) {{ return ({scalar}){op}_{'f' if single else ''}({', '.join('ab'[:SPECIAL[op]])}); }}")
+    s.need(key, f"INLINE {scalar} {op}({names}) {{ return ({scalar}){op}_({', '.join('ab'[:SPECIAL[op]])}); }}")
 
 
-def _need_function(s: Support, op: str, single: bool) -> None:
-    s.need("special.pi", "constexpr double PI64 = 3.14159265358979323846;")
-    s.need("special.poly" + ".float" * single, _single(_POLY) if single else _POLY)
+def _need_double(s: Support, op: str) -> None:
+    s.need("special.poly", _POLY)
     for other in _USES.get(op, ()):
-        _need_function(s, other, single)
+        if other in _DOUBLE:
+            _need_double(s, other)
+        else:
+            need_special(s, other, f"{other}.f64.scalar", "double", "f64")
     text = _DOUBLE[op]
-    suffix = "_f" if single else ""
     for name, numbers in TABLES.items():
         if "{" + name + "}" in text:
-            s.need(f"special.table.{name}{suffix}",
-                   f"static const {'float' if single else 'double'} {name.upper()}{suffix}[] = {{{', '.join(map(repr, numbers))}}};")
-            text = text.replace("{" + name + "}", name.upper() + suffix)
-    s.need(f"special.{op}{suffix}", "static __attribute__((noinline)) " + (_single(text) if single else text))      # (one call per lane: nothing to gain from copies)
-
-
-_LITERAL = re.compile(r"(?<![\w.])(\d+\.\d*(?:e[-+]?\d+)?|\d+e[-+]?\d+)(?![\w.])")
-_BUILTIN = re.compile(r"__builtin_(log|exp|sqrt|fabs|trunc|copysign)\(")
-
-
-def _single(text: str) -> str:
-    """The same in float32."""
-    text = _BUILTIN.sub(r"__builtin_\1f(", _LITERAL.sub(r"\1f", text.replace("double", "float")))
-    text = re.sub(r"\b(digamma|i0e|i1e|i0|i1)_\(", r"\1_f(", text)
-    return re.sub(r"\b(INF|NOT_A_NUMBER|PI)\b", r"\1_F", text)
+            s.need(f"special.table.{name}", f"static const double {name.upper()}_[] = {{{', '.join(map(repr, numbers))}}};")
+            text = text.replace("{" + name + "}", name.upper() + "_")
+    s.need(f"special.{op}", "static __attribute__((noinline)) " + text)      # (one call per lane: nothing to gain from copies)

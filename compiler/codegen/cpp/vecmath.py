@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from .support import Support
 from .vecmath_double import DOUBLE
+from .vecmath_special import SPECIAL_F32, SPECIAL_F64, WIDE
 from .vecmath_wide import F64, WIDE_F32, madd_text
 
 __all__ = ["VECTOR_MATH", "need_instruction"]
@@ -234,16 +235,21 @@ _F64 = {
                  "    return (vf64)(((vi64)x & 0x7fffffffffffffffLL) | ((vi64)y & (-0x7fffffffffffffffLL - 1)));\n}"),
     "sigmoid": ((), ("exp",), "INLINE vf64 sigmoid(vf64 x) { return 1.0 / (1.0 + exp(-x)); }"),
 }
-VECTOR_MATH: dict[str, dict[str, tuple]] = {"f32": {**_F32, **WIDE_F32}, "f64": {**_F64, **F64, **DOUBLE}}
+VECTOR_MATH: dict[str, dict[str, tuple]] = {"f32": {**_F32, **WIDE_F32, **SPECIAL_F32}, "f64": {**_F64, **F64, **DOUBLE, **SPECIAL_F64}}
 _SCALE_AVX512 = "INLINE vf32 scale(vf32 x, vf32 n) { return __builtin_ia32_scalefps512_mask(x, n, x, (u16)-1, 4); }   // x * 2^n"
 def need_function(s: Support, name: str, tag: str) -> bool:
     """Have the vector function printed; False where there is none."""
     entry = VECTOR_MATH.get(tag, {}).get(name)
-    if entry is None:
-        return False
     key = f"{name}.{tag}.function"
     if key in s._order:
         return True
+    if entry is None and tag == "f32" and name in WIDE:
+        need_function(s, name, "f64")
+        s.vector("f32"), s.need("convert")
+        s.need(key, f"INLINE vf32 {name}(vf32 x) {{ return convert<vf32>({name}(convert<vf64>(x))); }}")
+        return True
+    if entry is None:
+        return False
     instructions, needs, text = entry
     s.long.add(key)
     s.vector(tag, "i32" if tag == "f32" else "i64")

@@ -200,6 +200,29 @@ INLINE vf64 tan(vf64 x) {
     if (__builtin_expect(any(large), 0)) for (int k = 0; k < L; k++) if (large[k]) y[k] = __builtin_tan(x[k]);
     return x == 0.0 ? x : y;
 }"""),
+    "lgamma": (("round",), ("horner", "log", "sin", "any"), """\
+INLINE vf64 lgamma(vf64 x) {             // Stirling's series from 8 on; below, a series about 2 that argument and result are brought to by products
+    static constexpr double C[] = {6.394287142009835e-08, -1.3444709725427913e-07, 2.0288563910901753e-07, -4.300159824444009e-07, 9.579382101069666e-07,
+            -2.045070554635358e-06, 4.374357834156144e-06, -9.438422969001998e-06, 2.0507269771402573e-05, -4.492635603263264e-05,
+            9.945750890913978e-05, -0.00022315475034812154, 0.000509669524893844, -0.001192753912018882, 0.002890510330738546,
+            -0.0073855510286677546, 0.02058080842778457, -0.06735230105319814, 0.3224670334241132, 0.42278433509846713};
+    static constexpr double STIRLING[] = {0.1796443723688307, -0.029550653594771242, 0.0064102564102564105, -0.0019175269175269176, 0.0008417508417508417,
+            -0.0005952380952380953, 0.0007936507936507937, -0.002777777777777778, 0.08333333333333333};
+    vi64 negative = x < 0.0;
+    vf64 z = negative ? 1.0 - x : x, least = z < 8.0 ? z : vf64{} + 8.0, n = round(least), k = n - 2.0, y = least - n, above = vf64{} + 1.0, below = above;
+    UNROLL for (int j = 1; j <= 6; j++) above *= k >= (double)j ? least - (double)j : vf64{} + 1.0;
+    UNROLL for (int j = 0; j < 2; j++) below *= k < -(double)j ? least + (double)j : vf64{} + 1.0;
+    vf64 products = log(k > 0.0 ? above : below), low = y * horner(y, C) + (k > 0.0 ? products : -products), large = z < 8.0 ? vf64{} + 8.0 : z, r = 1.0 / large;
+    vf64 high = (large - 0.5) * log(large) - large + 0.91893853320467274178 + r * horner(r * r, STIRLING);
+    vf64 g = z < 8.0 ? low : high;
+    if (any(negative)) {                 // -log(|sin(pi x)| / pi) - lgamma(1 - x)
+        vf64 t = x - round(x), s = sin(t * 3.14159265358979323846) * 0.31830988618379067154;
+        g = negative ? -log(magnitude(magnitude(t) < 1e-9 ? t : s)) - g : g;
+        g = negative & (t == 0.0) ? __builtin_inf() - vf64{} : g;
+    }
+    g = (z > 2.5e305) | (x == 0.0) ? __builtin_inf() - vf64{} : g;
+    return x == x ? g : x;
+}"""),
     "hypot": (("fma", "sqrt"), ("horner",), """\
 INLINE vf64 hypot(vf64 x, vf64 y) {      // scaled by a power of two; the root of the rounded sum, then what rounding left out
     vf64 a = magnitude(x), b = magnitude(y), hi = a > b ? a : b, lo = a > b ? b : a;
