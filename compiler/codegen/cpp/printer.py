@@ -327,6 +327,8 @@ class _Printer:
             return out
         for a in accumulators:
             out += [f"    {line}" for line in a.declare()]
+        # short rows: several of them go into one accumulator before it is added to its total
+        rows = FLUSH // v.size if loops.scalar and isinstance(v.size, int) and 0 < v.size < FLUSH else 0
         ind = "    "
         for i, axis in enumerate(loops.scalar):
             begin, end = ("chunk_begin", "chunk_end") if axis is chunked else ("0", self._c(axis.size))
@@ -334,14 +336,18 @@ class _Printer:
             ind += "    "
             out += [ind + line for line in between.get(LEVEL_LOOP + i, [])]
         if main.pieces or main.turns:
-            loop = self._vector_loop(number, name, f"{name}_from", f"{name}_to", body, accumulators, loops.unroll, None)
+            loop = self._vector_loop(number, name, f"{name}_from", f"{name}_to", body, accumulators, loops.unroll, None, not rows)
             out += [ind + line for line in (f"for (i64 {name}_from = {lo}, {name}_to; {name}_from < {hi}; {name}_from = {name}_to) {{",
                                             *(f"    {line}" for line in (*main.piece_lines(f"{hi} - {name}_from"), *loop)), "}")]
         else:
-            out += [ind + line for line in self._vector_loop(number, name, lo, hi, body, accumulators, loops.unroll, v if bounds is None else None)]
+            out += [ind + line for line in self._vector_loop(number, name, lo, hi, body, accumulators, loops.unroll, v if bounds is None else None, not rows)]
+        flushes = [t for a in accumulators for t in a.flush(loops.unroll)] if rows else []
+        if flushes:
+            out.append(f"{ind}if ({loops.scalar[-1].symbol} % {rows} == {rows - 1}) {{ {' '.join(flushes)} }}")
         for _ in loops.scalar:
             ind = ind[:-4]
             out.append(ind + "}")
+        out += [ind + t for t in flushes]
         for a in accumulators:
             out += [f"    {line}" for line in a.finish()]
             self.accs[a.acc.name] = (a.acc, "array" if outer_mode else "scalar")
@@ -349,8 +355,9 @@ class _Printer:
         return out
 
     def _vector_loop(self, number: int, v: str, lo: str, hi: str, body: list[str],
-                     accumulators: list["_Accumulator"], unroll: int, axis: Axis | None) -> list[str]:
-        """The pass over one vector axis: a lambda for one vector, called for whole vectors, then for the rest. `axis`: where it is the whole of it, or its blocks."""
+                     accumulators: list["_Accumulator"], unroll: int, axis: Axis | None, may_flush: bool) -> list[str]:
+        """The pass over one vector axis: a lambda for one vector, called for whole vectors, then for the rest. `axis`: where it is the whole of it, or its blocks.
+        `may_flush`: long sums are added to their totals in between."""
         lay = self.layout
         L, copies = lay.lanes, lay.copies
         if lay.mode == "outer":
@@ -369,7 +376,7 @@ class _Printer:
         size = as_expr(axis.size).value if axis is not None and as_expr(axis.size).is_const else None
         static = size if lay.mode == "inner" or not lay.block or size is None or size <= lay.block else None
         whole = static is not None and static % L == 0 or (lay.mode == "outer" and lay.block and size is not None and size % lay.block == 0 and lay.block % L == 0)
-        flush = any(a.flushes for a in accumulators)
+        flush = may_flush and any(a.flushes for a in accumulators)
         loop: list[str] = []
         step = L * unroll
         end = "stop" if flush else hi

@@ -25,17 +25,6 @@ constexpr double INF = __builtin_inf(), NOT_A_NUMBER = __builtin_nan(""), PI = 3
 
 # In double. Names in braces: tables; what a function calls stands in _USES.
 _DOUBLE: dict[str, str] = {
-    "trigamma": """\
-double trigamma_(double x) {
-    double sign = 1, r = 0;
-    if (x < 0.5) {                             // reflection
-        double s = __builtin_sin(PI * x);
-        sign = -1, r = -PI * PI / (s * s), x = 1 - x;
-    }
-    for (int i = 0; i < 6; i++) r += 1 / (x * x), x += 1;
-    double z = 1 / (x * x);
-    return sign * (r + (1 + 1 / (2 * x) + z * (1. / 6 - z * (1. / 30 - z * (1. / 42)))) / x);
-}""",
     "zeta": """\
 double zeta_(double x, double q) {             // Hurwitz: sum over k >= 0 of (q + k)^-x
     const double tiny = 1.11022302462515654042e-16;

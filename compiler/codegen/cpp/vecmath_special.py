@@ -1,7 +1,7 @@
 """Special functions over vectors: what special.py has no need to evaluate lane by lane, since it is a few polynomials and elementary functions.
 
-The approximations are Cephes' (tables in special_tables.py), as in eager's kernels. `V` is the vector type. The Bessel functions i0 and i1 are evaluated in float32 for float32, as eager
-does; the others in double for every type: kernels that hold one of WIDE have as many lanes as a register has doubles (layout.py).
+The approximations are Cephes' (tables in special_tables.py), as in eager's kernels. `V` is the vector type. The Bessel functions i0 and i1 and trigamma (at its poles: what is left of
+sin(pi x)) are evaluated in float32 for float32, as eager does; the others in double for every type: kernels that hold one of WIDE have as many lanes as a register has doubles (layout.py).
 """
 from __future__ import annotations
 
@@ -80,6 +80,15 @@ INLINE V erfinv(V y) {
     x = m == 1.0 ? __builtin_inf() - V{} : x;
     return m <= 1.0 ? copysign(x, y) : __builtin_nan("") - V{};
 }"""),
+    "trigamma": ((), ("sin",), """\
+INLINE V trigamma(V v) {
+    auto low = v < 0.5;                                            // reflection
+    V s = sin(3.14159265358979323846 * v), x = low ? 1.0 - v : v, r = low ? -9.86960440108935861883 / (s * s) : V{};
+    UNROLL for (int i = 0; i < 6; i++) r += 1.0 / (x * x), x += 1.0;
+    V z = 1.0 / (x * x);
+    r += (1.0 + 0.5 / x + z * (0.166666666666666667 - z * (0.0333333333333333333 - z * 0.0238095238095238095))) / x;
+    return low ? -r : r;
+}"""),
     "digamma": ((), ("poly", "log", "tan", "trunc"), """\
 INLINE V digamma(V v) {
     static const double A[] = {8.33333333333333333333e-2, -2.10927960927960927961e-2, 7.57575757575757575758e-3, -4.16666666666666666667e-3,
@@ -98,7 +107,7 @@ INLINE V digamma(V v) {
     return v == 0.0 ? -1.0 / v : r;
 }"""),
 }
-_IN_FLOAT = ("i0e", "i0", "i1e", "i1")
+_IN_FLOAT = ("i0e", "i0", "i1e", "i1", "trigamma")
 WIDE = frozenset(_FUNCTIONS) - frozenset(_IN_FLOAT)
 
 
