@@ -190,17 +190,33 @@ def plain(m: Machine, value: Any) -> Any:
 
 def deep_plain(m: Machine, value: Any) -> Any:
     """`value` with every outside container in it replaced by an inside copy."""
-    t = type(value)
-    if t in ATOMS or t is TraceTensor:
+    if type(value) in ATOMS or type(value) is TraceTensor:
         return value
     value = plain(m, value)
+    t = type(value)
     if t is list:
         return [deep_plain(m, v) for v in value]
     if t is tuple:
         return tuple(deep_plain(m, v) for v in value)
     if t is dict:
         return {k: deep_plain(m, v) for k, v in value.items()}
-    return value
+    base = base_of(value)
+    if base is None or base in (set, frozenset) or t is torch.Size:
+        return value
+    keys = list(base.keys(value)) if issubclass(base, dict) else range(base.__len__(value))
+    before = [base.__getitem__(value, k) for k in keys]
+    parts = [deep_plain(m, v) for v in before]
+    if all(p is v for p, v in zip(parts, before)):
+        return value
+    if t is collections.deque:
+        return collections.deque(parts, value.maxlen)
+    if t is collections.defaultdict:
+        return collections.defaultdict(value.default_factory, zip(keys, parts))
+    if t in (collections.OrderedDict, collections.Counter):
+        return t(dict(zip(keys, parts)))
+    if base is tuple:
+        return tuple.__new__(t, parts)
+    raise Break("unknown_object", f"native code reads a {t.__name__} that holds containers from outside")
 
 
 def iterate(m: Machine, value: Any) -> Any:

@@ -5,11 +5,13 @@ on, and read what no guard then watches.
 """
 from __future__ import annotations
 
+import functools
 import types
 from typing import TYPE_CHECKING, Any, Iterable
 
 import torch
 
+from . import containers
 from .generators import InlineGenerator
 from .inline_policy import is_trusted_module
 from .signals import Break, Raised
@@ -238,6 +240,12 @@ def with_own_text(m: Machine, value: Any) -> Any:
         return value
     if python_method(t, "__repr__") is not None:
         return Spelled(m, value)
+    base = containers.base_of(value)
+    within = () if base is None or t is torch.Size else base.values(value) if issubclass(base, dict) else base.__iter__(value)
+    if any(with_own_text(m, v) is not v for v in within):
+        raise Break("unsupported", f"a {t.__name__} of objects that make their own text is made into text")
+    if isinstance(m.world.pin(value), functools.partial) and m.world.is_outside(value):
+        raise Break("unknown_object", "the text of a functools.partial from outside is made")
     if mro_lookup(t, "__repr__") is object.__dict__["__repr__"]:
         raise Break("unsupported", "an object's address is made into text")
     return value

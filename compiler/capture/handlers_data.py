@@ -383,6 +383,8 @@ def as_mapping(m: Machine, value: Any) -> dict:
         ordered = isinstance(value, collections.OrderedDict)
         return dict((collections.OrderedDict if ordered else dict).items(m.plain(value)))
     if t is types.MappingProxyType:
+        if m.world.is_outside(value):
+            raise Break("unknown_object", "a mappingproxy from outside is read")
         return dict(value)
     keys = m.native(list, m.iterate(m.call(m.getattr(value, "keys"), [])))
     return {k: get_item(m, value, k) for k in keys}

@@ -84,10 +84,19 @@ def weak_reference(m: Machine, target: Any, callback: Any = None) -> Any:
 
 @python_function(("copy", "deepcopy"))
 def deepcopy_(m: Machine, value: Any, *args: Any) -> Any:
-    value = m.deep_plain(value)
-    if not constant_only(value):
+    plain = m.deep_plain(value)
+    if not constant_only(plain) or not _same_types(m, value):
         raise Break("unsupported", "copy.deepcopy of objects or tensors")
-    return m.native(copy.deepcopy, value)
+    return m.native(copy.deepcopy, plain)
+
+
+def _same_types(m: Machine, value: Any) -> bool:
+    """Whether the inside copies of the containers in a value are of its classes."""
+    if type(value) in ATOMS:
+        return True
+    plain = m.plain(value)
+    within = plain.values() if isinstance(plain, dict) else plain if isinstance(plain, (list, tuple, set, frozenset)) else ()
+    return type(plain) is type(value) and all(_same_types(m, v) for v in within)
 
 
 @python_function(("copy", "copy"))
@@ -95,6 +104,8 @@ def copy_(m: Machine, value: Any) -> Any:
     if isinstance(value, TraceTensor):
         raise Break("unsupported", "copy.copy of a tensor")
     plain = m.plain(value)
+    if type(plain) is not type(value):
+        raise Break("unsupported", f"copy.copy of a {type(value).__name__}")
     if type(plain) in (list, dict, set):
         return plain.copy()
     if type(plain) in ATOMS or type(plain) in (tuple, frozenset):

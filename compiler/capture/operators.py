@@ -19,7 +19,7 @@ from .lookups import class_attribute
 from .reads import COMPARISONS, is_read
 from .signals import Break, Raised
 from .tensor_subclasses import Subclassed
-from .world import ATOMS, MISSING, TraceTensor
+from .world import ATOMS, IMMUTABLE, MISSING, TraceTensor
 
 if TYPE_CHECKING:
     from .machine import Machine
@@ -408,11 +408,13 @@ def contains(m: Machine, container: Any, item: Any) -> bool:
     method = python_method(t, "__contains__")
     if method is not None:
         return m.truth(m.call(method, [container, item]))
+    if isinstance(container, dict) and type(item) in (list, dict, set) or isinstance(container, _SETS) and type(item) in (list, dict):
+        raise Raised(TypeError(f"unhashable type: '{type(item).__name__}'"))
     if m.world.is_outside(container):
         answer = containers.contains(m, container, item)
         if answer is not None:
             return answer
-    if isinstance(container, (list, tuple)) and not isinstance(container, str):
+    if isinstance(container, (list, tuple, collections.deque)):
         values = m.plain(container)
         if type(item) in ATOMS and all(type(v) in ATOMS for v in values):
             return item in values
@@ -430,6 +432,8 @@ def contains(m: Machine, container: Any, item: Any) -> bool:
             return any(m.truth(compare(m, "==", v, item)) for v in container)
         item = hashed(item)
         elements.settle_keys(m, (item,), container)
+    elif m.world.is_outside(container) and not isinstance(container, (str, bytes, range, *IMMUTABLE)):
+        raise Break("unknown_object", f"native code looks for a value in a {type(container).__name__} from outside")
     return m.native(operator.contains, container, item)
 
 
@@ -533,15 +537,21 @@ def to_text(m: Machine, value: Any, function: str) -> str | LateText:
         return late
     if isinstance(value, _SYMBOLIC):
         value = specialize(value)
-    value = m.world.pin(m.deep_plain(value))
-    _refuse_tensors(value)
+    if isinstance(value, (TraceTensor, Subclassed)):
+        _refuse_tensors(value)
     dunder = "__str__" if function == "str" else "__repr__"
     if not isinstance(value, BaseException):
         method = python_method(type(value), dunder)
         if method is None and dunder == "__str__" and mro_lookup(type(value), "__str__") is object.__dict__["__str__"]:
-            method = python_method(type(value), "__repr__")
+            dunder = "__repr__"
+            method = python_method(type(value), dunder)
         if method is not None and not m.is_atom(value):
-            return m.call(method, [value])
+            text = m.call(method, [value])
+            if type(text) is not LateText and not isinstance(text, str):
+                raise Raised(TypeError(f"{dunder} returned non-string (type {m.world.type_of(text).__name__})"))
+            return text
+    value = m.world.pin(m.deep_plain(value))
+    _refuse_tensors(value)
     if mro_lookup(type(value), "__repr__") is object.__dict__["__repr__"] and not isinstance(value, BaseException) \
             and mro_lookup(type(value), "__str__") is object.__dict__["__str__"]:
         raise Break("unsupported", "an object's address is made into text")

@@ -79,10 +79,8 @@ class _ReadWhole(Read, SymNode):
 
     maybe_as_bool = maybe_as_int
 
-    def str(self) -> str:
+    def _in_words(self) -> str:
         return "<a number of a tensor>"
-
-    _graph_repr = __str__ = __repr__ = str
 
     def bool_(self) -> bool:
         raise Break("data_dependent_branch")

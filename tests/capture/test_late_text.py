@@ -133,7 +133,8 @@ def _caught(value):
 @pytest.mark.parametrize("hold", [
     lambda v: v, lambda v: [v, (v,)], lambda v: {"a": [v]}, lambda v: collections.deque([v]), lambda v: collections.OrderedDict(a=v), Held,
     lambda v: collections.defaultdict(list, a=[v]), lambda v: ValueError("a", (v,)), lambda v: slice(v), lambda v: types.SimpleNamespace(a=[v])])
-@pytest.mark.parametrize("read", [lambda x, k: x.shape, lambda x, k: torch.Size((x.shape[0], 3)), lambda x, k: x.shape[0], lambda x, k: k])
+@pytest.mark.parametrize("read", [lambda x, k: x.shape, lambda x, k: torch.Size((x.shape[0], 3)), lambda x, k: x.shape[0], lambda x, k: k,
+                                  lambda x, k: x.int().sum().item(), lambda x, k: x.sum().item()])
 def test_text_of_what_holds_numbers(hold, read, capsys):
     """The text never shows the symbol that stands for a number, however deep the number lies."""
     def f(x, k):
