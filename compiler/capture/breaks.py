@@ -93,7 +93,7 @@ CAUSES: tuple[Cause, ...] = (
     Cause("tensor_hook", "", "a hook is put on a tensor", "register it outside of the compiled region"),
     Cause("tensor_data", "", "the memory of a tensor is exchanged by .data", "write x.detach().copy_(value), which writes into the memory that the tensor has"),
     Cause("inference_mode", "", "inference mode is switched: tensors made in it are of another kind than a graph's around it",
-          "enter it outside of the compiled region, or use torch.no_grad() here"),
+          _NOTHING + "the code before it, in it and after it is compiled; torch.no_grad() would leave it one graph"),
     Cause("parameter", "", "a parameter is made", "make parameters outside of the compiled region, in __init__"),
     Cause("tensor_attribute", r"\.grad\b", "the gradient of a tensor is set", "write x.grad.zero_() or x.grad.copy_(value), or set it outside of the compiled region"),
     Cause("tensor_attribute", r"resize_|set_\(|share_memory", "{name}() changes the memory of a tensor", "make a tensor of the right size and copy into it"),

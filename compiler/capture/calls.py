@@ -16,7 +16,7 @@ from ..runtime.dispatch import Dispatcher
 from . import attributes, builtin_calls, classes, modules, operators, optimizers, subclass_calls, tensor_calls
 from .functional_transforms import Transformed, call_object, jacobian_wrapper
 from .generators import InlineGenerator, PythonIterator
-from .inline_policy import CONSTANT_BY_NAME, is_disabled, is_leaf_function, is_trusted_module, known_constant_functions
+from .inline_policy import CONSTANT_BY_NAME, is_disabled, is_leaf_function, is_trusted_module, known_constant_functions, runs_code
 from .nesting import passes_on
 from .signals import Break, Raised
 from .torch_marks import is_allowed_in_graph, marked_call
@@ -228,7 +228,7 @@ def _call_function(m: Machine, fn: types.FunctionType, args: list, kwargs: dict)
         if _is_logging(fn):
             return builtin_calls.log_effect(m, fn, args, kwargs)
         if is_leaf_function(fn) and (tensor_calls.holds_tensor(args) or tensor_calls.holds_tensor(kwargs)) and \
-                not any(isinstance(a, types.FunctionType) for a in (*args, *kwargs.values())) and not (
+                not any(map(runs_code, (*args, *kwargs.values()))) and not (
                     module == "torch.nn.functional" and any(type(a) is torch.SymFloat for a in (*args, *kwargs.values()))):
             return tensor_calls.call_function(m, fn, args, kwargs)
         kind = builtin_calls.BREAK_MODULES.get(module)

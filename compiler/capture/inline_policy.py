@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["is_trusted_module", "is_leaf_function", "is_disabled", "known_constant_functions", "CONSTANT_BY_NAME"]
+__all__ = ["is_trusted_module", "is_leaf_function", "runs_code", "is_disabled", "known_constant_functions", "CONSTANT_BY_NAME"]
 
 _STDLIB = frozenset(sys.stdlib_module_names)
 
@@ -25,8 +25,24 @@ def is_trusted_module(name: str) -> bool:
 
 
 def is_leaf_function(fn: types.FunctionType) -> bool:
-    """A Python function of torch to record as one call, where a tensor is among its arguments."""
-    return (fn.__module__ or "") in _LEAF_MODULES and fn.__name__ not in _NEVER_LEAF
+    """A Python function of torch to record as one call, where a tensor is among its arguments. One that holds a function of the program's
+    (hessian's jac_func) is not: what it runs is to be seen."""
+    return (fn.__module__ or "") in _LEAF_MODULES and fn.__name__ not in _NEVER_LEAF and not any(map(_holds_code, fn.__closure__ or ()))
+
+
+def runs_code(value: Any) -> bool:
+    """Whether what takes this may call it, and it is more than a class or a native function."""
+    return callable(value) and not isinstance(value, (type, types.BuiltinFunctionType))
+
+
+def _holds_code(cell: types.CellType) -> bool:
+    try:
+        value = cell.cell_contents
+    except ValueError:
+        return False
+    if isinstance(value, types.FunctionType) and is_trusted_module(value.__module__ or ""):
+        return any(map(_holds_code, value.__closure__ or ()))
+    return runs_code(value)
 
 
 def is_disabled(fn: Any) -> bool:

@@ -323,7 +323,7 @@ class ReportBuilder:
             line = linecache.getline(self._files.get(frame, f.file), int(at.group(1)) if at else f.line)
             found = re.match(r"\s*(?:async\s+)?for\s+(\w+)\s+in\b", line)
             text = text.replace("__value", found.group(1) if found else "item")
-        return re.sub(r"`?__stack_\d+`?", "an intermediate value", text)
+        return re.sub(r"`?__stack_\d+_*`?", "an intermediate value", text)
 
     def _on_limit(self, e: events.Event) -> None:
         i = self._frame(e.frame)
