@@ -26,7 +26,7 @@ from .special import SPECIAL
 from .support import Target
 from .vecmath_special import SPECIAL_F64, WIDE
 
-__all__ = ["Choices", "StageLoops", "Layout", "merge_axes", "plan_layout", "numel"]
+__all__ = ["Choices", "StageLoops", "Layout", "merge_axes", "plan_layout", "numel", "size_hint"]
 
 MAX_CHUNKS = 64                     # of a split reduction
 CHUNK_ELEMENTS = 8192
@@ -158,7 +158,7 @@ def _mergeable(a: Axis, b: Axis, indices: list[Expr]) -> bool:
 
 
 # ---- choosing
-def _hint(size: Any, hints: dict) -> int:
+def size_hint(size: Any, hints: dict) -> int:
     e = as_expr(size)
     try:
         return int(e.eval(hints))
@@ -290,9 +290,9 @@ def plan_layout(kernel: Kernel, target: Target, choices: Choices = Choices()) ->
 def _choose_mode(kernel: Kernel, lanes: int, hints: dict, has_inner: bool, choices: Choices) -> tuple[str, Axis | None]:
     outer_best: tuple[float, Axis | None] = (float("inf"), None)
     total = 0.0
-    per_stage = [(_memory_indices(st), _hint(numel(st.axes), hints)) for st in kernel.stages]
+    per_stage = [(_memory_indices(st), size_hint(numel(st.axes), hints)) for st in kernel.stages]
     for axis in kernel.outer:
-        size = _hint(axis.size, hints)
+        size = size_hint(axis.size, hints)
         cost = sum(n * _axis_cost(axis.symbol.name, size, es, lanes) * (1.3 if has_inner else 1.0) for es, n in per_stage)
         if choices.vector == axis.symbol.name:
             return "outer", axis
@@ -307,7 +307,7 @@ def _choose_mode(kernel: Kernel, lanes: int, hints: dict, has_inner: bool, choic
     for (es, n), stage in zip(per_stage, kernel.stages):
         if stage.axes:
             v = _inner_axis(stage, lanes, hints)
-            size = _hint(v.size, hints)
+            size = size_hint(v.size, hints)
             total += n * _axis_cost(v.symbol.name, size, es, lanes) + (TAIL_COST if size % lanes else 0.0)
         else:
             total += len(es)
@@ -333,7 +333,7 @@ def _runs(stage: Stage) -> bool:
 
 def _inner_axis(stage: Stage, lanes: int, hints: dict) -> Axis:
     es = _memory_indices(stage)
-    best = min(reversed(stage.axes), key=lambda a: _axis_cost(a.symbol.name, _hint(a.size, hints), es, lanes))
+    best = min(reversed(stage.axes), key=lambda a: _axis_cost(a.symbol.name, size_hint(a.size, hints), es, lanes))
     return best
 
 
@@ -363,7 +363,7 @@ def _plan_blocks(kernel: Kernel, layout: Layout, hints: dict, choices: Choices, 
         layout.block, layout.block_first = None, False
         layout.item_ns = (integer(layout.lanes * max(1, round(layout.stage_ns[0] * 1000)))) * as_expr(v.size)
         return
-    ns = sum(n * _hint(numel(st.axes), hints) for st, n in zip(kernel.stages, layout.stage_ns))
+    ns = sum(n * size_hint(numel(st.axes), hints) for st, n in zip(kernel.stages, layout.stage_ns))
     strided = any(_steps_over(e, v.symbol.name) for st in kernel.stages for e, _ in _memory_indices(st))
     group = layout.lanes * max(1, layout.copies)
     block = choices.block
@@ -393,8 +393,8 @@ def _long_columns(kernel: Kernel, layout: Layout, hints: dict) -> bool:
         return False
     if any(a.op not in ("sum", "prod", "max", "min") or a.running or not a.dtype.is_floating_point for a in first.accs):
         return False
-    rows, columns = _hint(numel(first.axes), hints), _hint(layout.vector.size, hints)
-    return rows >= 256 and rows * columns >= LONG_COLUMNS and _hint(numel(layout.items), hints) <= 16
+    rows, columns = size_hint(numel(first.axes), hints), size_hint(layout.vector.size, hints)
+    return rows >= 256 and rows * columns >= LONG_COLUMNS and size_hint(numel(layout.items), hints) <= 16
 
 
 def _steps_over(e: Expr, name: str) -> bool:
@@ -441,7 +441,7 @@ def _plan_tiles(kernel: Kernel, layout: Layout, hints: dict) -> None:
     loads = [x for x in values if x.op == "load" and not x.args and x.attr[0].scope == "global"
              and storage_size(ctype(x.dtype)) in (2, 4, 8) and x.attr[1].coeff(v.symbol.name) not in (ZERO, ONE, None)]
     best = max((a for a in kernel.outer if a is not v), key=lambda a: sum(x.attr[1].coeff(a.symbol.name) is ONE for x in loads), default=None)
-    if best is None or _hint(best.size, hints) < layout.lanes or _hint(v.size, hints) < layout.lanes:
+    if best is None or size_hint(best.size, hints) < layout.lanes or size_hint(v.size, hints) < layout.lanes:
         return
     tiled = tuple(x for x in loads if x.attr[1].coeff(best.symbol.name) is ONE)
     if 1 <= len(tiled) <= 4:

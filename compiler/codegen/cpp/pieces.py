@@ -14,7 +14,7 @@ import torch
 from ...lowering.ir import Kernel, Stage, Value, make, walk
 from ...lowering.rewrite import Rewriter
 from ...symbolic.expr import ZERO, Expr, integer
-from .layout import Layout
+from .layout import Layout, size_hint
 
 __all__ = ["PIECES", "piece_text", "in_long_pieces", "parted", "mark_turns"]
 
@@ -134,11 +134,7 @@ def mark_turns(kernel: Kernel, layout: Layout) -> Kernel:
     stages = []
     for st, loops in zip(kernel.stages, layout.stages):
         axis = loops.vector
-        try:
-            length = 0 if axis is None else axis.size if isinstance(axis.size, int) else axis.size.eval(kernel.hints)
-        except KeyError:
-            length = 0
-        if length >= LONG * layout.lanes:
+        if axis is not None and size_hint(axis.size, kernel.hints) >= LONG * layout.lanes:
             mark = _Marker(axis.symbol.name, layout.lanes, kernel.hints, [*(a.value for a in st.accs), *(s.value for s in st.stores)])
             st = Stage(st.axes, [replace(a, value=mark(a.value)) for a in st.accs], [replace(s, value=mark(s.value)) for s in st.stores])
         stages.append(st)

@@ -19,7 +19,7 @@ from ...lowering.printer import names_of
 from ...symbolic.expr import ZERO, Expr, as_expr, ceildiv, integer, symbol
 from .columns import column_phases
 from .dtypes import ctype, storage_size
-from .layout import Choices, Layout, StageLoops, chunk_count, merge_axes, numel, plan_layout
+from .layout import Choices, Layout, StageLoops, chunk_count, merge_axes, numel, plan_layout, size_hint
 from .pieces import mark_turns
 from .prims import Operand, expression, reduce_identity, reduce_update, splat
 from .product import Product, ProductPrinter, find_product, transpose_text
@@ -32,6 +32,7 @@ __all__ = ["KernelSource", "print_kernel"]
 
 STACK_BYTES = 64 * 1024              # of local buffers; larger ones are allocated once per call and thread
 _IN_CODE = "tc_kernel"
+TOGETHER, SHORT = 8, 512             # rows of which a reduction over rows takes the same columns before it goes on to the next ones, where rows have so few elements
 FLUSH = 8192                         # elements that one accumulator adds before it is added to a total (accuracy of long sums)
 
 
@@ -329,10 +330,20 @@ class _Printer:
             out += [f"    {line}" for line in a.declare()]
         # short rows: several of them go into one accumulator before it is added to its total
         rows = FLUSH // v.size if loops.scalar and isinstance(v.size, int) and 0 < v.size < FLUSH else 0
+        # reductions over short rows: each vector of them stays in a register over a few rows
+        together = outer_mode and loops.scalar and accumulators and not (running or stage.stores or main.pieces or main.turns) \
+            and not any(a.arg for a in accumulators) and size_hint(v.size, self.k.hints) <= SHORT
         ind = "    "
         for i, axis in enumerate(loops.scalar):
             begin, end = ("chunk_begin", "chunk_end") if axis is chunked else ("0", self._c(axis.size))
-            out.append(f"{ind}for (i64 {axis.symbol} = {begin}; {axis.symbol} < {end}; ++{axis.symbol}) {{")
+            x = axis.symbol
+            if together and axis is loops.scalar[-1]:
+                body = [f"for (i64 {x} = {x}_from; {x} < {x}_to; ++{x}) {{", *(f"    {line}" for line in (*between.get(LEVEL_LOOP + i, []), *body)), "}"]
+                out += [f"{ind}for (i64 {x}_from = {begin}; {x}_from < {end}; {x}_from += {TOGETHER}) {{",
+                        f"{ind}    const i64 {x}_to = {x}_from + {TOGETHER} < {end} ? {x}_from + {TOGETHER} : {end};"]
+                ind += "    "
+                continue
+            out.append(f"{ind}for (i64 {x} = {begin}; {x} < {end}; ++{x}) {{")
             ind += "    "
             out += [ind + line for line in between.get(LEVEL_LOOP + i, [])]
         if main.pieces or main.turns:
