@@ -216,7 +216,7 @@ def _rely_on_class_dict(m: Machine, cls: type) -> None:
         return
     for name, value in list(cls.__dict__.items()):
         _lookup(cls, name)
-        if type(value) in ATOMS and not name.startswith("__"):
+        if (type(value) in ATOMS or containers.base_of(value) is not None) and not name.startswith("__"):
             m.world.load(value, S.attr(m.world.anchor(cls), name), "class attribute")
 
 

@@ -194,11 +194,15 @@ def pure(m: Machine, fn: Any, args: list, kwargs: dict) -> Any:
             return m.call(method, [args[0]])
     args = [as_number(m, m.deep_plain(a)) if getattr(fn, "__module__", "") == "math" and fn not in _OF_INTEGERS else as_index(m, m.deep_plain(a))
             for a in args]
+    if fn in _OF_INTEGERS and any(isinstance(a, (list, tuple)) and not all(type(v) in ATOMS or isinstance(v, _SYMBOLIC) for v in a) for a in args):
+        raise Break("c_call", f"{fn.__name__}() of objects")
     return native_operation(m, functools.partial(fn, **kwargs) if kwargs else fn, *args)
 
 
 def _getter(m: Machine, fn: Any, args: list) -> Any:
     from .operators import get_item
+    if (source := m.world.source_of(fn)) is not None:
+        m.world.guard(source, "ID", fn, "which items or attributes are taken")
     _, parts = fn.__reduce__()[:2]
     if type(fn) is operator.itemgetter:
         items = [get_item(m, args[0], p) for p in parts]
@@ -370,7 +374,9 @@ def call_native_method(m: Machine, fn: Any, owner: Any, args: list, kwargs: dict
         owner = settled(owner)
         args, kwargs = _settled(fn, owner, args, kwargs)
     t = type(owner)
-    if world.is_outside(fn) and not world.is_outside(owner) and t not in ATOMS:
+    if (source := world.source_of(fn)) is not None and t in ATOMS and source.root.kind != "local":
+        world.guard(source, "ID", fn, "a bound method from outside")
+    elif source is not None and not world.is_outside(owner):
         raise Break("unknown_object", f"a bound method {t.__name__}.{name} that came from outside is called", f"pass the {t.__name__} itself")
     if world.is_outside(owner) and containers.base_of(owner) is not None and not isinstance(owner, torch.Size) and name not in (
             "__setattr__", "__getattribute__", "__init__"):

@@ -49,7 +49,7 @@ def len_(m: Machine, value: Any) -> Any:
         return containers.length(m, value)
     if isinstance(value, types.MappingProxyType) and m.world.is_outside(value):
         raise Break("unknown_object", "a read-only view of a dict from outside is read: guards cannot look behind it", "read the dict itself")
-    return m.native(len, value)
+    return m.native(len, m.world.pin(value))
 
 
 @function(hash)
@@ -571,7 +571,7 @@ def reversed_(m: Machine, value: Any) -> Any:
         made = interpret(m, polyfills.items_backwards, [value, m.call(len, [value])], {})
         made.measured = value
         return made
-    return m.native(reversed, m.plain(value))
+    return m.native(reversed, m.world.pin(m.plain(value)))
 
 
 @cls(property)
@@ -622,7 +622,7 @@ def _bytes(m: Machine, *args: Any, c: type, **kwargs: Any) -> Any:
                 python_method(type(args[0]), name) is not None for name in ("__iter__", "__getitem__")):
             values = items(m, args[0]) if c is bytes else m.native(list, m.iterate(args[0]))       # bytearray() asks for no length
             args = ([as_index(m, v) for v in values],)
-    return m.native(c, *[m.plain(x) for x in args], **kwargs)
+    return m.native(c, *[m.world.pin(m.plain(x)) for x in args], **kwargs)
 
 
 CLASSES[bytes] = functools.partial(_bytes, c=bytes)

@@ -174,10 +174,10 @@ def binary(m: Machine, text: str, a: Any, b: Any) -> Any:
         elif ta in _ASK_FIRST and (right := python_method(tb, f"__r{name}__")) is not None and (
                 result := m.call(right, [b, a])) is not NotImplemented:
             return result
-        elif m.world.is_outside(a) and ta in containers.MUTABLE:
-            return containers.inplace(m, a, text, b)
-        elif ta in containers.MUTABLE:
-            return native_operation(m, fn, a, elements.items(m, b) if ta is list and text == "+=" else m.plain(b))
+        elif ta in containers.MUTABLE or containers.base_of(a) in containers.MUTABLE:
+            if m.world.is_outside(a):
+                return containers.inplace(m, a, text, b)
+            return native_operation(m, fn, a, elements.items(m, b) if isinstance(a, list) and text == "+=" else m.plain(b))
         fn = _BINARY[text[:-1]][0]
     right = python_method(tb, f"__r{name}__")
     if text in ("%", "%=") and isinstance(a, (str, bytes)) and python_method(ta, "__mod__") is None and not (right is not None and issubclass(tb, ta)):
@@ -395,6 +395,9 @@ def identical(m: Machine, a: Any, b: Any) -> bool:
     return False
 
 
+_UNHASHABLE = (list, dict, set, slice)                   # from 3.12 on slices have a hash
+
+
 def contains(m: Machine, container: Any, item: Any) -> bool:
     """`item in container`."""
     t = type(container)
@@ -408,8 +411,8 @@ def contains(m: Machine, container: Any, item: Any) -> bool:
     method = python_method(t, "__contains__")
     if method is not None:
         return m.truth(m.call(method, [container, item]))
-    if isinstance(container, dict) and type(item) in (list, dict, set) or isinstance(container, _SETS) and type(item) in (list, dict):
-        raise Raised(TypeError(f"unhashable type: '{type(item).__name__}'"))
+    if isinstance(container, dict) and type(item) in _UNHASHABLE or isinstance(container, _SETS) and type(item) in _UNHASHABLE and type(item) is not set:
+        m.native(hash, item)                             # raises; a set is looked for as a frozenset
     if m.world.is_outside(container):
         answer = containers.contains(m, container, item)
         if answer is not None:
@@ -459,6 +462,8 @@ def get_item(m: Machine, obj: Any, key: Any) -> Any:
     method = python_method(t, "__getitem__")
     if method is not None:
         return m.call(method, [obj, key])
+    if isinstance(obj, dict) and type(key) in _UNHASHABLE:
+        m.native(hash, key)
     if m.world.is_outside(obj):
         return containers.get_item(m, obj, key)
     key = _settled(m, obj, key)

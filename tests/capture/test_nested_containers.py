@@ -1,12 +1,14 @@
 """What native code reads deep inside of containers of every class is guarded: a list in a deque, in a list of a subclass, in a named tuple."""
 from __future__ import annotations
 
+import array
 import collections
 import contextlib
 import copy
 import functools
 import io
 import json
+import math
 import types
 
 import pytest
@@ -87,3 +89,95 @@ def test_what_has_no_hash_is_in_no_dict(container):
             return x, str(e)
     compiled = tcompile.compile(f, backend="eager")
     assert compiled(torch.ones(1), container)[1] == f(torch.ones(1), container)[1]
+
+
+def _last_is(values):
+    match values:
+        case [*_, last]:
+            return last
+
+
+@pytest.mark.parametrize("read", [len, lambda v: list(reversed(v)), bytes, _last_is, lambda v: torch.full((len(v),), 2.0).shape])
+@pytest.mark.parametrize("make", [lambda: array.array("i", [1]), lambda: bytearray([1])])
+def test_arrays_of_python_grow_between_calls(make, read):
+    value, compiled = make(), tcompile.compile(lambda x, v: (x + 1, read(v)), backend="eager")
+    for step in range(3):
+        assert compiled(torch.ones(1), value)[1] == read(value)
+        value.append(step)
+
+
+class Weighs:
+    def __init__(self, weight):
+        self.weight = weight
+
+    def __float__(self):
+        return float(self.weight)
+
+
+def test_numbers_that_objects_are():
+    things = [Weighs(1), Weighs(2)]
+    compiled = tcompile.compile(lambda x, v: x + math.fsum(v), backend="eager")
+    for weight in (1, 5, 7):
+        things[0].weight = weight
+        assert compiled(torch.zeros(1), things).item() == weight + 2
+
+
+def test_a_list_in_the_dict_of_a_class():
+    class Table:
+        rows = [1]
+    compiled = tcompile.compile(lambda x, c: (x + len(c.__dict__["rows"]), c.__dict__.get("rows")), backend="eager")
+    for step in range(3):
+        total, rows = compiled(torch.zeros(1), Table)
+        assert total.item() == step + 1 and rows is Table.rows
+        Table.rows.append(step)
+
+
+class OwnSet(set):
+    pass
+
+
+def _doubled(v):
+    v *= 2
+    return v
+
+
+def _extended(v):
+    v += (7, 8)
+    return v
+
+
+def _united(v):
+    v |= {5: 1} if isinstance(v, dict) else {5, 6}
+    return v
+
+
+def _shrunk(v):
+    v -= {1}
+    v ^= {2, 9}
+    v &= {9, 3}
+    return v
+
+
+@pytest.mark.parametrize(("make", "change"), [
+    (lambda: OwnList([3, 1]), _doubled), (lambda: OwnList([3, 1]), _extended), (lambda: Speaking([3]), _extended), (lambda: OwnDict(a=1), _united),
+    (lambda: OwnSet({1, 2, 3}), _united), (lambda: OwnSet({1, 2, 3}), _shrunk)])
+@pytest.mark.parametrize("inside", [False, True])
+def test_operators_in_place_change_the_object_itself(make, change, inside):
+    def f(x, v):
+        v = make() if inside else v
+        alias = v
+        return x + 1, change(v), alias
+    compiled, mine, theirs = tcompile.compile(f, backend="eager"), make(), make()
+    for _ in range(3):
+        _, changed, alias = compiled(torch.ones(1), mine)
+        want = f(torch.ones(1), theirs)[1]
+        assert changed == want and type(changed) is type(want) and changed is alias and (inside or changed is mine)
+
+
+def test_a_slice_of_a_dict():
+    def f(x, d):
+        try:
+            return x, d[1:]
+        except (TypeError, KeyError) as e:
+            return x, str(e)
+    assert tcompile.compile(f, backend="eager")(torch.ones(1), {"a": 1})[1] == f(torch.ones(1), {"a": 1})[1]
