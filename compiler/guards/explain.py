@@ -47,14 +47,14 @@ _STATE_ADVICE = {
 }
 
 
-def brief(value: Any) -> str:
-    """A short text of a value that runs no code of the user's."""
+def brief(value: Any, depth: int = 0) -> str:
+    """A short text of a value that runs no code of the user's. Containers may hold themselves: what lies deep is only named."""
     value = present(value)
     t = type(value)
     if t in (int, float, bool, str, bytes, complex, type(None), torch.dtype, torch.device, torch.Size, torch.layout):
         text = repr(value)
-    elif t in (tuple, list) and len(value) <= 8:
-        inner = ", ".join(brief(v) for v in value)
+    elif t in (tuple, list) and len(value) <= 8 and depth < 3:
+        inner = ", ".join(brief(v, depth + 1) for v in value)
         text = f"({inner}{',' if len(value) == 1 else ''})" if t is tuple else f"[{inner}]"
     elif isinstance(value, type):
         text = value.__qualname__

@@ -181,3 +181,12 @@ def test_a_slice_of_a_dict():
         except (TypeError, KeyError) as e:
             return x, str(e)
     assert tcompile.compile(f, backend="eager")(torch.ones(1), {"a": 1})[1] == f(torch.ones(1), {"a": 1})[1]
+
+
+def test_a_list_that_holds_itself():
+    def f(x, v):
+        v.append(v)
+        return x + 1, v[-1] is v, len(v)
+    compiled, values = tcompile.compile(f, backend="eager"), [1]
+    for n in range(2, 5):                                    # each call says how the list differs from the last one
+        assert compiled(torch.ones(1), values)[1:] == (True, n)
