@@ -196,8 +196,11 @@ def call_function(m: Machine, fn: Callable, args: list, kwargs: dict) -> Any:
             like.dtype in (torch.float32, torch.float64, torch.int64):
         args = [scalars.full_of(m, a, like) if type(a) is torch.SymInt else a for a in args]
     name = getattr(fn, "__name__", "")
-    if name.partition(".")[0] in _RECURRENT and ("batch_sizes" in kwargs or len(args) > 3 and isinstance(args[3], (list, tuple))):
-        raise Break("item", f"{name}() on packed data reads its batch sizes from a tensor")       # in C++, from memory that isn't there
+    if name.partition(".")[0] in _RECURRENT:
+        if "batch_sizes" in kwargs or len(args) > 3 and isinstance(args[3], (list, tuple)):
+            raise Break("item", f"{name}() on packed data reads its batch sizes from a tensor")       # in C++, from memory that isn't there
+        if args and type(args[0]) is TraceTensor and type(args[0].storage_offset()) is torch.SymInt:
+            args[0] = call_method(m, args[0], "clone", [], {})       # sequences[i]: nothing but its place varies, which torch's C++ takes for a size
     if kwargs.get("out") is not None:
         m.graph.writes_to(kwargs["out"])
     if _in_place(fn, args, kwargs) or name.endswith("_") and not name.endswith("__"):

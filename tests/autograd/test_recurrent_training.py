@@ -59,3 +59,22 @@ def test_the_operator_on_packed_data(kind):
             out.append(result.detach())
         return out, left(m)
     check(run, quiet=False)
+
+
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU])
+def test_sequences_by_index(kind):
+    """sequences[i]: what varies is where it lies, not its size."""
+    def run(compiled):
+        m, head = kind(3, 4, batch_first=True), nn.Linear(4, 2)
+        optimizer = torch.optim.SGD([*m.parameters(), *head.parameters()], 0.1)
+        x, y = randn(6, 2, 5, 3), randn(6, 2, 2)
+
+        def step(i):
+            loss = F.mse_loss(head(m(x[i])[0][:, -1]), y[i])
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            return loss.detach()
+        f = compiled(step)
+        return [f(i) for i in (0, 3, 5, 2, 4)], left(m, head)
+    check(run, quiet=True)
