@@ -23,7 +23,7 @@ from .late_text import LateText, settled
 from .lookups import class_attribute
 from .signals import Break, Raised
 from .tensor_subclasses import Subclassed, SuperOf
-from .world import ATOMS, IMMUTABLE, MISSING, TraceTensor
+from .world import ATOMS, BOUND_NATIVE, IMMUTABLE, MISSING, TraceTensor
 
 if TYPE_CHECKING:
     from .machine import Machine
@@ -166,7 +166,9 @@ def _class_attribute(m: Machine, cls: type, name: str) -> Any:
         if meta_attr is not MISSING:
             if isinstance(meta_attr, types.FunctionType):
                 return types.MethodType(meta_attr, cls)
-            return m.native(getattr, cls, name)
+            if hasattr(type(meta_attr), "__get__") or not meta.__flags__ & _HEAP_TYPE or id(meta) in world.made:
+                return m.native(getattr, cls, name)
+            return world.load(meta_attr, S.attr(world.anchor(meta), name), "attribute of a metaclass")
         getter = _lookup(meta, "__getattr__")
         if isinstance(getter, types.FunctionType):
             return m.call(getter, [cls, name])
@@ -186,6 +188,8 @@ def _class_attribute(m: Machine, cls: type, name: str) -> Any:
         if isinstance(fn, types.FunctionType) and not made:
             _guarded_function(m, cls, name, fn, S.attr(S.attr(world.anchor(cls), name), "__func__"))
         return types.MethodType(fn, cls)
+    if _is_programs_native(m, cls, name, raw):
+        return world.load(raw, S.attr(world.anchor(cls), name), "class attribute")
     if type(raw) in _CALLABLE_NATIVE or type(raw) in _NATIVE_DATA or type(raw) in _property_types:
         return m.native(getattr, cls, name)
     if isinstance(raw, enum.Enum) and isinstance(cls, enum.EnumMeta):
@@ -250,6 +254,11 @@ def _guarded_function(m: Machine, cls: type, name: str, fn: types.FunctionType, 
     return fn
 
 
+def _is_programs_native(m: Machine, cls: type, name: str, raw: Any) -> bool:
+    """Whether this is a native function that a class of the program's has as an attribute: nothing binds it, and it may be exchanged."""
+    return type(raw) in BOUND_NATIVE and id(cls) not in m.world.made and not is_trusted_module(_owner(cls, name).__module__ or "")
+
+
 # --- super()
 def _super_attribute(m: Machine, proxy: Any, name: str) -> Any:
     this, obj, start = proxy.__thisclass__, proxy.__self__, proxy.__self_class__
@@ -271,6 +280,8 @@ def _super_attribute(m: Machine, proxy: Any, name: str) -> Any:
             return raw.__func__
         if isinstance(raw, property):
             return m.call(raw.fget, [obj])
+        if _is_programs_native(m, base, name, raw):
+            return m.world.load(raw, S.attr(m.world.anchor(base), name), "class attribute")
         if type(raw) in _CALLABLE_NATIVE:
             if type(obj) is Subclassed and not isinstance(raw, types.BuiltinFunctionType):
                 return types.MethodType(raw, obj)
@@ -531,7 +542,7 @@ def _bind(m: Machine, obj: Any, t: type, name: str, raw: Any, source: Any) -> An
         if isinstance(fn, types.FunctionType):
             _guarded_function(m, t, name, fn, S.attr(S.attr(world.anchor(t), name), "__func__"))
         return types.MethodType(fn, t)
-    if type(raw) in _CALLABLE_NATIVE:
+    if type(raw) in _CALLABLE_NATIVE and not _is_programs_native(m, t, name, raw):
         return m.native(lambda: raw.__get__(obj, t)) if not isinstance(raw, types.BuiltinFunctionType) else raw
     if type(raw) is functools.cached_property:
         value = m.call(raw.func, [obj])

@@ -27,6 +27,7 @@ from ..guards.values import is_constant
 from . import containers, tensor_calls
 from .generators import InlineGenerator
 from .late_text import LateText, join_texts, made_late, settled
+from .inline_policy import is_trusted_module
 from .signals import Break, Raised
 from .tensor_subclasses import answers_calls
 from .world import ATOMS, BOUND_NATIVE, TraceTensor
@@ -252,11 +253,19 @@ def _class_function(m: Machine, fn: Any, owner: type, args: list, kwargs: dict) 
         return made_by_native(m, itertools.chain.from_iterable(map(m.iterate, m.iterate(args[0]))))
     if owner in (str, int, float, bytes):
         return m.native(fn, *[m.deep_plain(a) for a in args], **kwargs)
-    if name in ("__subclasses__", "mro", "__subclasshook__", "__subclasscheck__", "__instancecheck__"):
+    if name == "__subclasses__":
+        return _subclasses(m, args[0] if owner is type else owner)
+    if name in ("mro", "__subclasshook__", "__subclasscheck__", "__instancecheck__"):
         return m.native(fn, *args)
     if name == "__init_subclass__":
         return None
     return call_native_method(m, fn, owner, args, kwargs)
+
+
+def _subclasses(m: Machine, cls: type) -> list[type]:
+    if not is_trusted_module(cls.__module__ or ""):
+        raise Break("unsupported", "the subclasses of a class are listed, which every class statement may change", "keep the classes in a list or a dict")
+    return m.native(cls.__subclasses__)
 
 
 # --- torch
@@ -424,7 +433,9 @@ def call_native_method(m: Machine, fn: Any, owner: Any, args: list, kwargs: dict
     if isinstance(owner, (types.GetSetDescriptorType, types.MemberDescriptorType)) and name == "__get__" and args and args[0] is not None and \
             inspect.getattr_static(m.world.type_of(args[0]), owner.__name__, None) is owner:
         return m.getattr(args[0], owner.__name__)
-    if isinstance(owner, type) and name in ("__subclasses__", "mro", "__prepare__"):
+    if isinstance(owner, type) and name == "__subclasses__":
+        return _subclasses(m, owner)
+    if isinstance(owner, type) and name in ("mro", "__prepare__"):
         return m.native(getattr(owner, name), *args)
     if isinstance(owner, type) and name == "__or__":
         return m.native(operator.or_, owner, args[0])

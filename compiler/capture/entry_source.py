@@ -289,6 +289,8 @@ class EntryWriter:
         t = type(v)
         source = self.machine.world.sources.get(id(v))
         fixed = source is not None and source.root.kind == "const"       # random.random: a method of an object that nothing else names
+        if source is not None and t in BOUND_NATIVE and self.machine.world.source_of(v.__self__) is None:
+            return self.load(source)                                     # its owner is another at the next call
         if t in BOUND_NATIVE and not fixed and self._has_owner(v) and type(v.__self__) is not TraceTensor:
             descriptor = getattr(type(v.__self__), v.__name__, None)
             if type(descriptor) in (types.MethodDescriptorType, types.WrapperDescriptorType):

@@ -41,6 +41,11 @@ def operator_of(m: Machine, owner: Any, name: str) -> Any:
 
 @python_function(("inspect", "signature"))
 def signature_(m: Machine, fn: Any, **kwargs: Any) -> Any:
+    function = fn.__func__ if isinstance(fn, types.MethodType) else fn
+    if isinstance(function, types.FunctionType) and (source := m.world.source_of(function)) is not None:
+        m.world.guard_function(source, function, "signature")
+        for name in ("__defaults__", "__kwdefaults__"):
+            m.deep_plain(m.getattr(function, name))
     return m.native(inspect.signature, fn, **kwargs)
 
 

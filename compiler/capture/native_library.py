@@ -28,6 +28,7 @@ import zlib
 from typing import TYPE_CHECKING, Any, Callable
 
 from . import polyfills
+from ..guards.state import read_field
 from .builtin_calls import CLASSES, FUNCTIONS, PURE, PYTHON_FUNCTIONS
 from .calls import interpret
 from .signals import Break
@@ -77,6 +78,8 @@ def _constant_class(cls: type) -> Callable:
         args, kwargs = tuple(m.deep_plain(a) for a in args), {k: m.deep_plain(v) for k, v in kwargs.items()}
         if not constant_only((*args, *kwargs.values())):
             raise Break("c_call", f"a {cls.__name__} is made from a value that is not constant")
+        if cls is decimal.Decimal:
+            m.world.state("decimal", read_field("decimal"))       # what is computed with it depends on
         return m.native(cls, *args, **kwargs)
     return make
 

@@ -30,6 +30,7 @@ import torch
 from ..guards import source as S
 from ..guards.guard import FunctionSpec, Guard, TensorSpec
 from ..guards.source import Source
+from ..guards.state import read_field
 from ..marks import demanded_dims, dynamic_dims, static_dims
 from ..symbolic.expr import ge
 from ..graph.history import is_refused
@@ -229,6 +230,8 @@ class World:
             self.guard(source, "ID", value, why)
             return value
         self.register(value, source)
+        if t is decimal.Decimal:
+            self.state("decimal", read_field("decimal"))
         if isinstance(value, IMMUTABLE) or is_numpy_constant(value):
             self.guard(source, "ID", value, why)            # the same object has the same value
         elif t is slice:

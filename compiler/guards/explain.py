@@ -36,6 +36,8 @@ _STATE_WORDS = {
     "num_threads": "the number of threads",
     "matmul_precision": "matmul precision",
     "anomaly": "anomaly mode",
+    "saved_tensor_hooks": "hooks for saved tensors",
+    "decimal": "the context of decimal arithmetic",
 }
 _STATE_ADVICE = {
     "grad_mode": "call it under the same grad mode each time (torch.no_grad(), or not); each mode has its own entry",

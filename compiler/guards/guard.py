@@ -45,7 +45,7 @@ KINDS = ("ID", "TYPE", "EQUALS", "LEN", "DICT_KEYS", "LACKS", "HASATTR", "TENSOR
 
 # What STATE guards may hold; `compiler/guards/state.py` reads the present values.
 STATE_FIELDS = ("grad_mode", "inference_mode", "autocast", "deterministic", "default_dtype", "default_device",
-                "torch_function", "functorch", "num_threads", "matmul_precision", "anomaly", "saved_tensor_hooks")
+                "torch_function", "functorch", "num_threads", "matmul_precision", "anomaly", "saved_tensor_hooks", "decimal")
 
 
 @dataclass(frozen=True)

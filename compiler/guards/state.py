@@ -16,12 +16,15 @@ functorch         innermost functorch level (vmap, grad, jvp, ...), or None
 num_threads       int
 matmul_precision  (float32 matmul precision, cuda allow_tf32, cudnn allow_tf32, reduced-precision reductions fp16, bf16)
 anomaly           (anomaly mode, check_nan)
+saved_tensor_hooks  bool
+decimal           this thread's context of arithmetic on decimal.Decimal
 a dotted name     what that C function of torch (or sys) gives, such as torch._C._get_cudnn_enabled: flags that the program read.
                   With an argument behind a colon: torch.get_autocast_dtype:cpu
 """
 
 from __future__ import annotations
 
+import decimal
 import sys
 import threading
 import types
@@ -127,6 +130,12 @@ def _saved_tensor_hooks() -> bool:
     return getattr(hidden_hooks, "any", False) or _C._autograd._top_saved_tensors_default_hooks(True) is not None
 
 
+def _decimal() -> tuple:
+    """What arithmetic on decimal.Decimal depends on in this thread."""
+    c = decimal.getcontext()
+    return (c.prec, c.rounding, c.Emin, c.Emax, c.capitals, c.clamp, *c.traps.items())
+
+
 _READERS: dict[str, Callable[[], Any]] = {
     "grad_mode": torch.is_grad_enabled,
     "inference_mode": torch.is_inference_mode_enabled,
@@ -140,6 +149,7 @@ _READERS: dict[str, Callable[[], Any]] = {
     "matmul_precision": _matmul_precision,
     "anomaly": _anomaly,
     "saved_tensor_hooks": _saved_tensor_hooks,
+    "decimal": _decimal,
 }
 assert set(_READERS) == set(STATE_FIELDS)
 
