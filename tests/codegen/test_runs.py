@@ -90,3 +90,20 @@ def test_reversed_parts_of_a_join(simd):
         x = torch.randn(1, 5, width)
         for got, want in zip(tcompile.compile(f, dynamic=False, options={"simd": simd})(x), f(x)):
             assert torch.equal(got, want)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.uint8])
+@pytest.mark.parametrize("width", [40, 256, 301])
+def test_pieces(width, dtype):
+    """Rows long enough to be parted where an index or a condition of reads turns, alone, joined and summed; sizes that vary, too."""
+    pad = torch.nn.functional.pad
+
+    def f(x):
+        y = x.float()
+        return (x.roll(7, 1), x.roll((3, -9), (0, 1)), x.roll(1001), x.repeat(2, 3), torch.cat([x[:, 5:], x.flip(1), x[:, :3]], 1), pad(x, (9, 2, 1, 3)),
+                pad(y[None], (9, 7), mode="reflect"), pad(y[None, None], (9, 7, 2, 2), mode="replicate") * 2, pad(y[None], (5, 6), mode="circular"),
+                y.roll(5, 1).sum(1), pad(y, (3, 40)).amax(1), (y.roll(1, 1) + y.roll(-1, 1) - y.flip(1)).argmax(1))
+    for dynamic in (False, True):
+        x = torch.randn(6, width).mul(9).to(dtype)
+        for got, want in zip(tcompile.compile(f, fullgraph=True, dynamic=dynamic)(x), f(x)):
+            torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-4)

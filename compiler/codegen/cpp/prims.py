@@ -235,9 +235,7 @@ def expression(s: Support, op: str, ct: CType, args: list[Operand]) -> str:
     if op in ("where", "masked"):
         if not vector:
             return f"{a.text} ? {args[1].text} : {args[2].text}"
-        if not a.is_vector:
-            return f"{_as_bool(s, a).text} ? {splat(s, args[1])} : {splat(s, args[2])}"
-        s.need("masks")
+        s.need("masks")                              # (not by ?: of a scalar, of which the compiler tries all combinations for minutes)
         return f"tc::where({splat(s, _as_bool(s, a))}, {splat(s, args[1])}, {splat(s, args[2])})"
     if op in ("logical_and", "logical_or", "logical_xor"):
         x, y = (_as_bool(s, v) for v in args)

@@ -14,6 +14,7 @@ from .dtypes import CType
 
 __all__ = ["Target", "Support", "SIGNATURE", "used_sizes"]
 
+MOST_UNROLLED = 16           # reads lane by lane in a kernel that are unrolled; of 32 the compiler took more than a minute
 MOST_INLINED = 2             # calls of one function in a kernel that are inlined; more become calls
 SIGNATURE = "(void *const *buffer, const i64 *size, const Scalar *param, char *scratch, i64 begin, i64 end)"   # of generated functions
 
@@ -339,6 +340,8 @@ class Support:
                 name = key.split(".")[0]
                 if len(re.findall(rf"\btc::{name}\(", text)) > MOST_INLINED:
                     self._order[key] = re.sub(rf"(?m)^INLINE (?=\w[\w ]* {name}\()", "static __attribute__((noinline)) ", definition)
+        if text.count("tc::gather<") > MOST_UNROLLED:
+            self._order["each"] = _EACH.replace("GCC unroll 16", "GCC unroll 1")
 
     def text(self) -> str:
         """The prelude."""
