@@ -208,6 +208,9 @@ def _class_attribute(m: Machine, cls: type, name: str) -> Any:
     if type(cls).__name__ == "pybind11_type" and type(raw) is cls:
         world.anchor(raw)                                # members of a native enum are fixed
         return raw
+    if getter is not MISSING and not isinstance(raw, type):
+        world.anchor(raw)                                # (an lru_cache, a compiled function: the lookup in the class is relied on)
+        return raw
     return world.load(raw, S.attr(world.anchor(cls), name), "class attribute")
 
 
@@ -219,9 +222,14 @@ def _rely_on_class_dict(m: Machine, cls: type) -> None:
     if id(cls) in m.world.made or is_trusted_module(getattr(cls, "__module__", None) or ""):
         return
     for name, value in list(cls.__dict__.items()):
-        _lookup(cls, name)
-        if (type(value) in ATOMS or containers.base_of(value) is not None) and not name.startswith("__"):
-            m.world.load(value, S.attr(m.world.anchor(cls), name), "class attribute")
+        _lookup(cls, name)                               # methods and descriptors are relied on by that
+        if name.startswith("__") or hasattr(type(value), "__get__"):
+            continue
+        source = S.attr(m.world.anchor(cls), name)
+        if type(value) in ATOMS:
+            m.world.guard(source, "EQUALS", value, "class attribute")
+        else:
+            m.world.load(value, source, "class attribute")
 
 
 def _descriptor(m: Machine, cls: type, raw: Any) -> Any:
@@ -285,7 +293,7 @@ def _super_attribute(m: Machine, proxy: Any, name: str) -> Any:
         if type(raw) in _CALLABLE_NATIVE:
             if type(obj) is Subclassed and not isinstance(raw, types.BuiltinFunctionType):
                 return types.MethodType(raw, obj)
-            return raw if isinstance(raw, types.BuiltinFunctionType) else raw.__get__(None if obj is start else obj, start)
+            return raw if isinstance(raw, types.BuiltinFunctionType) else m.native(raw.__get__, None if obj is start else obj, start)
         if type(raw) in _NATIVE_DATA:
             if type(obj) is Subclassed:
                 return m.call(raw.__get__, [obj])
@@ -293,6 +301,9 @@ def _super_attribute(m: Machine, proxy: Any, name: str) -> Any:
         getter = _lookup(type(raw), "__get__")
         if isinstance(getter, types.FunctionType):
             return m.call(getter, [raw, obj, start])
+        if getter is not MISSING and not isinstance(raw, (type, types.BuiltinFunctionType)):
+            m.world.anchor(raw)
+            return m.native(raw.__get__, None if obj is start else obj, start)
         return m.world.load(raw, S.attr(m.world.anchor(base), name), "class attribute") if id(base) not in m.world.made else raw
     raise Raised(AttributeError(f"'super' object has no attribute '{name}'"))
 
@@ -533,6 +544,8 @@ def _bind(m: Machine, obj: Any, t: type, name: str, raw: Any, source: Any) -> An
             elif not name.startswith("__"):
                 world.guard(S.attr(S.attr(source, name), "__func__"), "WEAK_ID", weakref.ref(raw), "method")
         else:
+            if source is not None and _instance_dict(obj) is not None and not is_trusted_module(_owner(t, name).__module__ or ""):
+                world.guard(S.attr(source, "__dict__"), "LACKS", name, "an attribute of the class")       # a function of torch's that the class holds
             _guarded_function(m, t, name, raw)
         return types.MethodType(raw, obj)
     if isinstance(raw, staticmethod):

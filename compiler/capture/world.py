@@ -61,7 +61,8 @@ BOUND_NATIVE = (types.BuiltinFunctionType, types.MethodWrapperType, type(re.comp
 IMMUTABLE = (int, float, complex, str, bytes, decimal.Decimal, fractions.Fraction, datetime.date, datetime.time, datetime.timedelta,
              datetime.tzinfo, pathlib.PurePath, uuid.UUID, re.Pattern)
 HEAP_TYPE = 1 << 9
-_CODE_TYPES = (types.FunctionType, types.BuiltinFunctionType, type, types.ModuleType)
+_CODE_TYPES = (types.FunctionType, types.BuiltinFunctionType, type, types.ModuleType, types.MethodDescriptorType, types.WrapperDescriptorType,
+               types.ClassMethodDescriptorType, types.GetSetDescriptorType, types.MemberDescriptorType, torch._ops.OpOverload, torch._ops.OpOverloadPacket)
 
 
 _FIXED = (*_CODE_TYPES, enum.Enum, property, torch.Size, types.MethodType, slice, types.CodeType, types.GenericAlias)

@@ -31,7 +31,7 @@ class WithMeta(metaclass=Meta):
     pass
 
 
-class Registered(abc.ABC):
+class Registered(metaclass=abc.ABCMeta):
     pass
 
 
