@@ -1,7 +1,6 @@
 """What native objects hold is changed between calls, or another of their methods is given: the result is always eager's."""
 from __future__ import annotations
 
-import abc
 import decimal
 import inspect
 import operator
@@ -31,7 +30,7 @@ class WithMeta(metaclass=Meta):
     pass
 
 
-class Registered(metaclass=abc.ABCMeta):
+class Registered:
     pass
 
 
