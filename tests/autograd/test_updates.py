@@ -1,4 +1,4 @@
-"""What updates of parameters are compiled to: kernels that parameters share, and no calls of torch's."""
+"""What updates of parameters are compiled to: kernels that parameters share, no calls of torch's, one entry for every model and step."""
 from __future__ import annotations
 
 import torch
@@ -7,7 +7,7 @@ from torch import nn
 import tcompile
 from tcompile.compiler import events
 
-from .harness import mlp
+from .harness import mlp, randn
 
 
 def test_updates_of_small_parameters_share_kernels():
@@ -59,3 +59,34 @@ def test_a_scaled_step_is_compiled_up_to_its_branch():
         events.unsubscribe(hear)
     assert {e.facts["brk"].kind for e in said if e.kind == "break"} == {"item"}
     assert not [e.facts for e in said if e.kind == "fallback"]
+
+
+def test_one_entry_serves_every_model_and_step():
+    entries = []
+
+    def hear(e):
+        if e.kind in ("entry", "recompile"):
+            entries.append(e.kind)
+
+    def step(m, opt, x):
+        opt.zero_grad()
+        loss = m(x).pow(2).sum()
+        loss.backward()
+        opt.step()
+        return loss
+    tcompile.reset()
+    f = tcompile.compile(step)
+    events.subscribe(hear)
+    try:
+        for _ in range(3):
+            m, n = mlp(), mlp()
+            a, b = torch.optim.AdamW(m.parameters(), 0.01), torch.optim.AdamW(n.parameters(), 0.01)
+            for _ in range(3):
+                x = randn(3, 4)
+                f(m, a, x)
+                step(n, b, x)
+            for p, q in zip(m.parameters(), n.parameters()):
+                torch.testing.assert_close(p, q, rtol=1e-4, atol=1e-5)
+    finally:
+        events.unsubscribe(hear)
+    assert "recompile" not in entries

@@ -770,34 +770,3 @@ def test_a_compiled_step_method(name):
             step()
         return all_of(m, opt)
     check(run, quiet=True)
-
-
-def test_one_entry_serves_every_model_and_step():
-    entries = []
-
-    def hear(e):
-        if e.kind in ("entry", "recompile"):
-            entries.append(e.kind)
-
-    def step(m, opt, x):
-        opt.zero_grad()
-        loss = m(x).pow(2).sum()
-        loss.backward()
-        opt.step()
-        return loss
-    tcompile.reset()
-    f = tcompile.compile(step)
-    events.subscribe(hear)
-    try:
-        for _ in range(3):
-            m, n = mlp(), mlp()
-            a, b = torch.optim.AdamW(m.parameters(), 0.01), torch.optim.AdamW(n.parameters(), 0.01)
-            for _ in range(3):
-                x = randn(3, 4)
-                f(m, a, x)
-                step(n, b, x)
-            for p, q in zip(m.parameters(), n.parameters()):
-                torch.testing.assert_close(p, q, rtol=1e-4, atol=1e-5)
-    finally:
-        events.unsubscribe(hear)
-    assert "recompile" not in entries
