@@ -61,7 +61,10 @@ $(STAMPS)/native: $(NATIVE_SOURCES) hatch_build.py | $(STAMPS)/install
 	@$(PY) hatch_build.py
 	@touch $@
 
-labextension: $(STAMPS)/labextension $(STAMPS)/install
+# What was not built (there was no Node, the registry did not answer) is tried again.
+labextension:
+	@test -e extension/labextension/package.json || rm -f $(STAMPS)/labextension
+	@$(MAKE) --no-print-directory $(STAMPS)/labextension $(STAMPS)/install
 
 # ---------------------------------------------------------------------------------------------- what one does with it
 demo: setup

@@ -109,7 +109,7 @@ def labextension(clean: bool = False) -> int:
             done = run("build:prod")
         if done.returncode == 0 and (BUILT / "package.json").exists():
             return 0
-        reason = "\n".join((done.stdout + done.stderr).strip().splitlines()[-15:])
+        reason = "\n".join((done.stdout + done.stderr).strip().splitlines()[-15:]) or f"jlpm ended with status {done.returncode}"
     BUILT.mkdir(parents=True, exist_ok=True)
     say("the labextension was NOT built: in JupyterLab reports show as static HTML, without the interactive views",
         "and the marks in the gutter. Everything else works. The reason:", *reason.splitlines(),
