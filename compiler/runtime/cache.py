@@ -8,10 +8,11 @@
 The key is the sha256 of source, flags, compiler version, processor features and the version of tcompile. Files are written
 beside their place and renamed into it, so that several processes can share a folder; there are no pickles, and a file whose
 checksum does not match is removed and built again. Code is loaded from here, so the folder is its owner's alone. Where it can't be
-written, or others can write it, a temporary one serves, and an event says so.
+written, or others can write it, a temporary one serves, and an event says so; one that can be read alone (a container's) is looked into as well.
 """
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import os
@@ -31,6 +32,7 @@ __all__ = ["KernelCache", "CacheEntry", "open_cache", "temporary_cache", "cache_
 FORMAT = "v1"
 _EVICT_EVERY = 64                  # stores between two looks at the size of the folder
 _SHARDS = "[0-9a-f][0-9a-f]"
+_MOST_NOTES = 10_000               # of some hundred bytes each
 _ABANDONED = 86400.0               # seconds after which what a compiler was writing belongs to a process that was killed
 
 
@@ -80,10 +82,10 @@ def content_key(source: str, flags: tuple[str, ...], compiler: str) -> str:
 
 
 class KernelCache:
-    """One folder of compiled kernels. `limit_bytes`: past it the files used longest ago go."""
+    """One folder of compiled kernels. `limit_bytes`: past it the files used longest ago go. `behind`: a folder to read what is not here from."""
 
-    def __init__(self, root: Path, limit_bytes: int, temporary: bool = False):
-        self.root, self.limit, self.temporary = root, limit_bytes, temporary
+    def __init__(self, root: Path, limit_bytes: int, temporary: bool = False, behind: KernelCache | None = None):
+        self.root, self.limit, self.temporary, self.behind = root, limit_bytes, temporary, behind
         self.folder = root / FORMAT
         self._stores = 0
 
@@ -98,9 +100,9 @@ class KernelCache:
             data = path.read_bytes()
             wanted = self._path(key, ".sum").read_text().strip()
         except OSError:
-            return None
+            return self.behind.get(key) if self.behind is not None else None
         if hashlib.sha256(data).hexdigest() != wanted:
-            events.emit("cache", key=key, hit=False, reason="checksum does not match: removed", what="kernel")
+            events.emit("cache", key=key, hit=False, reason="checksum does not match", what="kernel")
             self._remove(key)
             return None
         try:
@@ -114,7 +116,7 @@ class KernelCache:
         try:
             return self._path(key, ".cpp").read_text()
         except (OSError, UnicodeDecodeError):
-            return None
+            return self.behind.source(key) if self.behind is not None else None
 
     def put(self, key: str, library: Path, source: str) -> Path:
         """Move a finished library into its place."""
@@ -136,8 +138,9 @@ class KernelCache:
         os.replace(partial, path)
 
     def _remove(self, key: str) -> None:
-        for suffix in (".sum", ".so", ".cpp"):
-            self._path(key, suffix).unlink(missing_ok=True)
+        with contextlib.suppress(OSError):           # (in a folder that can be read alone a damaged file stays: it is not loaded)
+            for suffix in (".sum", ".so", ".cpp"):
+                self._path(key, suffix).unlink(missing_ok=True)
 
     def workspace(self) -> Path:
         """A new folder for compilers to write into, on the same file system."""
@@ -149,7 +152,7 @@ class KernelCache:
         try:
             text = (self.folder / "notes" / name).read_text()
         except (OSError, UnicodeDecodeError):
-            return None
+            return self.behind.get_note(name) if self.behind is not None else None
         digest, _, body = text.partition("\n")
         return body if hashlib.sha256(body.encode()).hexdigest() == digest else None
 
@@ -189,10 +192,14 @@ class KernelCache:
             events.emit("cache", key="", hit=False, reason=f"size limit: dropped {dropped} kernels", what="evict")
         return dropped
 
-
     def _sweep(self) -> None:
+        """Remove what processes left that were killed: folders of compilers, unfinished files, sources and checksums without a library; and
+        the notes written longest ago where there are very many."""
         before = time.time() - _ABANDONED
-        for path in (*self.folder.glob("build-*"), *self.folder.glob("*/*.tmp")):
+        alone = (p for suffix in ("cpp", "sum") for p in self.folder.glob(f"{_SHARDS}/*.{suffix}") if not p.with_suffix(".so").exists())
+        notes = sorted((_written(p), p) for p in self.folder.glob("notes/*"))
+        many = [p for _, p in notes[:-_MOST_NOTES]]
+        for path in (*self.folder.glob("build-*"), *self.folder.glob("*/*.tmp"), *alone, *many):
             try:
                 if path.stat().st_mtime < before:
                     shutil.rmtree(path) if path.is_dir() else path.unlink()
@@ -205,6 +212,13 @@ class KernelCache:
         for folder in (*self.folder.glob(_SHARDS), self.folder / "notes", *self.folder.glob("build-*")):
             shutil.rmtree(folder, ignore_errors=True)
         return n
+
+
+def _written(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:                          # another process removed it
+        return 0.0
 
 
 _open: dict[tuple[Path, int], KernelCache] = {}
@@ -222,7 +236,8 @@ def open_cache(opts: Any) -> KernelCache:
         return known
     why = why_unusable(root)
     if why:
-        return temporary_cache(opts, f"cache folder {root} can't be used: {why}")
+        temporary = temporary_cache(opts, f"cache folder {root} can't be used: {why}")
+        return KernelCache(temporary.root, limit, temporary=True, behind=KernelCache(root, limit)) if _is_ours(root) else temporary
     cache = _open[(root, limit)] = KernelCache(root, limit)
     return cache
 
@@ -237,6 +252,15 @@ def why_unusable(root: Path) -> str:
             return ""
     except OSError as e:
         return str(e)
+
+
+def _is_ours(root: Path) -> bool:
+    """Whether there is a folder below `root` whose kernels may be loaded."""
+    try:
+        _check_owner(root / FORMAT)
+    except OSError:
+        return False
+    return True
 
 
 def _make(folder: Path) -> None:

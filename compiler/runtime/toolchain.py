@@ -12,6 +12,7 @@ import shlex
 import shutil
 import signal
 import subprocess
+import tempfile
 import threading
 import time
 from dataclasses import dataclass
@@ -30,6 +31,7 @@ FLAGS = ("-O3", "-std=c++17", "-fPIC", "-fno-math-errno", "-fno-trapping-math", 
          "-fno-strict-aliasing", "-fno-exceptions", "-fno-rtti", "-fno-plt", "-fno-asynchronous-unwind-tables", "-w")
 LONG_FLAGS = ("-O1", "-fno-tree-ter")   # for kernels of thousands of statements: -O3 costs seconds and gains nothing, and
                                    # substitution of expressions (ter) would undo their interleaving
+KERNEL_ROOM = 1 << 20              # bytes that a kernel surely fits in, with what the compiler writes on the way
 STARTS = 30.0                      # seconds that an interrupt waits for a compiler that is being started, to end it
 LONG_TEXT = 60_000                 # characters
 PRODUCT_FLAGS = ("-O2",)           # for products, whose loops are written out: -O3 takes a third longer and gains nothing
@@ -117,8 +119,8 @@ def _version(command: tuple[str, ...], memory: Any) -> str:
 
 
 def compile_units(tool: Toolchain, units: Sequence[Unit], workers: int = 0) -> None:
-    """Build every unit, `workers` at a time (0: one per core). Raises ToolchainError with the compiler's words; on that and on any
-    interrupt all compilers still running are killed first."""
+    """Build every unit, `workers` at a time (0: one per core). Raises ToolchainError with the compiler's words, OSError where its folder has no
+    room; on that and on any interrupt all compilers still running are killed first."""
     waiting = list(reversed(units))
     limit = max(1, workers or os.cpu_count() or 1)
     running: list[tuple[Unit, subprocess.Popen, Path, float]] = []
@@ -164,7 +166,8 @@ def _start(tool: Toolchain, unit: Unit) -> tuple[Unit, subprocess.Popen, Path, f
     command = [*tool.command, *unit.flags, "-shared", *tool.link_flags(), "-o", str(unit.output), str(unit.source), *tool.libraries()]
     try:
         with log.open("wb") as out:
-            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, start_new_session=True)
+            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, start_new_session=True,
+                                       env={**os.environ, "TMPDIR": str(unit.output.parent)})       # (a full /tmp is no matter, nothing is left there)
     except OSError as e:
         raise ToolchainError(f"the C++ compiler {tool.command[0]} does not start: {e}") from None
     return unit, process, log, time.perf_counter()
@@ -182,9 +185,17 @@ def _finish(unit: Unit, process: subprocess.Popen, log: Path, began: float) -> N
     words = log.read_text(errors="replace") if log.exists() else ""
     log.unlink(missing_ok=True)
     if process.returncode:
+        _check_room(unit.output.parent)
         how = f"was killed by signal {-process.returncode}" if process.returncode < 0 else "failed"
         raise ToolchainError(f"the C++ compiler {how} on kernel {unit.name} ({unit.source}):\n{words.strip()[-2000:]}")
     events.emit("compile_c", seconds=time.perf_counter() - began, flags=" ".join(unit.flags), unit=unit.name)
+
+
+def _check_room(folder: Path) -> None:
+    """Raises OSError where a kernel would not fit: a linker that fails for that may have been unable to write its words, too."""
+    with tempfile.TemporaryFile(dir=folder) as f:
+        f.write(bytes(KERNEL_ROOM))
+        f.flush()
 
 
 def _kill(process: subprocess.Popen) -> None:

@@ -13,7 +13,7 @@ import tcompile
 from tcompile.compiler import events
 from tcompile.compiler.config import Options
 from tcompile.compiler.runtime import cache as cache_module
-from tcompile.compiler.runtime import kernels
+from tcompile.compiler.runtime import kernels, toolchain
 from tcompile.compiler.runtime.cache import KernelCache, cache_root, clear, content_key, inspect, open_cache
 
 from .helper import chain_schedule, compiled
@@ -128,6 +128,82 @@ def test_full_disk_falls_back_and_says_so(own_cache, monkeypatch):
     assert compiled(chain_schedule(10, 5.0))(x)[0].equal(x + 5)
 
 
+def test_a_disk_that_is_full_for_the_linker_falls_back_and_says_so(own_cache, monkeypatch, tmp_path):
+    """The source fits, the library does not: the compiler fails, and may have no room to say why."""
+    real = toolchain.subprocess.Popen
+    full = tmp_path / "linker"
+    full.write_text("#!/bin/sh\nexit 1\n")
+    full.chmod(0o755)
+
+    def start(command, **how):
+        ours = str(own_cache) in " ".join(command)
+        return real([str(full)] if ours else command, **how)
+    monkeypatch.setattr(toolchain.subprocess, "Popen", start)
+    temporary_file = toolchain.tempfile.TemporaryFile
+    monkeypatch.setattr(toolchain.tempfile, "TemporaryFile", lambda dir: Little(temporary_file(dir=dir), 80_000))
+    heard = facts("cache", lambda: compiled(chain_schedule(10, 6.0)))
+    assert any(h.what == "folder" and "No space left" in h.reason for h in heard)
+    assert compiled(chain_schedule(10, 6.0))(x)[0].equal(x + 6)
+
+
+class Little:
+    """A file on a disk with this many bytes of room."""
+
+    def __init__(self, file, room):
+        self.file, self.room = file, room
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *what):
+        self.file.close()
+
+    def write(self, data):
+        if len(data) > self.room:
+            raise OSError(28, "No space left on device")
+        return self.file.write(data)
+
+    def flush(self):
+        self.file.flush()
+
+
+def test_compilers_leave_nothing_in_the_folder_for_temporary_files(own_cache, monkeypatch, tmp_path):
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "full"))            # not even there
+    assert compiled(chain_schedule(10, 7.0))(x)[0].equal(x + 7)
+
+
+def test_a_folder_that_can_only_be_read_serves_what_it_has(own_cache, monkeypatch):
+    compiled(chain_schedule(10, 1.0))
+    compiled(chain_schedule(10, 2.0))
+    good, bad = sorted(own_cache.glob("v1/*/*.so"))
+    bad.with_suffix(".sum").write_text("0" * 64)
+    made = cache_module.tempfile.TemporaryFile
+
+    def read_only(dir):
+        if own_cache in dir.parents:
+            raise OSError(30, "Read-only file system")
+        return made(dir=dir)
+    unlink = cache_module.Path.unlink
+
+    def keep(path, **how):
+        if own_cache in path.parents:
+            raise OSError(30, "Read-only file system")
+        unlink(path, **how)
+    monkeypatch.setattr(cache_module.tempfile, "TemporaryFile", read_only)
+    monkeypatch.setattr(cache_module.Path, "unlink", keep)
+    monkeypatch.setattr(cache_module, "_open", {})
+    monkeypatch.setattr(kernels, "_libraries", {})
+    monkeypatch.setattr(cache_module, "_temporary", None)
+    for _ in range(2):                                              # the second time from the temporary folder
+        heard = facts("cache", lambda: [compiled(chain_schedule(10, c)) for c in (1.0, 2.0)])
+        monkeypatch.setattr(kernels, "_libraries", {})
+        hits = sorted(h.hit for h in heard if h.what == "add_constant")
+    assert hits == [True, True]
+    assert [h.reason for h in heard if h.what == "kernel"] == []
+    assert sorted(own_cache.glob("v1/*/*.so")) == [good, bad]
+    assert compiled(chain_schedule(10, 2.0))(x)[0].equal(x + 2)
+
+
 def test_eviction_drops_the_oldest(tmp_path):
     cache = KernelCache(tmp_path, limit_bytes=2500)
     for i in range(4):
@@ -155,10 +231,25 @@ def test_what_killed_processes_left_goes_after_a_day(tmp_path):
     fresh, old, part = cache.workspace(), cache.workspace(), tmp_path / "v1" / "notes" / "x.1.tmp"
     (old / "half.so").write_text("")
     part.write_text("")
-    for path in (old, part):
+    (tmp_path / "v1" / "ab").mkdir()
+    alone = [tmp_path / "v1" / "ab" / name for name in ("source.cpp", "checksum.sum")]     # it was killed before the library was in its place
+    for path in alone:
+        path.write_text("")
+    for path in (old, part, *alone):
         os.utime(path, (1, 1))
     cache.evict()
     assert fresh.exists() and not old.exists() and not part.exists() and cache.get_note("note") == "text"
+    assert not any(path.exists() for path in alone)
+
+
+def test_of_very_many_notes_the_oldest_go(tmp_path, monkeypatch):
+    monkeypatch.setattr(cache_module, "_MOST_NOTES", 3)
+    cache = KernelCache(tmp_path, 1 << 20)
+    for i in range(5):
+        cache.put_note(f"note-{i}", "text")
+        os.utime(tmp_path / "v1" / "notes" / f"note-{i}", (i, i))
+    cache.evict()
+    assert sorted(p.name for p in (tmp_path / "v1" / "notes").iterdir()) == ["note-2", "note-3", "note-4"]
 
 
 def test_clearing_leaves_what_is_not_the_cache_s(tmp_path):
