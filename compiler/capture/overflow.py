@@ -39,7 +39,7 @@ def number_too_large(target: Callable | str, args: tuple, kwargs: dict, result: 
             return a
         scales = any(kwargs.get(k) is a for k in _SCALES)
         if dtype.is_floating_point or dtype.is_complex:
-            if type(a) is float and abs(a) > torch.finfo(dtype).max and (scales or name not in AS_TENSORS):
+            if abs(a) > torch.finfo(dtype).max and (scales or name not in AS_TENSORS):
                 return a
         elif (scales or name in _FILL) and not torch.iinfo(dtype).min <= a <= torch.iinfo(dtype).max:
             return a

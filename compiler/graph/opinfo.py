@@ -58,7 +58,7 @@ class OpInfo:
             self.kind = "pure"
         self.functional = op if self.kind in ("pure", "view") else self._functional(op)
         self.fill = self._missing_defaults() if self.kind == "inplace" and self.functional is not None else {}
-        self.rule = meta.lookup(self.functional) if self.functional is not None else None
+        self.rule = meta.lookup_for_calls(self.functional) if self.functional is not None else None
 
     @staticmethod
     def _composed_under(op: torch._ops.OpOverload, name: str) -> Any:

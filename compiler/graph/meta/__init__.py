@@ -12,16 +12,19 @@ from .core import RULES, DataDependentError, Rule, TensorMeta
 
 from .refused import refusing
 
-__all__ = ["lookup", "TensorMeta", "DataDependentError", "RULES"]
+__all__ = ["lookup", "lookup_for_calls", "TensorMeta", "DataDependentError", "RULES"]
 
 
 def lookup(op: torch._ops.OpOverload) -> Rule | None:
     """The rule of a *functional* operator (in-place and out= forms use their functional form's), or None."""
     ns, _, name = op._schema.name.partition("::")
-    if ns != "aten":
-        name = f"{ns}::{name}"
-    rule = find(name, op._overloadname, op)
-    return rule and refusing(name, rule)
+    return find(name if ns == "aten" else f"{ns}::{name}", op._overloadname, op)
+
+
+def lookup_for_calls(op: torch._ops.OpOverload) -> Rule | None:
+    """`lookup`, for calls of the program's: it raises for dtypes that eager refuses, which steps of a decomposition may have."""
+    rule = lookup(op)
+    return rule and refusing(op, rule)
 
 
 def find(name: str, overload: str, op: torch._ops.OpOverload | None = None) -> Rule | None:

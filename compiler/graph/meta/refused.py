@@ -1,11 +1,16 @@
 """Dtypes that torch's kernels refuse on the CPU. Rules give metadata for every dtype, and kernels of ours would compute what eager refuses; where a
-rule raises, the call runs as it is, and the error is eager's."""
+rule raises, the call runs as it is, and the error is eager's.
+
+Which dtypes these are torch knows best: its kernel is asked, once for each operator and dtypes, with two zeros in each dimension (`_kernel_refuses`).
+"""
 from __future__ import annotations
 
+import functools
 from typing import Any, Callable
 
 import torch
 
+from ...symbolic.expr import Expr
 from .core import Rule, TensorMeta
 
 __all__ = ["refusing"]
@@ -19,28 +24,67 @@ def _is_whole(d: torch.dtype) -> bool:
     return not (d.is_floating_point or d.is_complex)
 
 
-def _is_float(d: torch.dtype) -> bool:
-    return not _is_whole(d)
-
-
-# operator -> whether it is refused for tensors all of such a dtype
+# operator -> whether it is refused for tensors all of such a dtype: where the kernel can't be asked with zeros, or says so in other words
 _REFUSED: dict[str, Callable[[torch.dtype], bool]] = {
-    **dict.fromkeys(("abs", "ceil", "floor", "trunc", "round", "relu", "mv", "dot", "vdot", "addmv", "trace", "argmax", "argmin"), _is_bool),
-    **dict.fromkeys(("addcdiv", "gelu", "silu", "mish", "hardswish", "hardsigmoid", "log_sigmoid_forward", "softshrink", "hardshrink",
-                     "binary_cross_entropy", "soft_margin_loss", "native_layer_norm", "native_group_norm", "linalg_vector_norm"), _is_whole),
-    **dict.fromkeys(("bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_not"), _is_float),
+    **dict.fromkeys(("round", "relu", "hardtanh", "addmv"), _is_bool),
+    **dict.fromkeys(("native_layer_norm", "native_group_norm", "linalg_vector_norm", "soft_margin_loss", "binary_cross_entropy"), _is_whole),
 }
+_TAGS = frozenset(t for t in (torch.Tag.pointwise, getattr(torch.Tag, "reduction", None)) if t is not None)
+# more operators that take any sizes and have kernels of one dtype each
+_ASKED = frozenset("""sum mean prod amax amin argmax argmin any all var std var_mean std_mean cumsum cumprod cummax cummin logcumsumexp _softmax _log_softmax
+    mm bmm mv dot vdot trace tril triu log_sigmoid_forward glu prelu mse_loss smooth_l1_loss huber_loss where masked_fill flip roll""".split())
+_MOST_DIMS = 6
 
 
-def refusing(name: str, rule: Rule) -> Rule:
-    """The rule of the operator of that name, raising for dtypes that its kernel has no code for."""
-    refused = _REFUSED.get(name)
-    if refused is None:
+def refusing(op: torch._ops.OpOverload, rule: Rule) -> Rule:
+    """The rule of the operator, raising for dtypes that its kernel has no code for."""
+    name = op._schema.name.removeprefix("aten::")
+    refused = _REFUSED.get(name, lambda dtype: False)
+    asked = (name in _ASKED or not _TAGS.isdisjoint(op.tags)) and torch.Tag.nondeterministic_seeded not in op.tags
+    if name not in _REFUSED and not asked:
         return rule
 
     def checked(*args: Any, **kwargs: Any) -> Any:
         tensors = [a for a in args if isinstance(a, TensorMeta)]
-        if tensors and tensors[0].device.type == "cpu" and all(refused(t.dtype) for t in tensors):
-            raise RuntimeError(f"{name} is not implemented for {tensors[0].dtype}")
+        if tensors and all(t.device.type == "cpu" for t in tensors):
+            if all(refused(t.dtype) for t in tensors) or asked and _kernel_refuses(op, tuple(map(_kind, args)), tuple((k, _kind(v)) for k, v in kwargs.items())):
+                raise RuntimeError(f"{name} is not implemented for {tensors[0].dtype}")
         return rule(*args, **kwargs)
     return checked
+
+
+class _Zeros(tuple):
+    """(dtype, dimensions) of a tensor argument."""
+
+
+class _Plain(tuple):
+    """(type, value) of another argument: 1, 1.0 and True are equal as keys."""
+
+
+def _kind(x: Any) -> Any:
+    """What decides of an argument which kernel runs, and can be looked up; sizes that vary stand for any."""
+    if isinstance(x, TensorMeta):
+        return _Zeros((x.dtype, x.ndim))
+    if isinstance(x, (list, tuple)):
+        return tuple(map(_kind, x))
+    x = 1 if isinstance(x, (Expr, torch.SymInt)) else 1.0 if isinstance(x, torch.SymFloat) else x
+    return _Plain((type(x), x))
+
+
+@functools.lru_cache(1 << 12)
+def _kernel_refuses(op: torch._ops.OpOverload, args: tuple, kwargs: tuple) -> bool:
+    """Whether torch's kernel has no code for these dtypes. What else it says of two zeros in each dimension does not matter."""
+    def zeros(x: Any) -> Any:
+        if isinstance(x, _Zeros):
+            if x[1] > _MOST_DIMS:
+                raise ValueError
+            return torch.zeros((), dtype=x[0], device="cpu").expand((2,) * x[1])
+        return x[1] if isinstance(x, _Plain) else list(map(zeros, x))
+    try:
+        with torch.no_grad():
+            op(*map(zeros, args), **{k: zeros(v) for k, v in kwargs})
+    except NotImplementedError:
+        return True
+    except (RuntimeError, TypeError, ValueError, IndexError):
+        return False
+    return False
