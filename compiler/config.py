@@ -52,6 +52,10 @@ OPTIONS: dict[str, Option] = {o.name: o for o in (
     _o("simd", ("auto", "avx512", "avx2", "none"), "auto", "vector instructions of CPU kernels", "TCOMPILE_SIMD"),
     _o("cpu_products", ("auto", "generated", "library"), "auto", "float32 matrix products on the CPU: generated code or torch's library; "
        "auto: what is faster on this processor", "TCOMPILE_CPU_PRODUCTS"),
+    _o("gpu_products", ("auto", "generated", "library"), "auto", "matrix products of 16 bits on a GPU: generated code with what follows it, or torch's library; "
+       "auto: the library, but where the matrix is unpacked from fewer bits, or max-autotune measured otherwise", "TCOMPILE_GPU_PRODUCTS"),
+    _o("attention", ("auto", "generated", "library"), "auto", "attention on a GPU: a generated kernel or the library's; auto: what is expected to be faster, "
+       "launching it included", "TCOMPILE_ATTENTION"),
     _o("compile_workers", int, 0, "processes that compile kernels; 0: one per core", "TCOMPILE_COMPILE_WORKERS", least=0),
     _o("disable_fusion", bool, False, "one kernel per operator", "TCOMPILE_DISABLE_FUSION"),
     _o("max_fusion_size", int, 4096, "most operators in one kernel", None, least=1),

@@ -12,14 +12,14 @@ from typing import Any, Sequence
 
 from ..lowering.ir import Axis, Buffer, LoopNest, Value, load, walk
 from ..lowering.lowered import LoweredStep, View
-from ..lowering.rewrite import Rewriter, is_affine, positions, tidy
+from ..lowering.rewrite import Rewriter, is_affine, positions, value_at
 from ..raising import may_raise
 from ..symbolic.expr import Expr, as_expr, integer
 from .cost import Costs, reads_rows
 from .domain import numel_hint
 from .wishes import NO_WISHES, Wishes
 
-__all__ = ["Uses", "find_uses", "inline", "checks_unread"]
+__all__ = ["Uses", "find_uses", "inline", "checks_unread", "value_at", "without_dead"]
 
 CHEAP = 4              # computed again anywhere, as often as it is read: a conversion, a scaled or shifted load
 CHEAP_INDEX = 16       # of what reads no memory at all: masks made of indices
@@ -85,7 +85,7 @@ def inline(steps: Sequence[LoweredStep], needed: Sequence[Buffer], hints: dict[s
     """The steps with inlined producers gone and their values in the readers; steps that nothing needs, and those that compute
     what an earlier one does, are dropped too. nothing: no inlining."""
     if nothing:
-        return _without_dead(list(steps), needed)
+        return without_dead(list(steps), needed)
     steps = _without_doubles(steps, needed)
     # What is inlined into a reader changes how the reader reads: a second round sees it. More rounds gain nothing worth their time.
     first = _round(steps, needed, hints, drop_rounding, wishes)
@@ -120,7 +120,7 @@ def _round(steps: Sequence[LoweredStep], needed: Sequence[Buffer], hints: dict[s
             inlined[s.buffer] = s
         else:
             out.append(s)
-    return _without_dead(out, needed)
+    return without_dead(out, needed)
 
 
 def _wished(p: LoopNest, u: Uses, wishes: Wishes, cost: Costs, hints: dict[str, int]) -> bool:
@@ -229,20 +229,12 @@ def _with_inlined(s: LoopNest, inlined: dict[Buffer, LoopNest], drop_rounding: b
         if p is None:
             return None
         origins.extend(p.origins)
-        return _at(p, e, ranges)
+        return value_at(p, e, ranges)
 
     value = Rewriter(on_load=on_load, drop_rounding=drop_rounding)(s.value)
     if value is s.value:
         return s
     return replace(s, value=value, origins=tuple(dict.fromkeys((*origins, *s.origins))))
-
-
-def _at(p: LoopNest, e: Expr, ranges: dict[str, tuple]) -> Value:
-    """The value that nest p stores at flat position e of its buffer."""
-    if e is p.index:
-        return p.value
-    m = positions(p.axes, p.index, e, ranges)
-    return Rewriter(on_index=lambda x: tidy(x.subs(m), ranges))(p.value)
 
 
 def _keeps_affine(p: LoopNest, reader: LoopNest, e: Expr) -> bool:
@@ -292,7 +284,8 @@ def _renamed(x: Any, names: dict[Buffer, Buffer]) -> Any:
     return {k: _renamed(y, names) for k, y in x.items()} if type(x) is dict else x
 
 
-def _without_dead(steps: list[LoweredStep], needed: Sequence[Buffer]) -> list[LoweredStep]:
+def without_dead(steps: list[LoweredStep], needed: Sequence[Buffer]) -> list[LoweredStep]:
+    """The steps whose results something needs, and those that do more than make results."""
     live = set(needed)
     kept: list[LoweredStep] = []
     for s in reversed(steps):

@@ -57,6 +57,7 @@ class AtenGraph:
     constants: dict[str, torch.Tensor] = field(default_factory=dict)
     no_overlap: list[int] = field(default_factory=list)
     name: str = "graph"
+    generated_products: frozenset[str] = frozenset()         # nodes whose product a search found faster as generated code
     whole: AtenGraph | None = None   # where what parameters decide has been taken out (option `freezing`): the graph as it was, for checks
 
     def copy(self) -> AtenGraph:

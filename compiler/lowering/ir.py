@@ -171,6 +171,8 @@ def const(x: bool | int | float, dtype: torch.dtype) -> Value:
 
 
 def index(e: Expr, dtype: torch.dtype = torch.int64) -> Value:
+    if e.is_const and dtype == torch.int64:
+        return const(e.value, dtype)
     return make("index", dtype, _indirect_in(e), e)
 
 

@@ -6,9 +6,9 @@ from typing import Callable, Mapping, Sequence
 import torch
 
 from ..symbolic.expr import ZERO, Expr, as_expr, simplify
-from .ir import Axis, Buffer, Value, cast, check_index, indirect_symbol, indirect_values, index, load, make, prim, walk
+from .ir import Axis, Buffer, LoopNest, Value, cast, check_index, indirect_symbol, indirect_values, index, load, make, prim, walk
 
-__all__ = ["Rewriter", "tidy", "is_affine", "positions"]
+__all__ = ["Rewriter", "tidy", "is_affine", "positions", "value_at"]
 
 _HARD = ("floordiv", "mod", "lshift", "bitand", "min", "max", "ite")
 
@@ -119,3 +119,11 @@ class Rewriter:
 
 def _widens(rounding: Value, to: torch.dtype) -> bool:
     return to.is_floating_point and torch.finfo(to).bits > torch.finfo(rounding.dtype).bits
+
+
+def value_at(nest: LoopNest, e: Expr, ranges: Mapping[str, tuple]) -> Value:
+    """The value that an element-wise nest stores at flat position `e` of its buffer, over symbols with these ranges."""
+    if e is nest.index:
+        return nest.value
+    m = positions(nest.axes, nest.index, e, ranges)
+    return Rewriter(on_index=lambda x: tidy(x.subs(m), ranges))(nest.value)

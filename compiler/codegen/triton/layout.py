@@ -7,6 +7,8 @@
     "looped"      the reduced axes in pieces of RBLOCK; a stage is one loop over them
     "split"       too few rows to fill the device: each stage is a launch of its own, whose programs take SPLIT pieces of a row and
                   leave partial results that the next launch folds
+    "product"     a matrix product: tiles of YBLOCK rows x XBLOCK columns, summed over pieces of RBLOCK by tensor cores (product.py)
+    "attention"   tiles of XBLOCK rows, over the keys in pieces of RBLOCK (attention.py)
 
 Sizes are rules of thumb measured on an H200; max-autotune searches around them (`variants`).
 """
@@ -71,11 +73,11 @@ class Layout:
 
     def plain(self) -> dict[str, Any]:
         out = {"shape": self.kind, "xblock": self.xblock, "warps": self.warps}
-        if self.kind == "tiled":
+        if self.kind in ("tiled", "product"):
             out["yblock"] = self.yblock
-        if self.kind in ("persistent", "looped", "split"):
+        if self.kind in ("persistent", "looped", "split", "product", "attention"):
             out["rblock"] = self.rblock
-        if self.kind == "split":
+        if self.kind == "split" or self.split > 1:
             out["split"] = self.split
         if self.stages > 1:
             out["stages"] = self.stages
@@ -145,10 +147,10 @@ def _fast_axis(e: Expr, axes: Iterable[Axis]) -> Axis | None:
     return None
 
 
-def plan_layout(kernel: Kernel, target: GpuTarget, choices: Choices = Choices(), wide: bool | None = None) -> Layout:
-    """Decide the tiles. The kernel's local buffers are gone already (printer.without_locals)."""
+def plan_layout(kernel: Kernel, target: GpuTarget, choices: Choices = Choices(), wide: bool | None = None, product: Layout | None = None) -> Layout:
+    """Decide the tiles. The kernel's local buffers are gone already (printer.without_locals). product: what the rules say for a product."""
     reduced = next((s.axes for s in kernel.stages if s.axes), ())
-    lay = _reduction(kernel, target, choices, reduced) if reduced else _pointwise(kernel, target, choices)
+    lay = product or (_reduction(kernel, target, choices, reduced) if reduced else _pointwise(kernel, target, choices))
     lay.wide = is_wide(kernel) if wide is None else wide
     for name in ("xblock", "yblock", "rblock", "warps", "stages", "split"):
         value = getattr(choices, name)

@@ -133,6 +133,8 @@ def _narrowed(text: str, t: TType) -> str:
 def _function(op: str, t: TType, args: list[Operand], need: Need) -> str:
     a = args[0]
     m = [materialised(x) for x in args]
+    if op in ("bitwise_left_shift", "bitwise_right_shift") and args[1].is_literal and args[1].text.isdigit() and int(args[1].text) < 8 * t.size:
+        return f"({m[0]} {'<<' if op == 'bitwise_left_shift' else '>>'} {args[1].text}).to({t.held})"
     if not t.is_float and not (op in ("fmod",) and a.t.is_float):
         return _int_function(op, t, m, need)
     single = t.held == "tl.float32"

@@ -16,12 +16,14 @@ from ...lowering.printer import names_of
 from ...lowering.rewrite import Rewriter
 from ...symbolic.expr import Expr, as_expr, ceildiv, integer
 from . import cheap, eight_bits, indices, prims, scan
+from .attention_tiles import plan_attention
 from .dtypes import ttype
 from .layout import Choices, GpuTarget, Layout, numel, plan_layout, spans
 from .prims import Operand, reduce_identity, reduce_tile, reduce_update
+from .product import Product, find_product, print_product, product_layout
 from .values import NONE, Names, Values, stored
 
-__all__ = ["TritonSource", "Function", "Scratch", "print_kernel", "without_locals"]
+__all__ = ["TritonSource", "Function", "Printer", "Scratch", "print_kernel", "without_locals"]
 
 HELPERS = {**prims.HELPERS, **indices.HELPERS, **cheap.HELPERS, **scan.HELPERS, **eight_bits.HELPERS}
 
@@ -138,16 +140,22 @@ def print_kernel(kernel: Kernel, target: GpuTarget, choices: Choices = Choices()
                  wide: bool | None = None, exact: bool = False) -> TritonSource:
     """Print one kernel. Raises InternalError for what the loop IR allows but Triton has no form for (complex numbers).
     wide: 64-bit indices; None: where the sizes at the hints need them. exact: no short forms of functions (cheap.py)."""
+    if kernel.template is not None:
+        from .attention import AttentionPrinter
+        return AttentionPrinter(kernel, target, plan_attention(kernel, target, choices, wide), name or kernel.name, exact).run()
     k = without_locals(kernel)
-    layout = plan_layout(k, target, choices, wide)
+    product = find_product(k) if choices.kind in (None, "product") else None
+    layout = plan_layout(k, target, choices, wide, product and product_layout(k, product, target.processors))
     if layout.kind == "split":
         k = with_stored_values(k)
-    return _Printer(k, target, layout, name or kernel.name, exact).run()
+    return Printer(k, target, layout, name or kernel.name, exact, product).run()
 
 
-class _Printer:
-    def __init__(self, kernel: Kernel, target: GpuTarget, layout: Layout, name: str, exact: bool = False):
-        self.k, self.target, self.lay, self.name = kernel, target, layout, name
+class Printer:
+    """The loops of one kernel. What a template computes has a printer of its own, with these methods (attention.py)."""
+
+    def __init__(self, kernel: Kernel, target: GpuTarget, layout: Layout, name: str, exact: bool = False, product: Product | None = None):
+        self.k, self.target, self.lay, self.name, self.product = kernel, target, layout, name, product
         self.exact = None if exact else cheap.needs_precision(kernel)
         self.itype = "tl.int64" if layout.wide else "tl.int32"
         self.helpers: dict[str, None] = {}
@@ -164,7 +172,7 @@ class _Printer:
 
     # ---- the file
     def run(self) -> TritonSource:
-        functions = self._split() if self.lay.kind == "split" else [self._whole()]
+        functions = self._functions()
         text = "".join(t for _, t in functions)
         helpers = HELPERS | eight_bits.OLDER if not isinstance(self.target.arch, int) or self.target.arch < 89 else HELPERS
         self.helpers |= {h: None for h in eight_bits.HELPERS if f"{h}(" in text}
@@ -175,6 +183,9 @@ class _Printer:
         limits = [] if self.lay.wide else [e for e in spans(self.k) if not e.is_const]
         return TritonSource(self.name, file, [f for f, _ in functions], self.scratch, self.lay.plain(), "tl.device_assert(" in file, limits,
                             names_of(self.k, self.origins))
+
+    def _functions(self) -> list[tuple[Function, str]]:
+        return self._split() if self.lay.kind == "split" else [print_product(self, self.product) if self.product is not None else self._whole()]
 
     def _header(self) -> str:
         k = self.k

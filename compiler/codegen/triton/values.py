@@ -54,16 +54,17 @@ class Values(GuardedValues):
     axis_dims: axis symbol -> tile dimension; masks: dimension -> name of its mask (dimensions without one are always full);
     shape: dims -> text of a tile's shape; acc: accumulator name -> Operand; policy: buffer -> eviction policy of its loads or "";
     exact: ids of values that take no short forms (None: all), `backend`: Triton's; sizes: axis symbol -> its size where that is a number;
-    loose: dimension -> (name of a mask that ends at a multiple of 8, elements up to there), where a load may go so far.
+    loose: dimension -> (name of a mask that ends at a multiple of 8, elements up to there), where a load may go so far;
+    zero: dimensions along which loads that are masked off give 0.
     """
     CARE = frozenset(("load", "check_index"))
 
     def __init__(self, names: Names, axis_dims: dict[str, str], masks: dict[str, str], shape: Callable[[frozenset], str],
                  acc: Callable[[str], Operand], need: Callable[[str], None], index_type: str,
                  policy: Callable[[Buffer, frozenset], str] = lambda b, d: "", exact: set[int] | None = None, backend: str = "cuda",
-                 sizes: dict[str, int] | None = None, loose: dict[str, tuple[str, int]] | None = None):
+                 sizes: dict[str, int] | None = None, loose: dict[str, tuple[str, int]] | None = None, zero: frozenset[str] = NONE):
         super().__init__(names.known)
-        self.exact, self.backend, self.sizes, self.loose = exact, backend, sizes or {}, loose or {}
+        self.exact, self.backend, self.sizes, self.loose, self.zero = exact, backend, sizes or {}, loose or {}, zero
         self.names, self.axis_dims, self.masks, self.shape, self.acc = names, axis_dims, masks, shape, acc
         self.need, self.index_type, self.policy = need, index_type, policy
         self.outside: list[str] = []             # statements that stand outside of the loop over "r"
@@ -202,7 +203,7 @@ class Values(GuardedValues):
         dims = have | over
         at = self.spread(self.index(e), have, dims)
         policy = self.policy(buffer, dims)
-        text = f"tl.load({buffer.name} + ({at})" + (f", {mask}" if mask else "") + (", other=0" if mask and guard else "") \
+        text = f"tl.load({buffer.name} + ({at})" + (f", {mask}" if mask else "") + (", other=0" if mask and (guard or over & self.zero) else "") \
             + (f", eviction_policy={policy!r}" if policy else "") + ")"
         t = ttype(v.dtype)
         if t.eight_bits:

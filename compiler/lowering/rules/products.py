@@ -1,5 +1,6 @@
 """Matrix products. On machines where generated code multiplies faster than the library that torch calls, a float32 product on the
-CPU is a loop nest like any other reduction, which later operators join as its epilogue; elsewhere it is a library call."""
+CPU is a loop nest like any other reduction, which later operators join as its epilogue; elsewhere it is a library call, but for those
+on a GPU that gpu_products.py knows."""
 from __future__ import annotations
 
 import math
@@ -9,16 +10,14 @@ import torch
 
 from ... import machine
 from ...symbolic.expr import as_expr
-from ..ir import Buffer, LoopNest, Value, cast, const, index, prim, walk
+from ..ir import Value, const, index, prim, round_to
 from ..lower import Lowering, NoRule, rule, strides_of
 from ..promote import operand
-from ..ref import Ref, dim_symbol, is_one, numel, ref_of_buffer, remap, same, strided
+from ..ref import Ref, dim_symbol, is_one, numel, remap, same
+from .gpu_products import hint, in_memory, on_gpu
 
 LEAST = 8          # of every size; below, a vector of the result is mostly empty
 WORK = 4096        # multiplications
-ROW_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
-FEW_ROWS = 2       # that a GPU multiplies with a matrix that it computes from fewer bytes (weights of eight and four bits)
-LEAST_ROW = 64     # of both sizes of a matrix that a vector is multiplied with on a GPU
 SCORES = 1 << 24   # elements of an attention's scores, up to which they are better kept than computed piece by piece
 
 
@@ -41,23 +40,6 @@ def worth_it(lo: Lowering, m: Any, sizes: Sequence[Any], fits: bool) -> bool:
     return rows == 1 or rows * k * columns >= WORK
 
 
-def hint(lo: Lowering, s: Any) -> int:
-    """A size at the hints."""
-    e, hints = as_expr(s), lo.aten.env.hints if lo.aten.env is not None else {}
-    return e.value if e.is_const else int(e.eval({n: hints.get(n, 64) for n in e.symbol_names()}))
-
-
-def in_memory(lo: Lowering, x: Ref) -> Ref | None:
-    """The operand as a strided view of a buffer, so that nothing is computed inside the product; None where elements coincide."""
-    v = strided(x)
-    if v is None or not same(v[2], 0):                   # (as a view with an offset: steps of a sequence share one kernel)
-        x = ref_of_buffer(lo.realise(x))
-        v = strided(x)
-    if v is None or any(type(st) is int and st == 0 for st, s in zip(v[1], x.shape) if not is_one(s)):
-        return None
-    return x
-
-
 def nest(lo: Lowering, node: Any, a: Ref, b: Ref, stride: Any, suffix: str) -> Ref | None:
     """sum over k of a[..., m, k] * b[..., k, n] as a loop nest."""
     x, y = in_memory(lo, a), in_memory(lo, b)
@@ -74,63 +56,11 @@ def nest(lo: Lowering, node: Any, a: Ref, b: Ref, stride: Any, suffix: str) -> R
     return out
 
 
-def few_rows(lo: Lowering, node: Any, a: Ref, b: Ref) -> Ref | None:
-    """A vector times a matrix on a GPU as a sum over rows of memory, in float32: the library's kernels reach a half of the memory's speed
-    there, and what is computed from the result joins the kernel. A few vectors likewise where the matrix is computed from fewer bytes, which
-    are then read once, as they are. None for anything else."""
-    m = lo.meta(node)
-    if m.device.type != "cuda" or a.ndim != 2 or lo.emulate or m.dtype not in ROW_DTYPES:
-        return None
-    if not is_one(a.shape[0]) and not (type(a.shape[0]) is int and a.shape[0] <= FEW_ROWS and _widened(lo, b)):
-        return None
-    if a.dtype != m.dtype or b.dtype != m.dtype or min(hint(lo, s) for s in b.shape) < LEAST_ROW:
-        return None
-    x, v = in_memory(lo, a), strided(b)
-    if x is None or v is None or not same(v[1][0], 1):   # (a weight as Linear keeps it)
-        return None
-    f32 = torch.float32
-    shape = (1, b.shape[1], a.shape[1])
-    right = remap(b, shape, {0: dim_symbol(3, 2), 1: dim_symbol(3, 1)})
-    rows = []
-    for k in range(1 if is_one(a.shape[0]) else a.shape[0]):
-        left = remap(x, shape, {0: as_expr(k), 1: dim_symbol(3, 2)})
-        rows.append(lo.reduce("sum", prim("mul", operand(left, f32), operand(right, f32)), shape, [2], False, suffix="_product", logical_order=True))
-    if len(rows) == 1:
-        return rows[0]
-    out = (len(rows), b.shape[1])
-    values = [remap(r, out, {0: as_expr(0), 1: dim_symbol(2, 1)}).value for r in rows]
-    row = index(dim_symbol(2, 0))
-    value = values[-1]
-    for k in reversed(range(len(rows) - 1)):
-        value = prim("where", prim("eq", row, const(k, torch.int64)), values[k], value)
-    return Ref(out, f32, value)
-
-
-def _widened(lo: Lowering, b: Ref) -> bool:
-    """Whether a matrix is computed, element by element, from at most half as many bytes."""
-    made = {s.buffer: s for s in lo.steps if isinstance(s, LoopNest)}
-    leaves: dict[Buffer, int] = {}
-    todo = [b.value]
-    seen: set[Buffer] = set()
-    while todo:
-        for v in walk([todo.pop()]):
-            if v.op != "load" or v.attr[0] in seen:
-                continue
-            buffer = v.attr[0]
-            seen.add(buffer)
-            nest = made.get(buffer)
-            if nest is not None and nest.reduce_op is None and not nest.onto:
-                todo.append(nest.value)
-            else:
-                leaves[buffer] = hint(lo, numel(buffer.shape)) * buffer.dtype.itemsize
-    return bool(leaves) and 2 * sum(leaves.values()) <= hint(lo, numel(b.shape)) * b.dtype.itemsize + hint(lo, b.shape[1]) * 8
-
-
 @rule("aten.mm.default", "aten.bmm.default")
 def mm(lo: Lowering, node: Any, a: Ref, b: Ref, **kwargs: Any) -> Any:
-    row = few_rows(lo, node, a, b) if not kwargs else None
-    if row is not None:
-        return lo.pointwise(cast(row.value, lo.meta().dtype))
+    out = on_gpu(lo, node, a, b) if not kwargs else None
+    if out is not None:
+        return lo.pointwise(round_to(out.value, lo.meta().dtype))
     if not kwargs and generated(lo, node, (a, b)):
         out = nest(lo, node, a, b, strides_of(lo.meta(node)), "")
         if out is not None:
@@ -141,9 +71,9 @@ def mm(lo: Lowering, node: Any, a: Ref, b: Ref, **kwargs: Any) -> Any:
 @rule("aten.addmm.default", "aten.baddbmm.default")
 def addmm(lo: Lowering, node: Any, c: Ref, a: Ref, b: Ref, *, beta: Any = 1, alpha: Any = 1, **kwargs: Any) -> Any:
     plain = not kwargs and isinstance(alpha, (int, float)) and isinstance(beta, (int, float))
-    row = few_rows(lo, node, a, b) if plain else None
-    if row is not None:
-        return lo.pointwise(cast(_plus(c, row, beta, alpha), lo.meta().dtype))
+    out = on_gpu(lo, node, a, b) if plain else None
+    if out is not None:
+        return lo.pointwise(round_to(_plus(c, out, beta, alpha), lo.meta().dtype))
     if not kwargs and isinstance(alpha, (int, float)) and isinstance(beta, (int, float)) and generated(lo, node, (c, a, b)):
         out = nest(lo, node, a, b, None, "_product")
         if out is not None:

@@ -66,9 +66,9 @@ def as_gpu(fn: Callable, *inputs: Any, target: GpuTarget = SMALL, options: dict 
     return made[0]
 
 
-def check_as_gpu(fn: Callable, *inputs: torch.Tensor, rtol: float | None = None, atol: float | None = None) -> Generated:
+def check_as_gpu(fn: Callable, *inputs: torch.Tensor, rtol: float | None = None, atol: float | None = None, options: dict | None = None) -> Generated:
     """Interpreted equals eager."""
-    g = as_gpu(fn, *inputs)
+    g = as_gpu(fn, *inputs, options=options)
     named = dict(zip(inspect.signature(fn).parameters, inputs))
     order = [getattr(b, "name", None) for b in g.schedule.inputs]        # (graphs take their inputs in the order of their use)
     with torch.no_grad():

@@ -23,6 +23,29 @@ def _patched(tensor, scope):
     scope.set_attr(tensor, "__index__", lambda self: int(np.asarray(self.handle.data).reshape(-1)[0]))
 
 
+def _dot(self, a, b, d, input_precision, max_num_imprecise_acc):
+    """The interpreter holds bfloat16 as 16 bits of an integer, which numpy multiplies as integers."""
+    a, b = (_widened(x) if x.dtype == tl.bfloat16 else x.data for x in (a, b))
+    return TensorHandle(np.matmul(a, b, dtype=d.data.dtype) + d.data, d.dtype.scalar)
+
+
+def _widened(x):
+    return (x.data.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
+
+
+def _rounded(data, source, to, mode):
+    """As devices convert float32 to bfloat16: to the nearest, where the interpreter cuts off."""
+    if source != tl.float32 or to != tl.bfloat16:
+        return _convert_float(data, source, to, mode)
+    x = np.ascontiguousarray(data, dtype=np.float32)
+    bits = x.view(np.uint32)
+    nearest = ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
+    return np.where(np.isnan(x), np.uint16(0x7FC0), nearest).astype(np.uint16).reshape(x.shape)
+
+
+_convert_float = interpreter._convert_float
+interpreter._convert_float = _rounded
+interpreter.InterpreterBuilder.create_dot = _dot
 interpreter._patch_lang_tensor = _patched
 interpreter.interpreter_builder.options = interpreter.InterpreterOptions(debug=True, sanitize_overflow=False)      # device_assert
 

@@ -1,0 +1,216 @@
+"""Matrix products as Triton: `for b, m, n: f(sum over k of A[b, m, k] * B[b, k, n])` in tiles that tensor cores multiply.
+
+`find_product` recognises such a kernel by its structure: a sum of products of two values of 16 bits, one that the columns and one that the
+rows of the result do not matter to. Either may be computed from what lies in memory (weights of few bits are unpacked on their way: the
+prologue); what follows the sum (a bias, an activation, a residual) is computed on the tile before it is stored (the epilogue). Products
+of 16 bits are exact in float32, so that nothing but the order of additions differs from a plain loop.
+
+Programs that run at the same time go through GROUP rows of tiles together, so that they read the same columns from the cache.
+"""
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ...lowering.ir import Axis, Kernel, Store, Value, walk
+from ...lowering.rewrite import Rewriter, tidy
+from ...symbolic.expr import ONE, Expr, as_expr, ceildiv, integer, symbol
+from .dtypes import ttype
+from .layout import Choices, Layout, at_hints, numel
+from .prims import Operand
+from .values import Names, Values
+
+if TYPE_CHECKING:
+    from .printer import Function, Printer
+
+__all__ = ["Product", "find_product", "product_layout", "print_product", "product_choices"]
+
+DTYPES = (torch.bfloat16, torch.float16)
+LEAST = 16                     # of every size of a tile that tensor cores take
+FEW_ROWS = 64                  # up to which a product waits for its matrix, not for its arithmetic
+GROUP = 8
+
+
+@dataclass
+class Product:
+    """`a`, `b`: values of 16 bits; `rows` run over a alone, `columns` over b alone, `batch` over both."""
+    a: Value
+    b: Value
+    acc: str
+    k: tuple[Axis, ...]
+    rows: tuple[Axis, ...]
+    columns: tuple[Axis, ...]
+    batch: tuple[Axis, ...]
+
+
+def find_product(kernel: Kernel) -> Product | None:
+    """What makes this kernel (without local buffers) a product of tiles, or None."""
+    if len(kernel.stages) < 2 or kernel.checks:
+        return None
+    first, rest = kernel.stages[0], kernel.stages[1:]
+    if not first.axes or len(first.accs) != 1 or first.stores or any(s.axes or s.accs for s in rest):
+        return None
+    acc = first.accs[0]
+    v = acc.value
+    if acc.op != "sum" or acc.running or acc.dtype != torch.float32 or v.op != "mul":
+        return None
+    a, b = (x.args[0] if x.op == "cast" and x.dtype == torch.float32 and x.attr != "round" else x for x in v.args)
+    if a.dtype != b.dtype or a.dtype not in DTYPES:
+        return None
+    of: dict[str, list[Axis]] = {"a": [], "b": [], "ab": []}
+    over = {"a": _axes_of(a), "b": _axes_of(b)}
+    if any(x.symbol.name not in over["a"] or x.symbol.name not in over["b"] for x in first.axes):
+        return None
+    for axis in kernel.outer:
+        side = "".join(k for k in ("a", "b") if axis.symbol.name in over[k])
+        if not side:
+            return None
+        of[side].append(axis)
+    stores = [s for st in rest for s in st.stores]
+    if of["a"] and of["b"] and _last(stores, of["a"]) and not _last(stores, of["b"]):
+        a, b, of["a"], of["b"] = b, a, of["b"], of["a"]                  # what is stored side by side are columns
+    if not of["a"] or not of["b"] or any(at_hints(numel(x), kernel.hints) < n for x, n in ((of["a"], 2), (of["b"], LEAST), (first.axes, LEAST))):
+        return None
+    return Product(a, b, acc.name, first.axes, tuple(of["a"]), tuple(of["b"]), tuple(of["ab"]))
+
+
+def _last(stores: list[Store], axes: list[Axis]) -> bool:
+    """Whether neighbours along one of the axes are stored side by side."""
+    return any(s.index.coeff(a.symbol.name) is ONE for s in stores for a in axes)
+
+
+def _axes_of(v: Value) -> set[str]:
+    """Names of the symbols that a value depends on."""
+    out: set[str] = set()
+    todo, seen = [v], {v.id}
+    while todo:
+        x = todo.pop()
+        e = x.attr[1] if x.op == "load" else x.attr if x.op == "index" else None
+        if e is not None:
+            out |= e.symbol_names()
+        for y in x.args:
+            if y.id not in seen:
+                seen.add(y.id)
+                todo.append(y)
+    return out
+
+
+# ---- tiles
+def product_layout(kernel: Kernel, p: Product, processors: int) -> Layout:
+    """Tiles by rules of thumb: few rows in narrow strips of the matrix, as many as there are processors; many rows in the largest tiles that fill them."""
+    rows, columns, depth, batch = (at_hints(numel(x), kernel.hints) for x in (p.rows, p.columns, p.k, p.batch))
+    depth //= _alternating(p)
+    lay = Layout("product", p.columns, p.rows)
+    lay.yblock = max(LEAST, min(128, _pow2(rows)))
+    if rows <= FEW_ROWS:
+        lay.xblock, lay.rblock, lay.warps, lay.stages = 64, 128, 4, 4
+        while lay.xblock > LEAST and batch * -(-columns // lay.xblock) < processors:
+            lay.xblock //= 2
+    else:
+        lay.xblock, lay.rblock, lay.warps, lay.stages = 256 if rows >= 128 else 128, 64, 8, 3
+        for _ in range(4):
+            if batch * -(-columns // lay.xblock) * -(-rows // lay.yblock) >= processors or lay.xblock <= 64:
+                break
+            if lay.xblock > lay.yblock:
+                lay.xblock //= 2
+            else:
+                lay.yblock //= 2
+        if lay.xblock * lay.yblock <= 128 * 64:
+            lay.warps, lay.stages = 4, 4
+    lay.xblock, lay.rblock = max(LEAST, min(lay.xblock, _pow2(columns))), max(LEAST, min(lay.rblock, _pow2(depth)))
+    return lay
+
+
+def _pow2(n: int) -> int:
+    return 1 << max(0, int(n) - 1).bit_length()
+
+
+def product_choices(default: dict[str, Any]) -> list[Choices]:
+    """Tiles that a search tries beside the rules'."""
+    if default["yblock"] <= FEW_ROWS:
+        y = default["yblock"]
+        return [Choices(xblock=x, yblock=y, rblock=r, warps=w, stages=s)
+                for x, r, w, s in ((16, 128, 2, 5), (16, 256, 4, 4), (32, 64, 2, 6), (32, 128, 4, 5), (32, 256, 4, 3), (64, 64, 4, 6), (64, 128, 4, 4), (128, 64, 4, 4))]
+    return [Choices(xblock=x, yblock=y, rblock=r, warps=w, stages=s)
+            for x, y, r, w, s in ((256, 128, 64, 8, 3), (128, 128, 64, 8, 3), (128, 128, 64, 4, 4), (128, 64, 64, 4, 4), (64, 128, 64, 4, 4), (64, 64, 64, 4, 4),
+                                  (64, 64, 128, 4, 3), (32, 64, 128, 4, 4), (256, 64, 64, 4, 4), (128, 256, 64, 8, 3))]
+
+
+# ---- text
+def print_product(printer: Printer, p: Product) -> tuple[Function, str]:
+    lay, t = printer.lay, printer._t
+    xblocks, yblocks = ceildiv(numel(p.columns), integer(lay.xblock)), ceildiv(numel(p.rows), integer(lay.yblock))
+    masks: dict[str, str] = {}
+    body = [f"tile = {printer._pid('tl.program_id(0)')}"]
+    if p.batch:
+        body += [f"zindex = tile // ({t(xblocks * yblocks)})", f"tile = tile % ({t(xblocks * yblocks)})", *printer._axes(p.batch, "z")]
+    body += [f"first = tile // ({t(xblocks)} * {GROUP}) * {GROUP}", f"high = tl.minimum({t(yblocks)} - first, {GROUP})",
+             f"inside = tile % ({t(xblocks)} * {GROUP})"]
+    body += printer._dim("y", p.rows, lay.yblock, "(first + inside % high) * YBLOCK", "[:, None]", masks)
+    body += printer._dim("x", p.columns, lay.xblock, "(inside // high) * XBLOCK", "[None, :]", masks)
+    names = Names(origins=printer.origins)
+    parts = _alternating(p)
+    head, tiles, outside = [], [], []
+    depth = numel(p.k) // parts
+    body += [f"rnumel = {t(depth)}", "rbase = tl.arange(0, RBLOCK)"]
+    whole = depth.is_const and int(depth.value) % lay.rblock == 0
+    own: dict[str, dict[str, Expr]] = {}
+    for dim, position in (("a", "[None, :]"), ("b", "[:, None]")):
+        own[dim] = {a.symbol.name: symbol(f"{a.symbol.name}_{dim}") for a in p.k}
+        head.append(f"{dim}index = roffset + rbase{position}")
+        if not whole:
+            head.append(f"{dim}mask = {dim}index < rnumel")
+        head += printer._axes(tuple(Axis(own[dim][a.symbol.name], a.size) for a in p.k), dim)
+    for part in range(parts):
+        for value, kept, dim in ((p.a, "y", "a"), (p.b, "x", "b")):
+            inner = {k: m for k, m in masks.items() if k == kept} | ({} if whole else {"r": f"{dim}mask"})
+            dims = {a.symbol.name: kept for a in (p.rows if kept == "y" else p.columns)} | {x.name: "r" for x in own[dim].values()}
+            shape = _shape_of("YBLOCK", "RBLOCK", "y", "r") if kept == "y" else _shape_of("RBLOCK", "XBLOCK", "r", "x")
+            sizes = {own[dim][a.symbol.name].name: int(as_expr(a.size).value) // parts for a in p.k if as_expr(a.size).is_const}
+            value = _renamed(value, own[dim] if parts == 1 else {k: x * parts + part for k, x in own[dim].items()}, {k: (0, n) for k, n in sizes.items()})
+            v = Values(names, dims, inner, shape, printer._acc, printer.need, printer.itype, exact=printer.exact, backend=printer.target.backend,
+                       sizes=printer.sizes | sizes, zero=frozenset("r"))
+            v.emit([value])
+            x, full = v.operand(value), frozenset((kept, "r"))
+            text = x.text if full <= x.dims else f"tl.broadcast_to({x.text}, {shape(full)})"
+            if value.op != "load" and not whole:
+                text = f"tl.where({dim}mask, {text}, 0.0)"               # (what is computed from zeros may be anything)
+            outside += v.outside
+            tiles += [*v.inside, f"{dim} = ({text}).to({ttype(value.dtype).stored})"]
+        tiles.append(f"{p.acc} = tl.dot(a, b, {p.acc})")
+    name = p.acc
+    body += [*outside, f"{name} = tl.zeros([YBLOCK, XBLOCK], tl.float32)", "for roffset in range(0, rnumel, RBLOCK):",
+             *(f"    {line}" for line in [*head, *tiles])]
+    names.forget("r")
+    printer.accs[name] = Operand(name, ttype(torch.float32), frozenset("yx"))
+    for stage in printer.k.stages[1:]:
+        body += printer._straight(stage, names, masks)
+    constants = {"XBLOCK": lay.xblock, "YBLOCK": lay.yblock, "RBLOCK": lay.rblock}
+    return printer._function(printer.name, body, xblocks * yblocks * numel(p.batch), constants)
+
+
+def _shape_of(rows: str, columns: str, first: str, second: str) -> Any:
+    return lambda dims: f"[{rows if first in dims else '1'}, {columns if second in dims else '1'}]"
+
+
+def _renamed(value: Value, names: dict[str, Expr], ranges: dict[str, tuple]) -> Value:
+    """The value over its own symbols of the sum: one tile has them along its columns, the other along its rows."""
+    return Rewriter(on_index=lambda e: tidy(e.subs(names), ranges))(value)
+
+
+def _alternating(p: Product) -> int:
+    """How many elements of the sum are unpacked from one in memory, by turns (two halves of a byte): each is a product of its own then, so that
+    none is read twice, and neighbours are read together."""
+    if len(p.k) > 1:
+        return 1
+    k = p.k[0]
+    found: set[Expr] = set()
+    for v in walk([p.b]):
+        e = v.attr[1] if v.op == "load" else v.attr if v.op == "index" else None
+        if e is not None:
+            found |= {atom.args[1] for _, atoms in e.terms() for atom in atoms if atom.op == "mod" and atom.args[0] is k.symbol}
+    n = next(iter(found)) if len(found) == 1 else as_expr(1)
+    size = as_expr(k.size)
+    return int(n.value) if n.is_const and n.value in (2, 4, 8) and size.is_const and size.value % n.value == 0 else 1
