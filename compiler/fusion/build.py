@@ -16,9 +16,10 @@ import torch
 
 from ..lowering.ir import Acc, Axis, Buffer, Kernel, Stage, Store, Value, acc, cast, indirect_symbol, load, walk
 from ..lowering.rewrite import Rewriter, tidy
-from ..symbolic.expr import Expr, as_expr, integer, is_signed, maybe_int, symbol
+from ..symbolic.expr import Expr, as_expr, integer, maybe_int, symbol
 from .cost import Costs
 from .domain import numel_hint
+from .formal import FormalNames, scalars_and_checks
 from .groups import Group, element
 from .schedule import Launch
 
@@ -177,39 +178,12 @@ def _emit(group: Group, roots: list[_Root], kept: list[Value], reduced: list[int
     outer_axes, m_outer = _merge(group, [k for k in range(len(group.factors)) if k not in set(reduced)], exprs, "i")
     inner_axes, m_inner = _merge(group, reduced, exprs, "r")
     names = {**m_outer, **m_inner}
-    sizes: dict[str, Expr] = {}
-
-    def size_name(e: Expr) -> Expr:
-        """Size symbols under formal names, numbered as they appear."""
-        unknown = [s for s in sorted(e.symbol_names()) if s not in sizes and s not in axis_names and not s.startswith("ind")]
-        for s in unknown:
-            sizes[s] = symbol(f"{'z' if is_signed(s) else 'n'}{len(sizes)}")
-        return e.subs(sizes) if sizes else e
-
-    axis_names = {a.symbol.name for a in (*outer_axes, *inner_axes)}
-    outer = tuple(Axis(a.symbol, maybe_int(size_name(as_expr(a.size)))) for a in outer_axes)
-    inner = tuple(Axis(a.symbol, maybe_int(size_name(as_expr(a.size)))) for a in inner_axes)
-
-    formal: dict[Buffer, Buffer] = {}
-    inputs: list[Buffer] = []
-
-    def formal_of(b: Buffer, prefix: str, order: list[Buffer]) -> Buffer:
-        f = formal.get(b)
-        if f is None:
-            shape = tuple(maybe_int(size_name(as_expr(s))) for s in b.shape)
-            stride = tuple(maybe_int(size_name(as_expr(s))) for s in b.stride)
-            f = formal[b] = Buffer(f"{prefix}{len(order)}", b.dtype, shape, stride, "global", b.device,
-                                   "output" if prefix == "out" else "input")
-            order.append(b)
-        return f
+    formal = FormalNames({a.symbol.name for a in (*outer_axes, *inner_axes)})
+    outer = tuple(Axis(a.symbol, maybe_int(formal.size(as_expr(a.size)))) for a in outer_axes)
+    inner = tuple(Axis(a.symbol, maybe_int(formal.size(as_expr(a.size)))) for a in inner_axes)
 
     def on_index(e: Expr) -> Expr:
-        return size_name(e.subs(names))
-
-    params: dict[str, torch.dtype] = {}
-
-    def on_load(buffer: Buffer, e: Expr) -> Value | None:
-        return load(formal_of(buffer, "in", inputs), e)
+        return formal.size(e.subs(names))
 
     locals_: list[Buffer] = []
     local_index = _row_index(inner)
@@ -223,8 +197,6 @@ def _emit(group: Group, roots: list[_Root], kept: list[Value], reduced: list[int
     acc_names: dict[str, str] = {}
     acc_values: dict[int, Value] = {}
     stages: list[Stage] = []
-    outputs: list[Buffer] = []
-    out_formal: dict[Buffer, Buffer] = {}
     last = Stage(())
 
     def store_of(r: _Root, value: Value) -> Store:
@@ -232,16 +204,10 @@ def _emit(group: Group, roots: list[_Root], kept: list[Value], reduced: list[int
         if value.op == "put":
             e = e.subs({f"at{k}": indirect_symbol(p) for k, p in enumerate(value.args[1:])})
             value = value.args[0]
-        f = out_formal.get(b)
-        if f is None:
-            shape = tuple(maybe_int(size_name(as_expr(s))) for s in b.shape)
-            stride = tuple(maybe_int(size_name(as_expr(s))) for s in b.stride)
-            f = out_formal[b] = Buffer(f"out{len(outputs)}", b.dtype, shape, stride, "global", b.device, "output")
-            outputs.append(b)
-        return Store(f, on_index(e), value, r.mode)
+        return Store(formal.output(b), on_index(e), value, r.mode)
 
     for s in range(n_stages):
-        rw = Rewriter(on_index, on_load)
+        rw = Rewriter(on_index, formal.load)
         rw.memo.update(acc_values)
         for v in kept:
             if stage_of_kept[v.id] < s:
@@ -265,7 +231,7 @@ def _emit(group: Group, roots: list[_Root], kept: list[Value], reduced: list[int
                 stage.stores.append(store_of(r, value))
         if stage.accs or stage.stores:
             stages.append(stage)
-    rw = Rewriter(on_index, on_load)
+    rw = Rewriter(on_index, formal.load)
     rw.memo.update(acc_values)
     for r in roots:
         if not r.inner and r.acc is None:
@@ -273,18 +239,11 @@ def _emit(group: Group, roots: list[_Root], kept: list[Value], reduced: list[int
     if last.stores:
         stages.append(last)
 
-    values = [v for st in stages for v in st.roots()]
-    checks: dict[str, None] = {}
-    for v in walk(values):
-        if v.op == "param":
-            params[v.attr] = v.dtype
-        elif v.op == "check_index":
-            checks[v.attr] = None
-    kernel = Kernel(name, outer, stages, [formal[b] for b in inputs], [out_formal[b] for b in outputs], locals_,
-                    list(sizes.values()), list(params.items()), list(dict.fromkeys(o for n in group.nests for o in n.origins)),
-                    list(dict.fromkeys(x for n in group.nests for x in n.lines)), _reasons(group),
-                    {f.name: hints[s] for s, f in sizes.items() if s in hints}, list(checks))
-    return Launch(kernel, inputs, outputs, [symbol(s) for s in sizes], list(params))
+    params, checks = scalars_and_checks([v for st in stages for v in st.roots()])
+    kernel = Kernel(name, outer, stages, list(formal.inputs.values()), list(formal.outputs.values()), locals_,
+                    list(formal.sizes.values()), params, list(dict.fromkeys(o for n in group.nests for o in n.origins)),
+                    list(dict.fromkeys(x for n in group.nests for x in n.lines)), _reasons(group), formal.hints(hints), checks)
+    return Launch(kernel, list(formal.inputs), list(formal.outputs), [symbol(s) for s in formal.sizes], [name for name, _ in params])
 
 
 def _reasons(group: Group) -> list[str]:

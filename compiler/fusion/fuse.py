@@ -2,17 +2,19 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 
 from ..lowering.ir import Buffer, LoopNest, walk
 from ..lowering.lowered import LoweredGraph
+from .attention import attention
 from .build import build_kernel
 from .groups import Limits, group_steps
 from .inline import buffers_read, checks_unread, inline
 from .memory import output_buffers, plan_memory
 from .names import unify_names
 from .order import sink
-from .schedule import Schedule
+from .schedule import Schedule, Template
 from .split import split_reductions
 from .wishes import Wishes
 
@@ -28,6 +30,7 @@ def schedule(lowered: LoweredGraph, opts: Any) -> Schedule:
     needed = output_buffers(lowered)
     steps: list[Any] = list(lowered.steps)
     if fuse:
+        steps = attention(steps, needed, hints, opts)
         steps = inline(steps, needed, hints, drop_rounding, wishes=wishes)
         steps = sink(_sources_first(split_reductions(steps, hints)))
     else:
@@ -39,7 +42,10 @@ def schedule(lowered: LoweredGraph, opts: Any) -> Schedule:
     outside = _needed_outside(groups, needed)
     launches: list[Any] = []
     for g in groups:
-        if g.extern is not None:
+        if isinstance(g.extern, Template):
+            kernel = replace(g.extern.launch.kernel, name=f"k{len(launches)}_attention")
+            launches.append(replace(g.extern.launch, kernel=kernel, inputs=list(g.extern.args)))
+        elif g.extern is not None:
             launches.append(g.extern)
         else:
             launches.append(build_kernel(g, outside, hints, drop_rounding, kernel_name(len(launches), g.nests)))

@@ -272,6 +272,8 @@ def same_index(kernel: Kernel, i: int, o: int, on_gpu: bool = False) -> bool:
     and in no later pass than the store's. Kernels of a GPU have no memory of their own for locals: a pass that reads one computes it
     again, with all the reads that it is made of."""
     x, y = kernel.inputs[i], kernel.outputs[o]
+    if kernel.template is not None and any(v.op == "load" and v.attr[0] is x for v in walk(kernel.template.roots())):
+        return False                                     # (other programs read it as well)
     at: Expr | None = None
     stored_in = -1
     for k, st in enumerate(kernel.stages):

@@ -11,7 +11,7 @@ from typing import Any, Union
 from ..lowering.ir import Buffer, Kernel
 from ..lowering.lowered import Extern, OutputSpec, View
 
-__all__ = ["Alloc", "Free", "Launch", "Extern", "View", "OutputSpec", "Schedule", "Step"]
+__all__ = ["Alloc", "Free", "Launch", "Extern", "View", "OutputSpec", "Schedule", "Step", "Template"]
 
 
 @dataclass
@@ -44,6 +44,13 @@ class Launch:
     outputs: list[Buffer] = field(default_factory=list)
     sizes: list[Any] = field(default_factory=list)
     params: list[str] = field(default_factory=list)
+
+
+@dataclass
+class Template(Extern):
+    """A step that takes an Extern's place until kernels are built: `launch`, of a kernel with a template. `args` are what it reads, `op` is the
+    operator that it stands for."""
+    launch: Launch | None = None
 
 
 Step = Union[Alloc, Free, Launch, Extern, View]

@@ -22,6 +22,7 @@
     Stage   = axes, accs, stores                             one pass over `axes` (may be empty) inside the kernel's outer axes
     Kernel  = name, outer axes, stages, ...                  for outer in parallel: for each stage in order: for axes: ...
 
+    Attention                                                what a kernel computes as a whole, tile by tile, before its one stage (Kernel.template)
     LoopNest = axes, reduce_axes, value, buffer, index       what lowering makes of one operator, before fusion
 
 check_index gives `i` where 0 <= i < size; else the kernel reports failure (it returns k + 1, where k is the position of
@@ -52,7 +53,7 @@ import torch
 
 from ..symbolic.expr import Expr, as_expr, integer, symbol
 
-__all__ = ["Buffer", "Value", "Axis", "Acc", "Store", "Stage", "Kernel", "LoopNest", "PRIMS", "REDUCE_OPS",
+__all__ = ["Buffer", "Value", "Axis", "Acc", "Store", "Stage", "Kernel", "Attention", "LoopNest", "PRIMS", "REDUCE_OPS",
            "load", "const", "index", "param", "acc", "cast", "round_to", "check_index", "check_error", "prim",
            "indirect_symbol", "indirect_values", "put", "put_symbol", "walk", "clear"]
 
@@ -354,6 +355,33 @@ class Stage:
 
 
 @dataclass
+class Attention:
+    """softmax(score) @ v, where scores are never in memory. The kernel's outer axes are `batch`, `rows` and `columns`; its stage finds
+    the result as `acc` "mixed" (float32).
+
+        for batch, rows in parallel:
+            for keys:                  product = sum(q * k for inner)
+            for columns:               mixed = sum(softmax(score) * v for keys)
+
+    q (over batch, rows, inner), k (batch, keys, inner) and v (batch, keys, columns) are of one dtype; `score` is float32, over batch, rows,
+    keys and `acc` "product". `empty`: what a row gives whose scores are all -inf, nan or 0.
+    """
+    batch: tuple[Axis, ...]
+    rows: tuple[Axis, ...]
+    keys: Axis
+    inner: Axis
+    columns: Axis
+    q: Value
+    k: Value
+    v: Value
+    score: Value
+    empty: float
+
+    def roots(self) -> list[Value]:
+        return [self.q, self.k, self.v, self.score]
+
+
+@dataclass
 class Kernel:
     """One function of generated code. Parameters are `inputs`, then `outputs` (each a global Buffer), then `sizes`
     (size symbols), then `params` (scalars), always in this order."""
@@ -370,6 +398,7 @@ class Kernel:
     fused_because: list[str] = field(default_factory=list)
     hints: dict = field(default_factory=dict)            # size symbol name -> hint, for scheduling decisions
     checks: list[str] = field(default_factory=list)      # messages of check_index, see above
+    template: Attention | None = None                    # what is computed as a whole before the stages
 
     def key(self) -> str:
         """The kernel's content as text, without its name and origins: equal keys mean equal generated code."""

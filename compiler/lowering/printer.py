@@ -12,7 +12,7 @@ import re
 
 import torch
 
-from .ir import Buffer, Kernel, LoopNest, Value, walk
+from .ir import Attention, Buffer, Kernel, LoopNest, Value, walk
 from .lowered import LoweredGraph
 
 __all__ = ["names_of", "print_kernel", "print_lowered", "print_nest", "value_lines", "dtype_name"]
@@ -132,6 +132,8 @@ def print_kernel(k: Kernel, name: str = "kernel", origins: bool = False) -> str:
     for b in k.locals:
         lines.append(f"{indent}local {b!r}")
     names = _Names(told=origins)
+    if k.template is not None:
+        lines += _attention_lines(k.template, names, indent)
     for st in k.stages:
         inner = indent
         for a in st.axes:
@@ -149,6 +151,15 @@ def print_kernel(k: Kernel, name: str = "kernel", origins: bool = False) -> str:
                 at = _put(at, p, names.of(p))
             lines.append(f"{inner}{s.buffer.name}[{at}] {_STORE[s.mode]} {names.of(s.value)}{names.comment(s.value)}")
     return "\n".join(lines)
+
+
+def _attention_lines(t: Attention, names: _Names, indent: str) -> list[str]:
+    lines = [f"{indent}for {t.keys.symbol} in {t.keys.size}:", f"{indent}  for {t.inner.symbol} in {t.inner.size}:"]
+    lines += value_lines([t.q, t.k], names, indent + "    ")
+    lines.append(f"{indent}    product = sum({names.of(t.q)} * {names.of(t.k)})")
+    lines += value_lines([t.score, t.v], names, indent + "  ")
+    lines.append(f"{indent}  mixed = sum(softmax({names.of(t.score)}) * {names.of(t.v)}), of no keys {t.empty}")
+    return lines
 
 
 def print_nest(n: LoopNest) -> str:
