@@ -127,6 +127,9 @@ def compile_captured(captured: Any, opts: Options) -> Callable[..., tuple]:
 def compile_aten(aten: Any, opts: Options) -> Callable[..., tuple]:
     """The part of the pipeline behind the graph stage."""
     with compiling():
+        if opts.get("max_autotune") and not _replaced:
+            from .runtime.gpu.products import choose
+            aten = choose(aten, opts)
         lowered = run("lowering", aten, opts=opts)
         schedule = run("fusion", lowered, opts=opts)
         generated = run("codegen", schedule, opts=opts)

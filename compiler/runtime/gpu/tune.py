@@ -19,7 +19,7 @@ import torch
 
 from ... import events
 from ...codegen.generated import Generated, GeneratedKernel
-from ...codegen.triton.layout import Choices
+from ...codegen.triton.layout import Choices, GpuTarget
 from ...codegen.triton.printer import print_kernel
 from ...codegen.triton.product import product_choices
 from ...errors import ToolchainError
@@ -37,6 +37,7 @@ LEAST_US = 6.0                 # kernels that take less are the launch
 MOST_S = 4.0                   # of search for one graph
 MOST_SHARE = 0.4               # of free memory, for one kernel's buffers
 ROUNDS, LAUNCHES = 9, 5
+MOST_SHARED = 200 * 1024      # bytes of shared memory of one program
 
 
 def tune(generated: Generated, opts: Any, index: int) -> Generated:
@@ -46,8 +47,7 @@ def tune(generated: Generated, opts: Any, index: int) -> Generated:
     chosen: dict[str, GeneratedKernel] = {}
     wanted: list[tuple[str, GeneratedKernel]] = []
     for k in generated.kernels:
-        key = "tune-" + content_key(k.kernel.key() + repr(sorted(k.kernel.hints.items())) + repr(generated.target),
-                                    (torch.cuda.get_device_name(index),), f"triton {triton_version()}")
+        key = note_key(k, generated.target, index)
         note = cache.get_note(key)
         if note is None:
             wanted.append((key, k))
@@ -55,12 +55,18 @@ def tune(generated: Generated, opts: Any, index: int) -> Generated:
         kept = json.loads(note)
         events.emit("cache", key=key, hit=True, reason="", what=f"tuning of {k.name}")
         events.emit("autotune", kernel=k.name, trials=kept["trials"])
-        chosen[k.name] = _printed(k, Choices(**kept["choices"]), generated, opts)
+        chosen[k.name] = _printed(k, Choices(**kept["choices"]), generated.target, opts)
     if wanted:
         with torch.cuda.device(index), torch.random.fork_rng([index]):
             if not torch.cuda.is_current_stream_capturing():
                 _search(wanted, generated, opts, index, cache, until, chosen)
     return replace(generated, kernels=[chosen.get(k.name, k) for k in generated.kernels])
+
+
+def note_key(k: GeneratedKernel, target: GpuTarget, index: int, more: str = "") -> str:
+    """The name of what is kept of a kernel's search; `more`: what it was compared with, beside its own tiles."""
+    return "tune-" + content_key(k.kernel.key() + repr(sorted(k.kernel.hints.items())) + repr(target) + more, (torch.cuda.get_device_name(index),),
+                                 f"triton {triton_version()}")
 
 
 def _search(wanted: list[tuple[str, GeneratedKernel]], g: Generated, opts: Any, index: int, cache: Any, until: float,
@@ -96,25 +102,18 @@ def _search(wanted: list[tuple[str, GeneratedKernel]], g: Generated, opts: Any, 
             _give_up(k, e)
             continue
         _note(k, key, trials, best, cache)
-        chosen[k.name] = _printed(k, best, g, opts)
+        chosen[k.name] = _printed(k, best, g.target, opts)
 
 
 def _race(k: GeneratedKernel, g: Generated, opts: Any, index: int) -> tuple[list[dict[str, Any]], Choices]:
     """Trials of one kernel, and the choices to keep."""
-    variants: list[tuple[Choices, GeneratedKernel]] = []
-    seen: set[tuple] = set()
-    for c in candidates(k.source.choices):
-        v = _printed(k, c, g, opts)
-        same = (v.source.text, *((f.warps, f.stages, tuple(f.constants.items())) for f in v.source.functions))
-        if same not in seen:
-            seen.add(same)
-            variants.append((c, v))
+    variants = printed_variants(k, candidates(k.source.choices), g.target, opts)
     calls: list[tuple[Choices, Callable]] = []
     jobs = [Job(v.source, g.target, contract=not opts.get("emulate_precision", False)) for _, v in variants]
     given = arguments(k.kernel, index)
     assert given is not None
-    for (c, v), binary in zip(variants, _those_that_compile(jobs, opts)):
-        if binary is not None and not any(p.shared > 200 * 1024 for p in binary.parts):
+    for (c, v), binary in zip(variants, those_that_compile(jobs, opts)):
+        if binary is not None and not any(p.shared > MOST_SHARED for p in binary.parts):
             calls.append((c, make_kernel(v, binary, g.target, index, opts)))
     run = [functools.partial(call, *given) for _, call in calls]
     quick = time_in_turn(run, 2)
@@ -126,7 +125,20 @@ def _race(k: GeneratedKernel, g: Generated, opts: Any, index: int) -> tuple[list
     return [_trial(c, final.get(i, quick[i]), i == best) for i, (c, _) in enumerate(calls)], calls[best][0]
 
 
-def _those_that_compile(jobs: Sequence[Job], opts: Any) -> list[Any]:
+def printed_variants(k: GeneratedKernel, choices: Sequence[Choices], target: GpuTarget, opts: Any) -> list[tuple[Choices, GeneratedKernel]]:
+    """The kernel printed in each way; ways that give the same text and tiles count once."""
+    variants: list[tuple[Choices, GeneratedKernel]] = []
+    seen: set[tuple] = set()
+    for c in choices:
+        v = _printed(k, c, target, opts)
+        same = (v.source.text, *((f.warps, f.stages, tuple(f.constants.items())) for f in v.source.functions))
+        if same not in seen:
+            seen.add(same)
+            variants.append((c, v))
+    return variants
+
+
+def those_that_compile(jobs: Sequence[Job], opts: Any) -> list[Any]:
     """Binaries, None for a variant that the compiler rejects (too much shared memory, too many registers)."""
     try:
         return list(compile_all(jobs, opts))
@@ -140,8 +152,12 @@ def _those_that_compile(jobs: Sequence[Job], opts: Any) -> list[Any]:
         return out
 
 
+def described(c: Choices) -> dict[str, Any]:
+    return c.plain() or {"default": True}
+
+
 def _trial(c: Choices, us: float, kept: bool) -> dict[str, Any]:
-    return {"choices": c.plain() or {"default": True}, "us": round(us, 3), "kept": kept}
+    return {"choices": described(c), "us": round(us, 3), "kept": kept}
 
 
 def _note(k: GeneratedKernel, key: str, trials: list[dict[str, Any]], best: Choices, cache: Any) -> None:
@@ -154,10 +170,10 @@ def _give_up(k: GeneratedKernel, e: Exception) -> None:
     events.emit("fallback", what="autotune", reason=f"{k.name} keeps the tiles of the rules: {str(e).splitlines()[0][:200]}", count=1)
 
 
-def _printed(k: GeneratedKernel, c: Choices, g: Generated, opts: Any) -> GeneratedKernel:
+def _printed(k: GeneratedKernel, c: Choices, target: GpuTarget, opts: Any) -> GeneratedKernel:
     if c == Choices():
         return k
-    return replace(k, source=print_kernel(k.kernel, g.target, c, k.source.name, exact=bool(opts.get("emulate_precision", False))))
+    return replace(k, source=print_kernel(k.kernel, target, c, k.source.name, exact=bool(opts.get("emulate_precision", False))))
 
 
 def candidates(default: dict[str, Any]) -> list[Choices]:
@@ -229,7 +245,7 @@ def arguments(kernel: Kernel, index: int) -> list | None:
     need = sum(_span(shape, stride) * b.dtype.itemsize for b, (shape, stride) in zip(buffers, shapes))
     if need > MOST_SHARE * torch.cuda.mem_get_info(index)[0]:
         return None
-    tensors = [_tensor(b, shape, stride, index) for b, (shape, stride) in zip(buffers, shapes)]
+    tensors = [made_up(b, shape, stride, index) for b, (shape, stride) in zip(buffers, shapes)]
     return [*tensors, *sizes, *(1.0 if d.is_floating_point else 1 for _, d in kernel.params)]
 
 
@@ -237,7 +253,8 @@ def _span(shape: tuple, stride: tuple) -> int:
     return 1 + sum((n - 1) * st for n, st in zip(shape, stride)) if all(shape) else 0
 
 
-def _tensor(b: Buffer, shape: tuple, stride: tuple, index: int) -> torch.Tensor:
+def made_up(b: Buffer, shape: tuple, stride: tuple, index: int) -> torch.Tensor:
+    """A tensor like the buffer, to measure with."""
     t = torch.empty(max(1, _span(shape, stride)), dtype=b.dtype, device=torch.device("cuda", index))
     if b.dtype in (torch.float32, torch.float16, torch.bfloat16, torch.float64) and b.kind != "output":
         t.uniform_()

@@ -35,23 +35,28 @@ def _turned(m: Any) -> Any:
     return type(m)(map(_turned, m)) if isinstance(m, (tuple, list)) else m
 
 
+def turn(aten: Any) -> None:
+    """Have a graph be one for a GPU."""
+    for n in aten.graph.nodes:
+        if n.op == "get_attr" and aten.constants[n.target].ndim == 0 or n.target is torch.ops.aten.full.default and n.args[0] == []:
+            continue
+        if "val" in n.meta:
+            n.meta["val"] = _turned(n.meta["val"])
+        if "device" in n.kwargs:
+            n.kwargs = {**n.kwargs, "device": CUDA}
+    for o in aten.plan:
+        o.meta = _turned(o.meta)
+    for name, _, f in passes.PASSES:
+        if name in GPU_PASSES:
+            f(aten)
+
+
 def as_gpu(fn: Callable, *inputs: Any, target: GpuTarget = SMALL, options: dict | None = None, grad: bool = False) -> Generated:
     """What is generated for the first graph of fn(*inputs)."""
     made: list[Generated] = []
 
     def lowering(aten: Any, opts: Any) -> Any:
-        for n in aten.graph.nodes:
-            if n.op == "get_attr" and aten.constants[n.target].ndim == 0 or n.target is torch.ops.aten.full.default and n.args[0] == []:
-                continue
-            if "val" in n.meta:
-                n.meta["val"] = _turned(n.meta["val"])
-            if "device" in n.kwargs:
-                n.kwargs = {**n.kwargs, "device": CUDA}
-        for o in aten.plan:
-            o.meta = _turned(o.meta)
-        for name, _, f in passes.PASSES:
-            if name in GPU_PASSES:
-                f(aten)
+        turn(aten)
         lowered = lower(aten, opts)
         verify_lowered(lowered)
         s = schedule(lowered, opts)

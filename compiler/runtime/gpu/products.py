@@ -1,0 +1,215 @@
+"""mode="max-autotune" on a GPU: which matrix products are generated kernels, with what follows them, and which are the library's.
+
+Each product of 16 bits is compared as a whole: the generated kernel with its epilogue against the library's product and those kernels that the
+epilogue makes superfluous. The graph is lowered twice for that, with all products generated and with none. Products that cannot win by
+their bytes and operations are not tried; the rest run in turn from CUDA graphs, so that launching them does not count. Like products
+of a graph are measured once, and the answer lies in the disk cache.
+"""
+from __future__ import annotations
+
+import json
+import statistics
+import time
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from typing import Any, Callable, Sequence
+
+import torch
+
+from ... import events
+from ...codegen.generate import kernel_cost
+from ...codegen.generated import GeneratedKernel
+from ...codegen.triton.generate import target_of
+from ...codegen.triton.layout import Choices, GpuTarget
+from ...codegen.triton.printer import print_kernel, without_locals
+from ...codegen.triton.product import find_product, product_choices
+from ...fusion.fuse import schedule
+from ...fusion.schedule import Launch
+from ...lowering.ir import Buffer, Kernel
+from ...lowering.lower import lower
+from ...lowering.lowered import Extern
+from ...symbolic.expr import as_expr
+from ..cache import open_cache
+from . import tune
+from .compile import Job
+from .kernels import make_kernel
+
+__all__ = ["choose", "find_candidates", "time_from_graphs"]
+
+PRODUCTS = ("aten.mm.default", "aten.addmm.default", "aten.bmm.default", "aten.baddbmm.default")
+DTYPES = (torch.bfloat16, torch.float16)
+OURS = 0.75                    # of the library's rate of arithmetic, that generated products reach
+FLOPS = 7e14                   # operations a second of the library's products of 16 bits (of an H200)
+LEAST_US = 3.0                 # what a kernel takes at least, beside its bytes and operations
+MOST_S = 3.0                   # of search for one graph
+ROUNDS, REPEATS = 7, 10
+
+
+@dataclass
+class Candidate:
+    """One kind of product in a graph: its kernel, and what that stands for, a call of the library and the kernels behind it. `nodes`: where it is."""
+    kernel: GeneratedKernel
+    nodes: list[str]
+    extern: Extern
+    superfluous: list[GeneratedKernel]
+    gain: float                    # microseconds, as predicted
+
+    @property
+    def key(self) -> str:
+        return f"{self.extern.op} {[k.kernel.key() for k in self.superfluous]}"
+
+
+def choose(aten: Any, opts: Any) -> Any:
+    """The graph with the products named that are faster as generated kernels (AtenGraph.generated_products)."""
+    nodes = [n for n in aten.graph.nodes if str(n.target) in PRODUCTS and n.meta["val"].device.type == "cuda" and n.meta["val"].dtype in DTYPES]
+    if not nodes or not opts.get("max_autotune") or opts.get("gpu_products") != "auto" or opts.get("emulate_precision"):
+        return aten
+    index = nodes[0].meta["val"].device.index or 0
+    with torch.cuda.device(index), torch.random.fork_rng([index]):
+        if torch.cuda.is_current_stream_capturing():
+            return aten
+        target = target_of(index)
+        candidates = find_candidates(aten, opts, target, tune.copy_bandwidth(index))
+        until = time.perf_counter() + min(MOST_S, float(opts.get("autotune_seconds")) * max(1, len(candidates)))
+        chosen = [name for c in candidates if _wins(c, target, index, opts, until) for name in c.nodes]
+    return replace(aten, generated_products=frozenset(chosen)) if chosen else aten
+
+
+def find_candidates(aten: Any, opts: Any, target: GpuTarget, bandwidth: float) -> list[Candidate]:
+    """What may win by its bytes and operations, the most promising first. `bandwidth`: bytes a second."""
+    names = frozenset(n.name for n in aten.graph.nodes if str(n.target) in PRODUCTS)
+    by_library = schedule(lower(aten, opts), opts)
+    generated = schedule(lower(replace(aten, generated_products=names), opts), opts)
+    calls = {s.origin: s for s in by_library.steps if isinstance(s, Extern)}
+    launches = [s.kernel for s in by_library.steps if isinstance(s, Launch)]
+    found: dict[str, Candidate] = {}
+    for k in (s.kernel for s in generated.steps if isinstance(s, Launch)):
+        nodes = [n for n in k.origins if n in calls]
+        if len(nodes) != 1 or find_product(without_locals(k)) is None:
+            continue                                     # (what is generated in any case)
+        parts = set(k.origins)
+        behind = [x for x in launches if x.origins and parts.issuperset(x.origins)]
+        key = k.key() + repr(sorted(k.hints.items())) + repr([x.key() for x in behind])
+        if key in found:
+            found[key].nodes += nodes
+            continue
+        call = calls[nodes[0]]
+        operations = kernel_cost(k)[1] / (FLOPS * target.processors / 132)
+        ours = max(kernel_cost(k)[0] / bandwidth, operations / OURS) * 1e6 + LEAST_US
+        theirs = max(_bytes_of(call, k.hints) / bandwidth, operations) * 1e6 + LEAST_US + sum(kernel_cost(x)[0] / bandwidth * 1e6 + LEAST_US for x in behind)
+        found[key] = Candidate(_printed(k, target, f"product_{nodes[0]}"), nodes, call, [_printed(x, target, x.name) for x in behind], theirs - ours)
+    return sorted((c for c in found.values() if c.gain > 0), key=lambda c: -c.gain)
+
+
+def _printed(k: Kernel, target: GpuTarget, name: str) -> GeneratedKernel:
+    n_bytes, flops = kernel_cost(k)
+    return GeneratedKernel(name, k, print_kernel(k, target, name=name), n_bytes, flops)
+
+
+def _bytes_of(call: Extern, hints: dict[str, int]) -> int:
+    total = 0
+    for b in (*call.args, *call.outputs):
+        if isinstance(b, Buffer):
+            n = b.dtype.itemsize
+            for size in b.shape:
+                n *= as_expr(size).eval(hints)
+            total += n
+    return total
+
+
+def _wins(c: Candidate, target: GpuTarget, index: int, opts: Any, until: float) -> bool:
+    """Whether the generated kernel, in the best of its tiles, is clearly faster than the library and what follows it."""
+    cache = open_cache(opts)
+    tiles_key = tune.note_key(c.kernel, target, index)
+    key = tune.note_key(c.kernel, target, index, "product " + c.key)
+    note = cache.get_note(key)
+    if note is not None:
+        events.emit("cache", key=key, hit=True, reason="", what=f"choice of {c.kernel.name}")
+        trials = json.loads(note)
+    elif time.perf_counter() > until:
+        events.emit("progress", text=f"the search ends with its budget; {c.kernel.name} stays the library's", done=1, total=1)
+        return False
+    else:
+        events.emit("progress", text=f"comparing {c.kernel.name} with the library, at most {until - time.perf_counter():.1f} s left", done=0, total=1)
+        try:
+            trials, best = _race(c, target, index, opts)
+        except (torch.OutOfMemoryError, KeyError) as e:          # (KeyError: a size that has no hint)
+            torch.cuda.empty_cache()
+            events.emit("fallback", what="autotune", reason=f"{c.kernel.name} stays the library's: {str(e).splitlines()[0][:200]}", count=1)
+            return False
+        cache.put_note(key, json.dumps(trials))
+        if best is not None:
+            ours = [{**t, "kept": t["choices"] == tune.described(best)} for t in trials[1:]]
+            cache.put_note(tiles_key, json.dumps({"choices": asdict(best), "trials": ours}))
+    if trials[0]["kept"]:
+        events.emit("autotune", kernel=c.kernel.name, trials=trials)
+    return not trials[0]["kept"]
+
+
+def _race(c: Candidate, target: GpuTarget, index: int, opts: Any) -> tuple[list[dict[str, Any]], Choices | None]:
+    """Trials, the library's first, and the tiles to keep; None: the library."""
+    given = tune.arguments(c.kernel.kernel, index)
+    behind = [tune.arguments(k.kernel, index) for k in c.superfluous]
+    if given is None or None in behind:
+        raise torch.OutOfMemoryError("not enough memory to measure a product")
+    contract = not opts.get("emulate_precision", False)
+    variants = tune.printed_variants(c.kernel, [Choices(), *product_choices(c.kernel.source.choices)], target, opts)
+    binaries = tune.those_that_compile([Job(k.source, target, contract=contract) for k in [*c.superfluous, *(v for _, v in variants)]], opts)
+    n = len(c.superfluous)
+    if None in binaries[:n]:
+        raise torch.OutOfMemoryError("a kernel of the graph does not compile")
+    follow = [make_kernel(k, b, target, index, opts) for k, b in zip(c.superfluous, binaries)]
+    operands = [_operand(a, c.kernel.kernel.hints, index) for a in c.extern.args]
+
+    def by_library() -> None:
+        c.extern.op(*operands, **c.extern.kwargs)
+        for f, args in zip(follow, behind):
+            f(*args)
+    calls: list[tuple[Choices | None, Callable]] = [(None, by_library)]
+    for (choices, v), b in zip(variants, binaries[n:]):
+        if b is not None and not any(p.shared > tune.MOST_SHARED for p in b.parts):
+            calls.append((choices, partial(make_kernel(v, b, target, index, opts), *given)))
+    times = time_from_graphs([f for _, f in calls])
+    best = min(range(len(times)), key=lambda i: times[i])
+    if times[best] >= tune.CLEARLY * times[0]:
+        best = 0
+    return [{"choices": {"library": True} if x is None else tune.described(x), "us": round(t, 3), "kept": i == best}
+            for i, ((x, _), t) in enumerate(zip(calls, times))], calls[best][0]
+
+
+def _operand(a: Any, hints: dict[str, int], index: int) -> Any:
+    if not isinstance(a, Buffer):
+        return a
+    shape, stride = (tuple(int(as_expr(n).eval(hints)) for n in dims) for dims in (a.shape, a.stride))
+    return tune.made_up(a, shape, stride, index)
+
+
+def time_from_graphs(calls: Sequence[Callable[[], Any]]) -> list[float]:
+    """Median microseconds of each on the device, from CUDA graphs of REPEATS runs that are replayed in turn."""
+    graphs = []
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for f in calls:
+            f()
+            torch.cuda.synchronize()
+            graph = torch.cuda.CUDAGraph()
+            graph.capture_begin()
+            try:
+                for _ in range(REPEATS):
+                    f()
+            finally:
+                graph.capture_end()
+            graphs.append(graph)
+    torch.cuda.current_stream().wait_stream(side)
+    times: list[list[float]] = [[] for _ in graphs]
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    for _ in range(ROUNDS):
+        for g, row in zip(graphs, times):
+            g.replay()
+            begin.record()
+            g.replay()
+            end.record()
+            end.synchronize()
+            row.append(begin.elapsed_time(end) * 1e3 / REPEATS)
+    return [statistics.median(row) for row in times]

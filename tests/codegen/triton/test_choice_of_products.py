@@ -1,0 +1,118 @@
+"""Which products max-autotune makes kernels of, with made-up times."""
+from types import SimpleNamespace
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import tcompile
+
+pytest.importorskip("triton")
+
+from tcompile.compiler import events  # noqa: E402
+from tcompile.compiler.config import Options  # noqa: E402
+from tcompile.compiler.errors import InternalError  # noqa: E402
+from tcompile.compiler.runtime.gpu import products, tune  # noqa: E402
+
+from .as_gpu import CUDA, turn  # noqa: E402
+from .interpreter import SMALL  # noqa: E402
+
+bf16 = torch.bfloat16
+
+
+class _Done(Exception):
+    pass
+
+
+def graph_of(fn, *inputs):
+    kept = []
+
+    def lowering(aten, opts):
+        turn(aten)
+        kept.append((aten, opts))
+        raise _Done
+    with tcompile.stages.replace("lowering", lowering), torch.no_grad(), pytest.raises(InternalError):
+        tcompile.compile(fn, dynamic=False)(*inputs)
+    return kept[0]
+
+
+def few(x, w, v):
+    return torch.relu(F.linear(F.gelu(F.linear(x, w)), v)) + torch.relu(F.linear(F.gelu(F.linear(x, w + 1)), v))
+
+
+SHAPES = torch.empty(32, 256, dtype=bf16), torch.empty(512, 256, dtype=bf16), torch.empty(256, 512, dtype=bf16)
+
+
+def test_like_products_are_compared_once_and_with_the_kernels_behind_them():
+    aten, opts = graph_of(few, *SHAPES)
+    found = products.find_candidates(aten, opts, SMALL, 4e12)
+    assert [(len(c.nodes), len(c.superfluous)) for c in found] == [(2, 1)], "the two that go through gelu are alike; the relus cost no kernel"
+    assert "erf" in found[0].superfluous[0].kernel.name and "erf" in found[0].kernel.kernel.name
+
+
+def test_large_products_without_much_behind_them_are_not_tried():
+    aten, opts = graph_of(lambda x, w: torch.relu(x @ w), torch.empty(4096, 4096, dtype=bf16), torch.empty(4096, 4096, dtype=bf16))
+    assert products.find_candidates(aten, opts, SMALL, 4e12) == []
+
+
+@pytest.fixture
+def device(monkeypatch, tmp_path):
+    """A device on which products take the microseconds that `times` says, the library's first."""
+    monkeypatch.setitem(tcompile.config._values, "cache_dir", str(tmp_path))
+    d = SimpleNamespace(times=lambda n: [10.0] * n, heard=[], raced=0, failing=False)
+
+    def timed(calls):
+        d.raced += 1
+        return d.times(len(calls))
+
+    def arguments(kernel, index):
+        if d.failing:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB")
+        return []
+    monkeypatch.setattr(products, "time_from_graphs", timed)
+    monkeypatch.setattr(products, "make_kernel", lambda *a: lambda *b: None)
+    monkeypatch.setattr(products, "_operand", lambda a, hints, index: a)
+    monkeypatch.setattr(tune, "compile_all", lambda jobs, opts: [SimpleNamespace(parts=()) for _ in jobs])
+    monkeypatch.setattr(tune, "arguments", arguments)
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda i: "a device")
+    listener = events.subscribe(lambda e: d.heard.append((e.kind, e.facts)))
+    yield d
+    events.unsubscribe(listener)
+
+
+def candidate():
+    aten, opts = graph_of(lambda x, w: F.gelu(F.linear(x, w)), *SHAPES[:2])
+    return products.find_candidates(aten, opts, SMALL, 4e12)[0]
+
+
+def test_the_fastest_is_kept_on_disk_with_its_tiles(device):
+    c = candidate()
+    device.times = lambda n: [10.0, 9.0, 6.0, *[8.0] * (n - 3)]
+    assert products._wins(c, SMALL, 0, Options(), float("inf"))
+    assert products._wins(c, SMALL, 0, Options(), float("inf")) and device.raced == 1, "the second time it is known"
+    note = tune.open_cache(Options()).get_note(tune.note_key(c.kernel, SMALL, 0))
+    assert '"us": 6.0' in note and '"library"' not in note, "the search of tiles finds them"
+
+
+@pytest.mark.parametrize("ours", [11.0, 9.9])
+def test_what_is_not_clearly_faster_stays_the_librarys(device, ours):
+    device.times = lambda n: [10.0] + [ours] * (n - 1)
+    assert not products._wins(candidate(), SMALL, 0, Options(), float("inf"))
+    (facts,) = (f for kind, f in device.heard if kind == "autotune")
+    assert facts["trials"][0] == {"choices": {"library": True}, "us": 10.0, "kept": True}
+
+
+def test_a_search_without_time_or_memory_leaves_the_library(device):
+    assert not products._wins(candidate(), SMALL, 0, Options(), 0.0) and not device.raced
+    device.failing = True
+    assert not products._wins(candidate(), SMALL, 0, Options(), float("inf"))
+    assert any(kind == "fallback" and "stays the library's: CUDA out of memory" in f["reason"] for kind, f in device.heard)
+
+
+def test_nothing_is_compared_without_max_autotune():
+    aten, _ = graph_of(few, *SHAPES)
+    assert all(n.meta["val"].device == CUDA for n in aten.graph.nodes if str(n.target) in products.PRODUCTS)
+    assert products.choose(aten, Options()) is aten
+    for options in ({"gpu_products": "library"}, {"emulate_precision": True}):
+        assert products.choose(aten, Options.make(options={"max_autotune": True, **options})) is aten
