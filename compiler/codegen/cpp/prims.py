@@ -52,8 +52,8 @@ _FLOAT = {
     "fma": "{T} fma({T} a, {T} b, {T} c) {{ return __builtin_fma{f}(a, b, c); }}",
     "maximum": "{T} maximum({T} a, {T} b) {{ return a > b || a != a ? a : b; }}",
     "minimum": "{T} minimum({T} a, {T} b) {{ return a < b || a != a ? a : b; }}",
-    "fmax": "{T} fmax({T} a, {T} b) {{ return a > b || b != b ? a : b; }}",
-    "fmin": "{T} fmin({T} a, {T} b) {{ return a < b || b != b ? a : b; }}",
+    "fmax": "{T} fmax({T} a, {T} b) {{ return a >= b || b != b ? a : b; }}",
+    "fmin": "{T} fmin({T} a, {T} b) {{ return a <= b || b != b ? a : b; }}",
     "pow": "{T} pow({T} a, {T} b) {{ return __builtin_pow{f}(a, b); }}",
     "remainder": "{T} remainder({T} a, {T} b) {{          // the sign of the divisor, as Python's %\n"
                  "    {T} r = __builtin_fmod{f}(a, b);\n    return r != 0 && (b < 0) != (r < 0) ? r + b : r;\n}}",
@@ -95,8 +95,8 @@ _VECTOR = {
         "sign": "{V} sign({V} x) {{ return __builtin_convertvector((x < 0) - (x > 0), {V}); }}",
         "maximum": "{V} maximum({V} a, {V} b) {{ return (a > b) | (a != a) ? a : b; }}",
         "minimum": "{V} minimum({V} a, {V} b) {{ return (a < b) | (a != a) ? a : b; }}",
-        "fmax": "{V} fmax({V} a, {V} b) {{ return (a > b) | (b != b) ? a : b; }}",
-        "fmin": "{V} fmin({V} a, {V} b) {{ return (a < b) | (b != b) ? a : b; }}",
+        "fmax": "{V} fmax({V} a, {V} b) {{ return (a >= b) | (b != b) ? a : b; }}",
+        "fmin": "{V} fmin({V} a, {V} b) {{ return (a <= b) | (b != b) ? a : b; }}",
     },
     "int": {
         "relu": "{V} relu({V} x) {{ return x < 0 ? {V}{{}} : x; }}",
@@ -330,6 +330,20 @@ def _power(s: Support, a: Operand, b: Operand, ct: CType, vector: bool) -> str |
     return None
 
 
+# Negative numbers wrap, as with eager's compiler, where the instructions of newer machines would give the largest number.
+_UNSIGNED_OF = """\
+template <class U, class I, class F> INLINE U unsigned_of(F x, F half) {
+    bool high = x >= half;
+    return (U)(I)(high ? x - half : x) ^ ((U)high << (8 * sizeof(U) - 1));
+}
+template <class U, class I, class F, class T> INLINE U unsigned_each(F x, T half) {
+    auto high = x >= half;
+    I above = convert<I>(high) << (8 * sizeof(I{}[0]) - 1);
+    return (U)(convert<I>(high ? x - half : x) ^ above);
+}
+"""
+
+
 def conversion(s: Support, x: Operand, to: CType) -> str:
     """`x` as another dtype, with eager's semantics: floats truncate towards zero, anything but 0 is True."""
     text = x.text
@@ -353,10 +367,16 @@ def conversion(s: Support, x: Operand, to: CType) -> str:
         return text
     if x.ct.is_float and to.size < 4:                 # through a wider integer, so that large values wrap as eager's
         if not x.is_vector:
-            return f"({to.scalar})(i64){text}"
-        wide = "i32" if x.ct.tag == "f32" else "i64"
-        s.vector(wide), s.need("convert")
-        return _converted(s, f"tc::convert<v{wide}>({text})", to)
+            return f"({to.scalar})(i32){text}"
+        s.vector("i32"), s.need("convert")
+        return _converted(s, f"tc::convert<vi32>({text})", to)
+    if x.ct.is_float and to.kind == "uint":
+        s.need("convert"), s.need("unsigned_of", _UNSIGNED_OF)
+        signed, half = f"i{8 * to.size}", f"{float(1 << 8 * to.size - 1)!r}"
+        if not x.is_vector:
+            return f"tc::unsigned_of<{to.scalar}, {signed}>({text}, ({x.ct.scalar}){half})"
+        s.vector(signed)
+        return f"tc::unsigned_each<{vector_type(s, to)}, v{signed}>({text}, ({x.ct.scalar}){half})"
     if x.is_vector:
         text = _converted(s, text, to)
     else:

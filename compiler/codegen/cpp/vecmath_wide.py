@@ -160,7 +160,7 @@ INLINE vf32 lgamma(vf32 x) {             // Stirling's series from 8 on, log(x (
         two = madd(two, f, 0.020580808427784548), two = madd(two, f, -0.067352301053198095), two = madd(two, f, 0.32246703342411322), two = madd(two, f, 0.42278433509846714);
         y = choose(first, e * one, y), y = choose(second, f * two, y);
     }
-    vf32 result = pole | (x == 0.0f) | (magnitude(x) == __builtin_inff()) ? __builtin_inff() - vf32{} : narrow(y);
+    vf32 result = pole | (x == 0.0f) | (magnitude(x) == __builtin_inff()) ? __builtin_inff() - vf32{} : narrow(y) + 0.0f;         // (+ 0: the zeros at 1 and 2 have no sign)
     return x == x ? result : x;
 }"""),
     "hypot": (("fma", "sqrt"), ("wide",), """\
@@ -177,8 +177,8 @@ INLINE vf32 hypot(vf32 x, vf32 y) {      // scaled by a power of two; the root o
 }"""),
     "erf_rough": (("fma",), (), """\
 INLINE vf32 erf_rough(vf32 x) {          // a rational function, within 3.4e-7
-    x = x > 3.74392116f ? vf32{} + 3.74392116f : x;
-    x = x < -3.74392116f ? vf32{} - 3.74392116f : x;
+    x = x > 3.83250689f ? vf32{} + 3.83250689f : x;
+    x = x < -3.83250689f ? vf32{} - 3.83250689f : x;
     vf32 z = x * x, p = fma(vf32{} + 2.2905065861350646e-4f, z, vf32{} + 3.4082910107109506e-3f);
     p = fma(p, z, vf32{} + 5.0955695062380861e-2f);
     p = fma(p, z, vf32{} + 1.8520832239976145e-1f);

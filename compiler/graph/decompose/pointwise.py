@@ -132,9 +132,8 @@ def hardshrink(b: Builder, x: Node, lambd: Any = 0.5) -> Any:
 @decomposition(aten.softshrink.default)
 @in_opmath
 def softshrink(b: Builder, x: Node, lambd: Any = 0.5) -> Node:
-    # x * 0 keeps NaN
-    return b.where(b.compare("gt", x, lambd), b.sub(x, float(lambd)),
-                   b.where(b.compare("lt", x, -lambd), b.add(x, float(lambd)), b.mul(x, 0.0)))
+    zero = b.add(b.mul(x, 0.0), 0.0)              # without a sign; NaN stays
+    return b.where(b.compare("gt", x, lambd), b.sub(x, float(lambd)), b.where(b.compare("lt", x, -lambd), b.add(x, float(lambd)), zero))
 
 
 @decomposition(aten.log_sigmoid_forward.default)

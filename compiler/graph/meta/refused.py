@@ -32,7 +32,7 @@ _REFUSED: dict[str, Callable[[torch.dtype], bool]] = {
 _TAGS = frozenset(t for t in (torch.Tag.pointwise, getattr(torch.Tag, "reduction", None)) if t is not None)
 # more operators that take any sizes and have kernels of one dtype each
 _ASKED = frozenset("""sum mean prod amax amin argmax argmin any all var std var_mean std_mean cumsum cumprod cummax cummin logcumsumexp _softmax _log_softmax
-    mm bmm mv dot vdot trace tril triu log_sigmoid_forward glu prelu mse_loss smooth_l1_loss huber_loss where masked_fill flip roll""".split())
+    mm bmm mv dot vdot trace tril triu log_sigmoid_forward glu prelu mse_loss smooth_l1_loss huber_loss where masked_fill flip roll rsub dist floor_divide""".split())
 _MOST_DIMS = 6
 
 

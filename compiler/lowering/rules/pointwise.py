@@ -164,17 +164,24 @@ def _scaled(v: Value, alpha: Any) -> Value:
     return v if alpha == 1 and not isinstance(alpha, Expr) else prim("mul", operand(alpha, v.dtype), v)
 
 
-def _sum_operands(lo: Lowering, a: Any, b: Any) -> list[Value]:
-    """Eager's sums round a Python number to the tensor's dtype first; its products and quotients do not."""
-    dt = lo.meta().dtype
-    if lo.emulate and dt in (torch.bfloat16, torch.float16):
-        a, b = (float(torch.tensor(x, dtype=dt)) if isinstance(x, (int, float)) else x for x in (a, b))
-    return _math(lo, a, b)
+def _of_one_dtype(lo: Lowering, dt: torch.dtype, *xs: Any) -> list[Value]:
+    """Operands that eager converts to `dt` first, whatever it computes in: Python numbers of sums and comparisons are rounded to the tensor's dtype on
+    a CPU, those of products and quotients are not, nor any on a GPU."""
+    _no_complex(lo, *xs)
+    wide = compute_dtype(dt)
+    if dt is wide or lo._device().type != "cpu":
+        return [operand(x, wide) for x in xs]
+    return [operand(float(torch.tensor(float(x)).to(dt)), wide) if isinstance(x, (int, float)) else operand(x, wide) if isinstance(x, Ref) and x.dtype == dt
+            else cast(operand(x, dt), wide) for x in xs]
+
+
+def _converted(lo: Lowering, a: Any, b: Any) -> list[Value]:
+    return _of_one_dtype(lo, lo.meta().dtype, a, b)
 
 
 @rule("aten.add.Tensor", "aten.add.Scalar")
 def add(lo: Lowering, node: Any, a: Any, b: Any, *, alpha: Any = 1) -> Ref:
-    x, y = _sum_operands(lo, a, b)
+    x, y = _converted(lo, a, b)
     if x.dtype == torch.bool:
         return _out(lo, prim("logical_or", x, y if alpha else C(False, torch.bool)))
     return _out(lo, prim("add", x, _scaled(y, alpha)))
@@ -182,13 +189,13 @@ def add(lo: Lowering, node: Any, a: Any, b: Any, *, alpha: Any = 1) -> Ref:
 
 @rule("aten.sub.Tensor", "aten.sub.Scalar")
 def sub(lo: Lowering, node: Any, a: Any, b: Any, *, alpha: Any = 1) -> Ref:
-    x, y = _sum_operands(lo, a, b)
+    x, y = _converted(lo, a, b)
     return _out(lo, prim("sub", x, _scaled(y, alpha)))
 
 
 @rule("aten.rsub.Tensor", "aten.rsub.Scalar")
 def rsub(lo: Lowering, node: Any, a: Any, b: Any, alpha: Any = 1) -> Ref:
-    x, y = _sum_operands(lo, a, b)
+    x, y = _converted(lo, a, b)
     return _out(lo, prim("sub", y, _scaled(x, alpha)))
 
 
@@ -219,19 +226,19 @@ def floor_divide(lo: Lowering, node: Any, a: Any, b: Any) -> Ref:
 
 @rule("aten.remainder.Tensor", "aten.remainder.Scalar", "aten.remainder.Scalar_Tensor")
 def remainder(lo: Lowering, node: Any, a: Any, b: Any) -> Ref:
-    x, y = _math(lo, a, b)
+    x, y = _converted(lo, a, b)
     return _out(lo, prim("remainder", x, _divisor(lo, x, y, b)))
 
 
 @rule("aten.fmod.Tensor", "aten.fmod.Scalar")
 def fmod(lo: Lowering, node: Any, a: Any, b: Any) -> Ref:
-    x, y = _math(lo, a, b)
+    x, y = _converted(lo, a, b)
     return _out(lo, prim("fmod", x, _divisor(lo, x, y, b)))
 
 
 def _divisor(lo: Lowering, x: Value, y: Value, b: Any) -> Value:
     """The divisor of an integer division: eager raises for zeros, and so does the kernel."""
-    if x.dtype.is_floating_point or isinstance(b, int) and b != 0:
+    if x.dtype.is_floating_point or isinstance(b, int) and b % (1 << 8 * x.dtype.itemsize) != 0:      # (a multiple of that is zero in this type)
         return y
     if lo._device().type != "cpu" or x.dtype == torch.bool:
         raise NoRule("integer division by values that may be zero")
@@ -242,7 +249,7 @@ def _divisor(lo: Lowering, x: Value, y: Value, b: Any) -> Value:
 
 @rule("aten.pow.Tensor_Tensor", "aten.pow.Scalar")
 def pow_tensor(lo: Lowering, node: Any, a: Any, b: Any) -> Ref:
-    x, y = _math(lo, a, b)
+    x, y = _converted(lo, a, b)
     if not x.dtype.is_floating_point and (lo._device().type != "cpu" or x.dtype == torch.bool):
         raise NoRule("integer power")
     return _out(lo, prim("pow", x, y))
@@ -257,7 +264,7 @@ def pow_scalar(lo: Lowering, node: Any, a: Ref, b: Any) -> Ref:
             return _out(lo, r)
     if not x.dtype.is_floating_point and (lo._device().type != "cpu" or x.dtype == torch.bool or not isinstance(b, int) or b < 0):
         raise NoRule("integer power")
-    return _out(lo, prim("pow", x, operand(b, x.dtype)))
+    return _out(lo, prim("pow", *_converted(lo, a, b)))
 
 
 def _power(x: Value, b: float) -> Value | None:
@@ -298,8 +305,18 @@ def _binary(name: str, on_bool: str | None = None) -> Callable:
 
 rule("aten.maximum.default")(_binary("maximum", "logical_or"))
 rule("aten.minimum.default")(_binary("minimum", "logical_and"))
-for _name in ("fmax", "fmin", "atan2", "hypot", "nextafter"):
+for _name in ("fmax", "fmin", "atan2", "hypot"):
     rule(f"aten.{_name}.default")(_binary(_name))
+
+
+@rule("aten.nextafter.default")
+def nextafter(lo: Lowering, node: Any, a: Any, b: Any) -> Ref:
+    x, y = _math(lo, a, b)
+    if x.dtype != lo.meta().dtype:
+        raise NoRule("the next number of a type that is computed in float32")
+    return _out(lo, prim("nextafter", x, y))
+
+
 for _overload in ("Tensor", "Scalar"):
     rule(f"aten.copysign.{_overload}")(_binary("copysign"))
 for _overload in ("Tensor", "Scalar", "Scalar_Tensor"):
@@ -321,10 +338,10 @@ def shift(lo: Lowering, node: Any, a: Ref, b: Any) -> Ref:
 def _compare(name: str) -> Callable:
     def f(lo: Lowering, node: Any, a: Any, b: Any) -> Ref:
         _no_complex(lo, a, b)
-        dt = compute_dtype(result_type((a, b)))
+        dt = result_type((a, b))
         if isinstance(b, float) and not dt.is_floating_point:
             dt = torch.get_default_dtype()
-        x, y = operand(a, dt), operand(b, dt)
+        x, y = _of_one_dtype(lo, dt, a, b)
         known = _decided(name, x, y, lo)
         return _out(lo, prim(name, x, y) if known is None else C(known, torch.bool))
     return f

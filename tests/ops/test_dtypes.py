@@ -1,0 +1,106 @@
+"""What a dtype decides: which kernels exist, how numbers round and wrap on their way in, where functions end."""
+import pytest
+import torch
+import torch.nn.functional as F
+
+import tcompile
+
+from .test_ordered import same
+
+NARROW = (torch.bfloat16, torch.float16)
+WITHOUT_KERNEL = {
+    "special functions of halves": (torch.special.airy_ai, torch.ones(3, dtype=torch.half)),
+    "error functions of halves": (torch.special.erfcx, torch.ones(3, dtype=torch.bfloat16)),
+    "activations of integers": (F.elu, torch.arange(4)),
+    "activations of bools": (F.hardtanh, torch.ones(3, dtype=torch.bool)),
+    "parts of integers": (torch.frac, torch.arange(4)),
+    "bits of floats": (lambda x: x & 2.5, torch.arange(4)),
+    "bits in place": (lambda x: x.clone().bitwise_or_(1), torch.ones(3)),
+    "quotients of bools": (lambda x: x // True, torch.ones(3, dtype=torch.bool)),
+    "interpolated integers": (lambda x: torch.lerp(x, x + 1, 2), torch.arange(4)),
+    "unsigned integers": (lambda x: x.abs().neg(), torch.ones(3, dtype=torch.uint16)),
+    "differences of unsigned integers": (lambda x: torch.rsub(x, x), torch.ones(3, dtype=torch.uint32)),
+    "eight bits": (lambda x: x.clamp(0, 1), torch.ones(3).to(torch.float8_e5m2)),
+    "sums of eight bits": (lambda x: x.sum(), torch.ones(3).to(torch.float8_e4m3fn)),
+    "softmax of integers": (lambda x: x.softmax(0), torch.arange(4)),
+}
+
+
+def raises_alike(f, x):
+    with pytest.raises(Exception) as want:
+        f(x)
+    with pytest.raises(type(want.value)) as got:
+        tcompile.compile(f)(x)
+    assert str(got.value) == str(want.value)
+
+
+@pytest.mark.parametrize("what", WITHOUT_KERNEL)
+def test_what_eager_has_no_kernel_for_is_refused_in_its_words(what):
+    raises_alike(*WITHOUT_KERNEL[what])
+
+
+@pytest.mark.parametrize("f", [lambda x: x.masked_fill(x > 0, -1_000_000_000), lambda x: torch.full_like(x, 1 << 31), lambda x: torch.add(x, x, alpha=1 << 31)])
+def test_integers_that_a_half_does_not_hold(f):
+    raises_alike(f, torch.ones(3, dtype=torch.half))
+
+
+@pytest.mark.parametrize("f", [lambda x: x // (1 << 16), lambda x: x % (1 << 32), lambda x: torch.fmod(x, 256)])
+def test_divisors_that_wrap_to_zero(f):
+    raises_alike(f, torch.arange(1, 5, dtype=torch.int8))
+
+
+NUMBERS = [lambda x: x == 0.1, lambda x: x < 0.1, lambda x: x != 0.3, lambda x: x > 0.3, lambda x: x + 0.1, lambda x: 0.1 - x, lambda x: x - 0.1, lambda x: x * 0.1,
+           lambda x: x / 0.1, lambda x: x % 0.1, lambda x: torch.fmod(x, 0.1), lambda x: x**0.3, lambda x: 0.3**x, lambda x: x // 0.1,
+           lambda x: x == torch.tensor(0.1), lambda x: x >= torch.arange(x.numel()) + 256]
+
+
+@pytest.mark.parametrize("dtype", NARROW)
+def test_numbers_beside_narrow_floats_round_as_eagers(dtype):
+    x = torch.cat([torch.tensor([0.1, 0.3, 2.1, 0.5, 0.7, 6, 257, 259]), torch.rand(40)]).to(dtype)
+    compiled = tcompile.compile(lambda x: tuple(f(x) for f in NUMBERS), fullgraph=True)
+    for k, (got, f) in enumerate(zip(compiled(x), NUMBERS)):
+        assert torch.equal(got, f(x)), k
+
+
+@pytest.mark.parametrize("dtype", NARROW)
+def test_a_number_that_varies_is_compared_as_well(dtype):
+    x = torch.tensor([0.1, 0.3, 0.7]).to(dtype)
+    compiled = tcompile.compile(lambda x, n: x == n, fullgraph=True, dynamic=True)
+    for n in (0.1, 0.3, 0.7):
+        assert torch.equal(compiled(x, n), x == n)
+
+
+@pytest.mark.parametrize("dtype", NARROW)
+@pytest.mark.parametrize("n", [1, 9])
+def test_the_next_number_is_that_of_the_type(dtype, n):
+    x = torch.tensor([1, 1, -2, 0, -0.0, float("inf"), 60000, 2**-14, 0]).to(dtype).repeat(n)
+    y = torch.tensor([0, 2, 0, 1, -1, 0, float("inf"), 0, 0]).to(dtype).repeat(n)
+    assert torch.equal(tcompile.compile(torch.nextafter)(x, y), torch.nextafter(x, y))
+
+
+def test_gelu_far_from_zero_is_nothing_or_its_argument():
+    x = torch.tensor([-6.5, -14, -104, -1e4, -1e10, -3e38, 6.5, 104, 1e10]).repeat(4)
+    want = torch.where(x > 0, x, -0.0)
+    for dtype in (torch.float32, torch.bfloat16):
+        got = tcompile.compile(lambda x: F.gelu(x) + 0, fullgraph=True)(x.to(dtype))
+        assert torch.equal(got, want.to(dtype))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.half])
+def test_negative_floats_wrap_in_every_integer_type(dtype):
+    x = torch.tensor([-1.5, -2, -3.7, 0.5, 100.9, -100.9, 7, -7, 120, 200, 255]).to(dtype).repeat(3)
+    types = (torch.uint8, torch.int8, torch.int16, torch.uint16, torch.uint32, torch.uint64)
+    for n in (1, x.numel()):
+        compiled = tcompile.compile(lambda x: tuple(x.to(t) for t in types), fullgraph=True)
+        for got, t in zip(compiled(x[-n:]), types):
+            assert got.tolist() == x[-n:].to(t).tolist(), t
+
+
+@pytest.mark.parametrize("f", [torch.fmax, torch.fmin])
+def test_of_zeros_the_first_is_taken(f):
+    x, y = torch.tensor([0.0, -0.0] * 20), torch.tensor([-0.0, 0.0] * 20)
+    assert torch.equal(tcompile.compile(f)(x, y).signbit(), f(x, y).signbit())
+
+
+def test_zeros_of_lgamma_have_no_sign():
+    same(lambda x: torch.lgamma(x).signbit(), torch.tensor([1.0, 2.0] * 9))
