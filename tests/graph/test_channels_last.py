@@ -1,8 +1,12 @@
-"""Layouts of convolutions on a GPU, on graphs of TensorMetas: no GPU is needed."""
+"""Layouts of convolutions: for a GPU on graphs of TensorMetas (none is needed), on the CPU beside eager."""
 import operator
 from types import SimpleNamespace
 
+import pytest
 import torch
+from torch.utils import _pytree as pytree
+
+import tcompile
 
 from tcompile.compiler.graph.aten import AtenGraph
 from tcompile.compiler.graph.meta.core import TensorMeta, channels_last_strides, contiguous_strides
@@ -57,3 +61,78 @@ def test_one_tap_is_the_same_in_both_orders():
     channels_last(a)
     assert not any(n.target is aten.clone.default for n in a.graph.nodes)
     assert a.results[2].target is operator.getitem
+
+
+# ---- on a CPU: compiled, beside eager
+def convolution(f, *shape, memory_format=torch.contiguous_format):
+    m = torch.nn.Sequential(torch.nn.Conv2d(shape[1], 8, 3, padding=1), torch.nn.BatchNorm2d(8), torch.nn.Conv2d(8, 8, 3, groups=8), torch.nn.Conv2d(8, 16, 1)).eval()
+    x = torch.randn(shape).to(memory_format=memory_format)
+    with torch.no_grad():
+        want = f(m(x))
+        got = tcompile.compile(lambda x: f(m(x)), fullgraph=True)(x)
+    for a, b in zip(pytree.tree_leaves(got), pytree.tree_leaves(want)):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+        assert a.stride() == b.stride()
+
+
+READERS = {
+    "the result itself": lambda y: y,
+    "element by element": lambda y: (y.relu() + 1, y * y),
+    "a view of the flat memory": lambda y: y.relu().flatten(1) + 1,
+    "strides": lambda y: torch.as_strided(y.relu(), (y.numel(),), (1,)) * torch.arange(y.numel()),
+    "bits": lambda y: y.relu().view(torch.int32) + 1,
+    "rows": lambda y: y.relu().softmax(-1),
+    "a join": lambda y: torch.cat([y.relu(), y.exp()], 1).sin(),
+    "a join along rows": lambda y: torch.cat([y.relu(), y.exp()], 3).sin(),
+    "resampling": lambda y: torch.nn.functional.interpolate(y, scale_factor=2, mode="bilinear").tanh(),
+    "nearest": lambda y: torch.nn.functional.interpolate(y, scale_factor=2).tanh() + 1,
+    "pools": lambda y: (torch.nn.functional.max_pool2d(y, 2).tanh(), torch.nn.functional.adaptive_avg_pool2d(y, 1).flatten(1), torch.nn.functional.avg_pool2d(y, 3, 2, 1)),
+    "group norm": lambda y: torch.nn.functional.group_norm(y, 4).relu(),
+    "pixels": lambda y: torch.nn.functional.pixel_shuffle(y, 2).relu(),
+    "a matrix": lambda y: y.flatten(2).transpose(1, 2) @ torch.ones(16, 3),
+    "positions": lambda y: y.relu()[:, :, torch.tensor([1, 0]), torch.tensor([2, 3])],
+    "a sort": lambda y: y.relu().sort(1)[0] + 1,
+    "another convolution": lambda y: torch.nn.functional.conv_transpose2d(y.relu(), torch.ones(16, 4, 2, 2), stride=2).relu(),
+}
+
+
+@pytest.mark.parametrize("reads", READERS)
+def test_what_reads_a_convolution_on_a_cpu_sees_eager_s_tensor(reads):
+    convolution(READERS[reads], 2, 3, 10, 11)
+
+
+@pytest.mark.parametrize("shape, memory_format", [((1, 3, 9, 9), torch.contiguous_format), ((2, 4, 3, 3), torch.contiguous_format), ((2, 3, 8, 10), torch.channels_last), ((0, 3, 8, 8), torch.contiguous_format)])
+def test_images_of_one_pixel_of_none_and_in_either_layout(shape, memory_format):
+    convolution(lambda y: y.relu() + y, *shape, memory_format=memory_format)
+
+
+def test_writes_through_a_view_of_a_convolution():
+    conv = torch.nn.Conv2d(4, 8, 3)
+
+    def f(x):
+        y = conv(x)
+        y.view(-1)[::3] = 0
+        y[:, 2].add_(1)
+        return y * 2
+    x = torch.randn(2, 4, 6, 6)
+    with torch.no_grad():
+        torch.testing.assert_close(tcompile.compile(f, fullgraph=True)(x), f(x))
+
+
+@pytest.mark.parametrize("groups, transposed", [(1, False), (4, False), (1, True)])
+def test_training_and_other_sizes_on_a_cpu(groups, transposed):
+    make = torch.nn.ConvTranspose2d if transposed else torch.nn.Conv2d
+    m = torch.nn.Sequential(make(4, 8, 3, padding=1, groups=groups), torch.nn.BatchNorm2d(8), torch.nn.ReLU(), torch.nn.MaxPool2d(2), torch.nn.Conv2d(8, 8, 1), torch.nn.Conv2d(8, 6, 3))
+    c = tcompile.compile(m, dynamic=None)
+    for size in (12, 15, 16):
+        x = torch.randn(2, 4, size, size, requires_grad=True)
+        grads = []
+        for call in (m, c):
+            m.zero_grad()
+            x.grad = None
+            y = call(x)
+            y.square().sum().backward()
+            grads.append((y.detach(), x.grad, *(p.grad for p in m.parameters())))
+        for a, b in zip(*grads):
+            torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-3)
+            assert [s for s, n in zip(a.stride(), a.shape) if n > 1] == [s for s, n in zip(b.stride(), b.shape) if n > 1]

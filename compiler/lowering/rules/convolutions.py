@@ -8,9 +8,9 @@ import torch
 
 from ...symbolic.expr import as_expr
 from ..ir import prim
-from ..lower import Lowering, rule, strides_of
+from ..lower import Lowering, rule, same_strides, strides_of
 from ..promote import operand
-from ..ref import Ref, dim_symbol, is_one, numel, ref_of_buffer, remap, same, strided
+from ..ref import Ref, contiguous_strides, dim_symbol, is_one, numel, ref_of_buffer, remap, same, strided
 from .products import LEAST, in_memory, worth_it
 
 __all__: list[str] = []
@@ -58,6 +58,21 @@ def _product(lo: Lowering, left: Ref, right: Ref, shape: Sequence[Any], at: tupl
     return out
 
 
+def _to_pixels(lo: Lowering, weight: Ref, image: Ref, to: int, stride: Any, inner: bool, suffix: str) -> Ref:
+    """Each pixel's channels times the weight, whose dimension `to` is the result's channels. `inner`: the result is no tensor of the graph, its strides
+    are free. Its axes stand in the order of memory, channels last where they lie so, as those of what joins the kernel do."""
+    n, pixels = image.ndim, range(2, image.ndim)
+    batch, many, channels, reduced = image.shape[0], image.shape[2:], weight.shape[to], weight.shape[1 - to]
+    result = (batch, channels, *many)
+    last = (batch, *many, channels)
+    if same_strides(last, (stride[0], *stride[2:], stride[1]), contiguous_strides(last)):
+        shape = (*last, reduced)
+        out = _product(lo, image, weight, shape, ({0: 0, 1: n, **{d: d - 1 for d in pixels}}, {to: n - 1, 1 - to: n}), [n], None, suffix)
+        return remap(out, result, {n - 1: _at(result, 1), **{d - 1: _at(result, d) for d in pixels}})
+    shape = (batch, channels, *many, reduced)
+    return _product(lo, weight, image, shape, ({to: 1, 1 - to: n}, {0: 0, 1: n, **{d: d for d in pixels}}), [n], None if inner else stride, suffix)
+
+
 def _at(shape: Sequence[Any], d: int) -> Any:
     return as_expr(0) if is_one(shape[d]) else dim_symbol(len(shape), d)
 
@@ -72,10 +87,7 @@ def convolution(lo: Lowering, node: Any, x: Ref, w: Ref, bias: Ref | None, strid
     image, weight = _image(lo, x), in_memory(lo, w)
     if image is None or weight is None:
         return lo.extern(node, args, {}, "convolution")
-    n, pixels = x.ndim, range(2, x.ndim)
-    shape = (x.shape[0], w.shape[0], *x.shape[2:], w.shape[1])                # batch, to, pixels, from
-    out = _product(lo, weight, image, shape, ({0: 1, 1: n}, {0: 0, 1: n, **{d: d for d in pixels}}), [n],
-                   None if bias is not None else strides_of(m), "_product" if bias is not None else "")
+    out = _to_pixels(lo, weight, image, 0, strides_of(m), bias is not None, "_product" if bias is not None else "")
     if bias is None:
         return out
     b = remap(bias, out.shape, {0: _at(out.shape, 1)})
@@ -95,8 +107,7 @@ def convolution_backward(lo: Lowering, node: Any, g: Ref, x: Ref, w: Ref, bias_s
     n, pixels = x.ndim, range(2, x.ndim)
     dx = dw = None
     if mask[0]:
-        shape = (x.shape[0], w.shape[1], *x.shape[2:], w.shape[0])            # batch, from, pixels, to
-        dx = _product(lo, weight, gradient, shape, ({0: n, 1: 1}, {0: 0, 1: n, **{d: d for d in pixels}}), [n], strides_of(lo.meta(k=0)), "_0")
+        dx = _to_pixels(lo, weight, gradient, 1, strides_of(lo.meta(k=0)), False, "_0")
     if mask[1]:
         shape = (w.shape[0], w.shape[1], x.shape[0], *x.shape[2:])            # to, from, batch, pixels
         where = {0: 2, **{d: d + 1 for d in pixels}}
