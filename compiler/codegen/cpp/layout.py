@@ -249,8 +249,7 @@ def plan_layout(kernel: Kernel, target: Target, choices: Choices = Choices()) ->
     if choices.lanes is None:
         vectors = [vector if mode == "outer" else _inner_axis(st, lanes, hints) if st.axes else None for st in kernel.stages]
         lanes = max(1, target.width // _register_bytes(kernel, vectors, mode))
-        if mode == "inner":
-            lanes = _fitting(lanes, vectors)
+        lanes = _fitting(lanes, vectors)
     layout = Layout(mode, lanes, (), [], vector)
     layout.serial = choices.serial or any(
         s.shared and any(s.index.coeff(a.symbol.name) in (ZERO, None) for a in kernel.outer) for st in kernel.stages for s in st.stores)

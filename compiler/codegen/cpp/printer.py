@@ -32,7 +32,7 @@ __all__ = ["KernelSource", "print_kernel"]
 
 STACK_BYTES = 64 * 1024              # of local buffers; larger ones are allocated once per call and thread
 _IN_CODE = "tc_kernel"
-TOGETHER, SHORT = 8, 512             # rows of which a reduction over rows takes the same columns before it goes on to the next ones, where rows have so few elements
+TOGETHER, SHORT = 512, 512           # elements of the rows that a reduction over rows takes at a time, one vector of columns after the other, where rows have so few elements
 FLUSH = 8192                         # elements that one accumulator adds before it is added to a total (accuracy of long sums)
 
 
@@ -310,8 +310,11 @@ class _Printer:
         main.emit(roots[:len(stage.accs)] if running else roots)
         body = list(main.lines.pop(LEVEL_VECTOR, []))
         accumulators = [_Accumulator(self, a, outer_mode, loops) for a in stage.accs]
+        # reductions over short rows: each vector of them stays in a register over some rows
+        together = bool(outer_mode and loops.scalar and accumulators and not (running or stage.stores or main.pieces or main.turns) \
+            and not any(a.arg for a in accumulators) and size_hint(v.size, self.k.hints) <= SHORT)
         for a in accumulators:
-            body += a.update(main)
+            body += a.update(main, together)
             if a.acc.running:
                 self.accs[a.acc.name] = (a.acc, "running")
         if running:                                  # what is stored is made of the results so far
@@ -330,17 +333,15 @@ class _Printer:
             out += [f"    {line}" for line in a.declare()]
         # short rows: several of them go into one accumulator before it is added to its total
         rows = FLUSH // v.size if loops.scalar and isinstance(v.size, int) and 0 < v.size < FLUSH else 0
-        # reductions over short rows: each vector of them stays in a register over a few rows
-        together = outer_mode and loops.scalar and accumulators and not (running or stage.stores or main.pieces or main.turns) \
-            and not any(a.arg for a in accumulators) and size_hint(v.size, self.k.hints) <= SHORT
         ind = "    "
         for i, axis in enumerate(loops.scalar):
             begin, end = ("chunk_begin", "chunk_end") if axis is chunked else ("0", self._c(axis.size))
             x = axis.symbol
             if together and axis is loops.scalar[-1]:
-                body = [f"for (i64 {x} = {x}_from; {x} < {x}_to; ++{x}) {{", *(f"    {line}" for line in (*between.get(LEVEL_LOOP + i, []), *body)), "}"]
-                out += [f"{ind}for (i64 {x}_from = {begin}; {x}_from < {end}; {x}_from += {TOGETHER}) {{",
-                        f"{ind}    const i64 {x}_to = {x}_from + {TOGETHER} < {end} ? {x}_from + {TOGETHER} : {end};"]
+                body = self._rows(str(x), accumulators, [*between.get(LEVEL_LOOP + i, []), *body], loops.unroll)
+                step = max(8, TOGETHER // max(1, size_hint(v.size, self.k.hints)))
+                out += [f"{ind}for (i64 {x}_from = {begin}; {x}_from < {end}; {x}_from += {step}) {{",
+                        f"{ind}    const i64 {x}_to = {x}_from + {step} < {end} ? {x}_from + {step} : {end};"]
                 ind += "    "
                 continue
             out.append(f"{ind}for (i64 {x} = {begin}; {x} < {end}; ++{x}) {{")
@@ -364,6 +365,23 @@ class _Printer:
             self.accs[a.acc.name] = (a.acc, "array" if outer_mode else "scalar")
         self.scope.leave(LEVEL_ITEM)
         return out
+
+    def _rows(self, x: str, accumulators: list["_Accumulator"], body: list[str], step: int) -> list[str]:
+        """The pass of a reduction over rows for one vector of columns: rows from `x`_from to `x`_to, `step` of them side by side, in accumulators of their own: each
+        waits for its own last result only."""
+        fn, copies = f"{x}_row", range(step)
+        lines = [f"auto {fn} = [&](i64 {x}{''.join(f', {a.vector} &{a.name}_sum' for a in accumulators)}) __attribute__((always_inline)) {{",
+                 *(f"    {t}" for t in body), "};"]
+        for a in accumulators:
+            lines.append(f"{a.vector} {', '.join(f'{a.name}_v{u} = {a.stored if u == 0 else a.identity}' for u in copies)};")
+
+        def call(at: str, u: int) -> str:
+            return f"{fn}({at}{''.join(f', {a.name}_v{u}' for a in accumulators)});"
+
+        lines += [f"i64 {x} = {x}_from;",
+                  f"for (; {x} + {step} <= {x}_to; {x} += {step}) {{ {' '.join(call(f'{x} + {u}' if u else x, u) for u in copies)} }}",
+                  f"for (; {x} < {x}_to; ++{x}) {call(x, 0)}"]
+        return [*lines, *(f"tc::store({a.address}, {a.combined([f'{a.name}_v{u}' for u in copies])}, tc::All{{}});" for a in accumulators)]
 
     def _vector_loop(self, number: int, v: str, lo: str, hi: str, body: list[str],
                      accumulators: list["_Accumulator"], unroll: int, axis: Axis | None, may_flush: bool) -> list[str]:
@@ -586,8 +604,28 @@ class _Accumulator:
             return []
         return [f"{self.name}_best_v{u}", f"{self.name}_at_v{u}"] if self.arg else [f"{self.name}_v{u}"]
 
-    def update(self, values: StageValues) -> list[str]:
-        """Statements of the loop's body."""
+    @property
+    def address(self) -> str:
+        """Where the accumulators of these lanes lie in the array."""
+        v = self.p.layout.vector.symbol.name
+        return f"{self.name} + ({v} - {v}_begin)"
+
+    @property
+    def stored(self) -> str:
+        """What is there."""
+        self.s.need("access")
+        return f"tc::load<{self.vector}>({self.address}, tc::All{{}})"
+
+    def combined(self, vectors: list[str]) -> str:
+        """Several accumulators as one, pairwise."""
+        while len(vectors) > 1:
+            pairs = [f"(({self.vector})({reduce_update(self.s, self.acc.op, Operand(a, self.ct, True), Operand(b, self.ct, True))}))"
+                     for a, b in zip(vectors[::2], vectors[1::2])]
+            vectors = pairs + (vectors[-1:] if len(vectors) % 2 else [])
+        return vectors[0]
+
+    def update(self, values: StageValues, together: bool = False) -> list[str]:
+        """Statements of the loop's body; `together`: of that over rows (`_rows`)."""
         s, n = self.s, self.name
         x = values.operand(self.acc.value)
         if x.ct != self.ct and not self.arg:
@@ -596,16 +634,15 @@ class _Accumulator:
         x = Operand(splat(s, x), self.ct, True)
         if self.arg:
             return self._update_position(values, x)
-        if self.array:
-            v = self.p.layout.vector.symbol.name
-            at = f"{n} + ({v} - {v}_begin)"
-            s.need("access")
-            old = Operand(f"tc::load<{self.vector}>({at}, tc::All{{}})", self.ct, True)
+        if self.array and not together:
+            old = Operand(self.stored, self.ct, True)
             if self.acc.running:
-                return [f"const {self.vector} {n}_now = {reduce_update(s, self.acc.op, old, x)};", f"tc::store({at}, {n}_now, tc::All{{}});"]
-            return [f"tc::store({at}, ({self.vector})({reduce_update(s, self.acc.op, old, x)}), tc::All{{}});"]
-        s.need("keep")
+                return [f"const {self.vector} {n}_now = {reduce_update(s, self.acc.op, old, x)};", f"tc::store({self.address}, {n}_now, tc::All{{}});"]
+            return [f"tc::store({self.address}, ({self.vector})({reduce_update(s, self.acc.op, old, x)}), tc::All{{}});"]
         old = Operand(f"{n}_sum", self.ct, True)
+        if together:
+            return [f"{n}_sum = ({self.vector})({reduce_update(s, self.acc.op, old, x)});"]
+        s.need("keep")
         return [f"{n}_sum = tc::keep(lanes, ({self.vector})({reduce_update(s, self.acc.op, old, x)}), {n}_sum);"]
 
     def _update_position(self, values: StageValues, x: Operand) -> list[str]:
@@ -675,15 +712,11 @@ class _Accumulator:
                 out.append(f"for (int k = 0; k < L; k++) if ({test} || ({same} && {at} < {n})) {n}_best = {x}, {n} = {at};")
             return out
         vs = [f"{n}_v{i}" for i in range(u)] if not self.flushes else [f"{n}_total"]
-        while len(vs) > 1:
-            pairs = []
-            for a, b in zip(vs[::2], vs[1::2]):
-                pairs.append(f"({reduce_update(s, self.acc.op, Operand(a, self.ct, True), Operand(b, self.ct, True))})")
-            vs = pairs + (vs[-1:] if len(vs) % 2 else [])
+        combined = self.combined(vs)
         if self.acc.op in ("any", "all"):
             s.need("any")
-            return [f"const bool {n} = tc::{self.acc.op}({vs[0]});"]
+            return [f"const bool {n} = tc::{self.acc.op}({combined});"]
         s.need("fold")
         t = self.ct.scalar
         f = reduce_update(s, self.acc.op, Operand("a", self.ct, False), Operand("b", self.ct, False))
-        return [f"const {t} {n} = tc::fold(({self.vector}){vs[0]}, []({t} a, {t} b) {{ return ({t})({f}); }});"]
+        return [f"const {t} {n} = tc::fold({combined}, []({t} a, {t} b) {{ return ({t})({f}); }});"]

@@ -14,7 +14,6 @@ from .dtypes import CType
 
 __all__ = ["Target", "Support", "SIGNATURE", "used_sizes"]
 
-MOST_UNROLLED = 16           # reads lane by lane in a kernel that are unrolled; of 32 the compiler took more than a minute
 MOST_INLINED = 2             # calls of one function in a kernel that are inlined; more become calls
 SIGNATURE = "(void *const *buffer, const i64 *size, const Scalar *param, char *scratch, i64 begin, i64 end)"   # of generated functions
 
@@ -48,18 +47,27 @@ template <class T, class V> INLINE void store(T *p, V v, First lanes) { __builti
 """
 _EACH = """\
 // One lane after the other: what has no vector instruction.
-template <class V, class F> INLINE V gather(All, F f) { V v; _Pragma("GCC unroll 16") for (int k = 0; k < L; k++) v[k] = f(k); return v; }
+GATHER
 template <class V, class F> INLINE V gather(First lanes, F f) { V v = {}; for (int k = 0; k < lanes.n; k++) v[k] = f(k); return v; }
 template <class F> INLINE void each(All, F f) { _Pragma("GCC unroll 16") for (int k = 0; k < L; k++) f(k); }
 template <class F> INLINE void each(First lanes, F f) { for (int k = 0; k < lanes.n; k++) f(k); }
 """
+# All lanes as one list: written one after the other into a vector they go through memory, where the read of the whole waits for every write. Integers go as floats of
+# their size, which GCC joins in vector registers.
+_GATHER = """\
+template <int bytes, class T> struct Carried { typedef T type; };
+template <class T> struct Carried<4, T> { typedef float type; };
+template <class T> struct Carried<8, T> { typedef double type; };
+template <class V, class F> INLINE V gather(All, F f) {
+    typedef __typeof__(V{}[0]) T;
+    typedef typename Carried<sizeof(T), T>::type C;
+    typedef C Row __attribute__((vector_size(sizeof(V))));
+    auto lane = [&](int k) { T x = f(k); C c; __builtin_memcpy(&c, &x, sizeof c); return c; };
+    return (V)Row{LANES};
+}"""
 _GATHER_AT = """\
-// Elements at computed positions. The positions go through memory: taking them out of a register one by one costs more.
-template <class V, class T> INLINE V gather_at(const T *p, vi64 at, All) {
-    i64 a[L]; __builtin_memcpy(a, &at, sizeof a); asm("" : "+m"(a));
-    V v; UNROLL for (int k = 0; k < L; k++) v[k] = p[a[k]];
-    return v;
-}
+// Elements at computed positions.
+template <class V, class T> INLINE V gather_at(const T *p, vi64 at, All) { return gather<V>(All{}, [&](int k) { return p[at[k]]; }); }
 template <class V, class T> INLINE V gather_at(const T *p, vi64 at, First lanes) {
     i64 a[L]; __builtin_memcpy(a, &at, sizeof a); asm("" : "+m"(a));
     V v = {}; for (int k = 0; k < lanes.n; k++) v[k] = p[a[k]];
@@ -234,9 +242,9 @@ class Support:
             return _ACCESS
         if key == "each":
             self.need("access")
-            return _EACH
+            return _EACH.replace("GATHER", _GATHER.replace("LANES", ", ".join(f"lane({k})" for k in range(self.lanes))))
         if key == "gather_at":
-            self.need("access")
+            self.need("each")
             self.vector("i64")
             return _GATHER_AT
         if key == "keep":
@@ -340,8 +348,6 @@ class Support:
                 name = key.split(".")[0]
                 if len(re.findall(rf"\btc::{name}\(", text)) > MOST_INLINED:
                     self._order[key] = re.sub(rf"(?m)^INLINE (?=\w[\w ]* {name}\()", "static __attribute__((noinline)) ", definition)
-        if text.count("tc::gather<") > MOST_UNROLLED:
-            self._order["each"] = _EACH.replace("GCC unroll 16", "GCC unroll 1")
 
     def text(self) -> str:
         """The prelude."""

@@ -436,6 +436,7 @@ class StageValues(GuardedValues):
         self.s.need("keep")
         self.s.need("check.vector", "template <class W> INLINE vi64 check(vi64 i, vi64 n, vmask wanted, W lanes, int code, int &failed) {\n"
                     "    vi64 bad = (i < 0) | (i >= n);         // lanes beyond the end of the row may hold anything\n"
+                    "    if (__builtin_expect(!any(mask(bad)), 1)) return i;\n"
                     "    if (any(keep(lanes, mask(bad) & wanted, vmask{}))) failed = code;\n    return bad ? vi64{} : i;\n}")
         wanted = splat(self.s, self._guard_mask(guard, copy) if guard else Operand("true", BOOL, False))
         return f"tc::check({splat(self.s, i)}, {splat(self.s, n)}, {wanted}, {self.lanes_of(copy)}, {code}, failed)"
