@@ -195,6 +195,12 @@ def _memory_indices(stage: Stage) -> list[tuple[Expr, frozenset[str]]]:
     return [(s.index, frozenset(_axes_behind(s.positions))) for s in stage.stores] + loads
 
 
+def _lane_by_lane(stage: Stage, along: Axis | None) -> int:
+    """How many reads and writes of the stage take the lanes of a vector along this axis one by one."""
+    name = along.symbol.name if along is not None else ""
+    return sum(name in behind or e.coeff(name) not in (ZERO, ONE, TWO) for e, behind in _memory_indices(stage)) if name else 0
+
+
 def _axes_behind(values: Sequence[Value]) -> set[str]:
     names: set[str] = set()
     for v in walk(values):
@@ -257,12 +263,12 @@ def plan_layout(kernel: Kernel, target: Target, choices: Choices = Choices()) ->
     bytes_ = [_stage_bytes(st) for st in kernel.stages]
     layout.stage_ns = [o / lanes * _NS_PER_OP + b * _NS_PER_BYTE for o, b in zip(ops, bytes_)]
     n_values = sum(len(_values(st)) for st in kernel.stages)
-    if mode == "outer" and not has_inner and n_values > 96 and all(_cheap(st) for st in kernel.stages):
+    if mode == "outer" and not has_inner and n_values > 96 and all(_cheap(st) and not _lane_by_lane(st, vector) for st in kernel.stages):
         layout.copies = 8 if n_values > 400 else 4
     for stage, cost in zip(kernel.stages, ops):
         along = vector if mode == "outer" else _inner_axis(stage, lanes, hints) if stage.axes else None
         if along is not None:                            # (lane by lane there is nothing to win, and the compiler takes seconds over it)
-            cost += lanes * sum(along.symbol.name in behind or e.coeff(along.symbol.name) not in (ZERO, ONE, TWO) for e, behind in _memory_indices(stage))
+            cost += lanes * _lane_by_lane(stage, along)
         unroll = choices.unroll or (4 if cost <= 8 else 2 if cost <= 24 else 1)
         if layout.copies > 1:
             unroll = 1
