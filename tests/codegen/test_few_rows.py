@@ -12,7 +12,7 @@ OPTIONS = {"cpu_products": "generated"}
 
 
 @pytest.mark.parametrize("simd", ["auto", "avx2"])
-@pytest.mark.parametrize("depth, columns", [(64, 48), (77, 33), (1000, 130), (16, 300)])
+@pytest.mark.parametrize("depth, columns", [(64, 48), (77, 33), (1000, 130), (16, 300), (2050, 35)])
 def test_every_number_of_rows(depth: int, columns: int, simd: str) -> None:
     w, b = torch.randn(columns, depth), torch.randn(columns)
 
@@ -20,7 +20,7 @@ def test_every_number_of_rows(depth: int, columns: int, simd: str) -> None:
         return F.gelu(F.linear(x, w, b))
 
     compiled = tcompile.compile(f, dynamic=True, options=OPTIONS | {"simd": simd})
-    for rows in (3, 2, 4, 5, 7, 9, 40, 1):
+    for rows in (3, 2, 4, 5, 7, 8, 9, 14, 15, 40, 1):
         x = torch.randn(rows, depth)
         want = F.gelu(F.linear(x.double(), w.double(), b.double()))
         torch.testing.assert_close(compiled(x).double(), want, rtol=1e-5, atol=1e-4)

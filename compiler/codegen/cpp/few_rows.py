@@ -1,13 +1,14 @@
 """Products with few rows: a small batch, a step of decoding.
 
 Each column of B is used a handful of times only, so that packing it (see product.py) would cost more than the product. Where both operands
-lie along k, the sums are taken as they lie: vectors run along k, ROWS x COLUMNS sums stay in registers, and the lanes are added up at the end.
+lie along k, the sums are taken as they lie: vectors run along k, ROWS x COLUMNS sums stay in registers, and the lanes of all are added up together at the end.
 """
 from __future__ import annotations
 
-__all__ = ["FEW_ROWS", "few_rows_text", "few_rows_tile"]
+__all__ = ["DEEP", "FEW_ROWS", "few_rows_text", "few_rows_tile"]
 
-FEW_ROWS = 4                  # with five, packing pays
+FEW_ROWS = 8                  # with more, packing pays
+DEEP = 2048                   # steps of k from which packing waits for memory: its rows are far apart, and what comes next has to be asked for
 
 _DOTS = """\
 // out[r * NR + c] = a[r] . b[c] of `depth` elements each
@@ -25,14 +26,27 @@ template <int ROWS, int COLUMNS> INLINE void dots(const float *const *a, const f
     i64 k = 0;
     for (; k + L <= depth; k += L) step(k, All{});
     if (k < depth) step(k, First{depth - k});
-    UNROLL for (int r = 0; r < ROWS; r++) UNROLL for (int c = 0; c < COLUMNS; c++)
-        out[r * NR + c] = fold(sum[r][c], [](float p, float q) { return p + q; });
+    const vf32 total = fold_all((vf32 (&)[L])sum);
+    UNROLL for (int r = 0; r < ROWS; r++) __builtin_memcpy(out + r * NR, (const float *)&total + r * COLUMNS, COLUMNS * sizeof(float));
 }
 """
 
 
-def few_rows_text() -> str:
-    return _DOTS
+def _fold_all_text(lanes: int) -> str:
+    """L vectors' sums as one vector: in each of log2(L) rounds two vectors become one, whose lanes are pairs of lanes added up."""
+    rounds = []
+    s = lanes // 2
+    while s:
+        low = [i if not i & s else lanes + (i ^ s) for i in range(lanes)]        # of the first vector where the bit is clear, else of the second
+        high = [i + s if not i & s else lanes + i for i in range(lanes)]
+        rounds.append(f"    UNROLL for (int i = 0; i < {s}; i++) r[i] = SHUFFLE(r[i], r[i + {s}], {', '.join(map(str, low))})"
+                      f" + SHUFFLE(r[i], r[i + {s}], {', '.join(map(str, high))});")
+        s //= 2
+    return "\n".join(["// Lane i of the result: the sum over the lanes of r[i].", "INLINE vf32 fold_all(vf32 (&r)[L]) {", *rounds, "    return r[0];", "}", ""])
+
+
+def few_rows_text(lanes: int) -> str:
+    return _fold_all_text(lanes) + _DOTS
 
 
 def few_rows_tile(row: list[str], row_address: str, column_address: str, rows_at_once: int) -> list[str]:
@@ -44,10 +58,11 @@ def few_rows_tile(row: list[str], row_address: str, column_address: str, rows_at
             "for (int i = 0; i < used + ROWS; i++) {", "    const i64 row = top + (i < used ? i : used - 1);", *(f"    {t}" for t in row),
             f"    row_at[i] = {row_address};", "}",
             "float sums[ROWS * NR];",
-            "for (int i = 0; i < used; i += ROWS)", "    for (int j0 = 0; j0 < NR && first + j0 < columns; j0 += COLUMNS) {",
-            "        for (int c = 0; c < COLUMNS; c++) {",
-            "            const i64 j = first + j0 + c < columns ? first + j0 + c : columns - 1;",
-            f"            column_at[c] = {column_address};", "        }",
+            "for (int j0 = 0; j0 < NR && first + j0 < columns; j0 += COLUMNS) {",
+            "    for (int c = 0; c < COLUMNS; c++) {",
+            "        const i64 j = first + j0 + c < columns ? first + j0 + c : columns - 1;",
+            f"        column_at[c] = {column_address};", "    }",
+            "    for (int i = 0; i < used; i += ROWS) {",
             "        tc::dots<ROWS, COLUMNS>(row_at + i, column_at, depth, sums);",
             "        for (int r = 0; r < ROWS && i + r < used; r++)",
-            "            for (int c = 0; c < COLUMNS; c++) tile[(i + r) * NR + j0 + c] = sums[r * NR + c];", "    }"]
+            "            for (int c = 0; c < COLUMNS; c++) tile[(i + r) * NR + j0 + c] = sums[r * NR + c];", "    }", "}"]

@@ -25,7 +25,7 @@ import torch
 from ...lowering.ir import Axis, Buffer, Kernel, Store, Value, indirect_values
 from ...symbolic.expr import ONE, ZERO, Expr, as_expr, ceildiv, integer, minimum, symbol
 from .dtypes import ctype
-from .few_rows import FEW_ROWS, few_rows_text, few_rows_tile
+from .few_rows import DEEP, FEW_ROWS, few_rows_text, few_rows_tile
 from .layout import numel
 from .support import SIGNATURE, Support, Target, used_sizes
 from .values import LEVEL_ITEM, LEVEL_LOOP, LEVEL_TOP, LEVEL_VECTOR, Location, Scope, StageValues, stored
@@ -184,7 +184,7 @@ class ProductPrinter:
         parts = [*([] if self.block_first else [self._pack()]), self._multiply(), self._plan()]
         body = ["\n".join([*part[:1], *self._sizes(part), *part[1:]]) for part in parts]         # all numbers are known now
         self._helpers()
-        text = "\n".join([self.header, self.s.text(), "using tc::MR; using tc::NR;", "", *body])
+        text = "\n".join([self.header, self.s.text(), "using tc::MR; using tc::NR; using tc::DEEP;", "", *body])
         choices = {"shape": "product", "vector": self.p.columns.symbol.name, "lanes": self.lanes, "block": self.per_block * self.mr,
                    "unroll": [self.mr, self.vectors], "serial": False}
         return text, [*([] if self.block_first else [f"{self.name}_pack"]), self.name], choices
@@ -206,13 +206,12 @@ class ProductPrinter:
         self.s.vector("f32")
         self.s.need("access")
         need_instruction(self.s, "fma", "f32")
-        self.s.need("product.sizes", f"enum {{ MR = {self.mr}, NV = {self.vectors}, NR = NV * L }};     // a tile: MR rows, NR columns")
+        self.s.need("product.sizes", f"enum {{ MR = {self.mr}, NV = {self.vectors}, NR = NV * L, DEEP = {DEEP} }};     // a tile: MR rows, NR columns")
         self.s.need("product.transpose", transpose_text(self.lanes))
         self.s.need("product.pack", _PACK)
         self.s.need("product.tile", _TILE.replace("RUN", str(RUN)))
         if self.few:
-            self.s.need("fold")
-            self.s.need("product.few", few_rows_text())
+            self.s.need("product.few", few_rows_text(self.lanes))
 
     def _head(self, symbol_name: str) -> list[str]:
         out = [f'extern "C" int {symbol_name}{SIGNATURE} {{']
@@ -310,7 +309,7 @@ class ProductPrinter:
                  "    for (i64 item = begin; item < end; ++item) {",
                  *self._place(),
                  *self._decode("batch", p.batch, "        "),
-                 *([f"        const bool few = rows <= {FEW_ROWS};         // they are read as they lie"] if self.few else []),
+                 *([f"        const bool few = rows <= (depth < DEEP ? {FEW_ROWS} : MR);         // they are read as they lie"] if self.few else []),
                  f"        if ({'!few && ' if self.few else ''}held != strip) {{",
                  "            held = strip;",
                  "            const int used = columns - first < NR ? (int)(columns - first) : NR;",
@@ -372,7 +371,7 @@ class ProductPrinter:
             phases.insert(0, (packed, pack_ps))
         rows_ = [f"    out[{k}] = {self.scope.once(e)};" for k, e in enumerate([scratch, *(e for phase in phases for e in phase)])]
         if self.few:
-            rows_.append(f"    if ({self.scope.once(self.m)} <= {FEW_ROWS}) out[1] = 0;         // nothing to pack")
+            rows_.append(f"    if ({self.scope.once(self.m)} <= ({self.scope.once(self.depth)} < DEEP ? {FEW_ROWS} : MR)) out[1] = 0;         // nothing to pack")
         return [f'extern "C" void {self.name}_plan(const i64 *size, i64 *out) {{', *rows_, "}", ""]
 
 
@@ -409,6 +408,7 @@ static __attribute__((noinline)) void pack(int W, const float *const *from, i64 
             for (int block = (W - 1) / L * L; block >= 0; block -= L) {    // the last block first: what it writes too much is overwritten
                 vf32 r[L];
                 UNROLL for (int i = 0; i < L; i++) r[i] = block + i < used ? load<vf32>(from[block + i] + k, All{}) : vf32{};
+                if (depth >= DEEP) UNROLL for (int i = 0; i < L; i++) __builtin_prefetch(from[block + i < used ? block + i : 0] + k + 64);
                 transpose(r);
                 UNROLL for (int i = 0; i < L; i++) store(to + (k + i) * W + block, r[i], All{});
             }
