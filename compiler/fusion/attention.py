@@ -15,12 +15,12 @@ import torch
 
 from ..lowering.ir import Attention, Axis, Buffer, Kernel, LoopNest, Stage, Store, Value, acc, cast, const, index, load, make, prim, walk
 from ..lowering.lowered import Extern, LoweredStep, View
-from ..lowering.rewrite import Rewriter, is_affine, positions, tidy
+from ..lowering.rewrite import Rewriter, is_affine, positions, tidy, value_at
 from ..symbolic.expr import ONE, ZERO, Expr, as_expr, maybe_int, mul_all, symbol
 from .conditions import normal_form
 from .domain import size_hint
 from .formal import FormalNames, scalars_and_checks
-from .inline import buffers_read, value_at, without_dead
+from .inline import buffers_read, without_dead
 from .schedule import Launch, Template
 
 __all__ = ["attention"]
@@ -283,7 +283,7 @@ class _Finder:
             free = [over.symbol.name]
         if len(free) != 1:
             raise _NoMatch
-        m = positions(nest.axes, nest.index, v.attr[1], ranges)
+        m = {} if v.attr[1] is nest.index else positions(nest.axes, nest.index, v.attr[1], ranges)
         m[over.symbol.name] = symbol(free[0])
         return Rewriter(on_index=lambda e: tidy(e.subs(m), ranges))(nest.value)
 
@@ -526,16 +526,32 @@ def _at_place(value: Value, m: dict[str, Expr], b: Buffer, element: Value, range
 
 def _inverse(domain: Sequence[Axis], e: Expr, at: Expr, ranges: dict[str, tuple]) -> dict[str, Expr] | None:
     """Each axis of a nest that reads `e`, as an expression where that is `at`; None where elements of what is read are left out or come twice."""
+    whole: dict[str, Expr] = {}                          # axis that is divided -> itself, of its two parts
+    axes: list[Axis] = []
+    for a in domain:
+        by = {x.args[1] for _, atoms in e.terms() for x in atoms if x.op in ("floordiv", "mod") and x.args[0] is a.symbol}
+        k = by.pop() if len(by) == 1 else None
+        if k is None or not k.is_const or type(a.size) is not int or a.size % k.value:
+            axes.append(a)
+            continue
+        high, low = (Axis(symbol(f"{a.symbol.name}_{part}"), n) for part, n in (("high", a.size // k.value), ("low", k.value)))
+        axes += [high, low]
+        whole[a.symbol.name] = high.symbol * k + low.symbol
+    if whole:
+        e = tidy(e.subs(whole), {a.symbol.name: (0, a.size) for a in axes})
     if not is_affine(e):
         return None
-    steps = [(e.coeff(a.symbol.name), a) for a in domain]
-    if any(c is None or c is ZERO for c, _ in steps):
-        return None
-    if all(c.is_const for c, _ in steps):
-        steps.sort(key=lambda x: -x[0].value)
+    left = {a.symbol.name: a for a in axes}
+    order: list[Axis] = []
     rest, want = e, ONE
-    for c, a in reversed(steps):
-        if c is not want:
+    while left:                                          # from the fastest axis of what is read
+        a = next((a for a in left.values() if e.coeff(a.symbol.name) is want), None)    # type: ignore[assignment]
+        if a is None:
             return None
-        rest, want = rest - a.symbol * c, want * a.size
-    return positions([a for _, a in steps], e, at, ranges) if rest is ZERO else None
+        del left[a.symbol.name]
+        order.insert(0, a)
+        rest, want = rest - a.symbol * want, want * a.size
+    if rest is not ZERO:
+        return None
+    m = positions(order, e, at, ranges)
+    return {a.symbol.name: tidy(whole[a.symbol.name].subs(m), ranges) if a.symbol.name in whole else m[a.symbol.name] for a in domain}

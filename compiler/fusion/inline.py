@@ -19,7 +19,7 @@ from .cost import Costs, reads_rows
 from .domain import numel_hint
 from .wishes import NO_WISHES, Wishes
 
-__all__ = ["Uses", "find_uses", "inline", "checks_unread", "value_at", "without_dead"]
+__all__ = ["Uses", "find_uses", "inline", "checks_unread", "without_dead"]
 
 CHEAP = 4              # computed again anywhere, as often as it is read: a conversion, a scaled or shifted load
 CHEAP_INDEX = 16       # of what reads no memory at all: masks made of indices

@@ -30,6 +30,10 @@ def tidy(e: Expr, ranges: Mapping[str, tuple]) -> Expr:
 def positions(axes: Sequence[Axis], index: Expr, e: Expr, ranges: Mapping[str, tuple]) -> dict[str, Expr]:
     """Where the flat position `e` lies in a buffer that is stored at `index` over `axes` (largest stride first): each axis symbol
     as an expression. Divisions vanish where `e` was made of the same strides."""
+    if not all(type(a.size) is int for a in axes[1:]):
+        known = _matched(axes, index, e, ranges)
+        if known is not None:
+            return known
     out: dict[str, Expr] = {}
     for n in e.symbol_names():
         if n.startswith("ind") and n not in ranges:
@@ -38,6 +42,36 @@ def positions(axes: Sequence[Axis], index: Expr, e: Expr, ranges: Mapping[str, t
         q = e // index.coeff(a.symbol.name)
         out[a.symbol.name] = tidy(q if k == 0 or as_expr(a.size) is ZERO else q % a.size, ranges)       # (an empty axis has no positions)
     return out
+
+
+def _matched(axes: Sequence[Axis], index: Expr, e: Expr, ranges: Mapping[str, tuple]) -> dict[str, Expr] | None:
+    """`positions` where sizes are symbols, by which divisions do not vanish by themselves: each term of `e` belongs to the axis with the largest
+    stride that divides it. None where what an axis gets may be outside of its range."""
+    strides = [index.coeff(a.symbol.name) for a in axes]
+    if not is_affine(e) or any(st is None or st is ZERO for st in strides):
+        return None
+    got: list[Expr] = [ZERO] * len(axes)
+    most: list[Expr] = [ZERO] * len(axes)
+    for c, atoms in e.terms():
+        moving = [x for x in atoms if x.name in ranges]
+        if len(moving) != 1 or c <= 0:
+            return None
+        at = moving[0]
+        factor = as_expr(c)
+        for x in atoms:
+            factor = factor if x is at else factor * x
+        for k, st in enumerate(strides):
+            q = factor // st
+            if q * st is factor:
+                got[k], most[k] = got[k] + q * at, most[k] + q * (as_expr(ranges[at.name][1]) - 1)
+                break
+        else:
+            return None
+    for a, top in zip(axes, most):
+        room = as_expr(a.size) - 1 - top
+        if not room.is_const or room.value < 0:
+            return None
+    return {a.symbol.name: x for a, x in zip(axes, got)}
 
 
 def _checked_range(name: str) -> tuple:

@@ -13,7 +13,7 @@ from .layout import Choices, GpuTarget, Layout, at_hints, is_wide, numel
 __all__ = ["attention_choices", "pieces", "plan_attention", "shared_bytes"]
 
 LEAST = 16                         # rows, keys and columns of a product of tensor cores
-FEW_KEYS = 256                     # that are not worth sharing among programs
+FEW_KEYS = 1024                    # that are not worth sharing among programs
 # bytes of shared memory that a program may have, by compute capability
 _SHARED = {70: 96, 75: 64, 80: 163, 86: 99, 87: 163, 89: 99, 90: 227, 100: 227, 103: 227, 120: 99, 121: 99}
 
@@ -37,8 +37,9 @@ def plan_attention(kernel: Kernel, target: GpuTarget, choices: Choices = Choices
         xblock //= 2
     while rblock > 32 and rblock >= 2 * keys:
         rblock //= 2
-    if xblock < 64:
+    if xblock <= 64 and ttype(t.q.dtype).size < 4:
         warps = 4
+    if xblock < 64:
         rblock = min(128 if width <= 64 else 64, max(32, 1 << (keys - 1).bit_length()))
     lay = Layout("attention", t.rows, (), xblock, 1, rblock, warps, stages)
     programs = batch * -(-rows // xblock)
@@ -62,12 +63,10 @@ def _tiles(width: int, size: int, target: GpuTarget) -> tuple[int, int, int, int
     """(rows, keys, warps, stages) of a program for heads of `width` columns of `size` bytes."""
     if target.backend != "cuda":
         return (128, 64, 4, 1) if width <= 128 else (64, 32, 4, 1)
-    if size == 4:                                        # (by ordinary multiplications)
-        return (64, 32, 4, 2) if width <= 64 else (32, 32, 4, 2) if width <= 128 else (16, 32, 4, 1)
-    if target.arch < 80:
-        return (64, 64, 4, 1) if width <= 64 else (64, 32, 4, 1)
+    if size == 4 or target.arch < 75:                    # (by ordinary multiplications)
+        return (64, 32, 8, 2) if width <= 64 else (32, 32, 8, 2) if width <= 128 else (16, 32, 4, 1)
     if target.arch < 90:
-        return (128, 64, 4, 3) if width <= 64 else (128, 32, 4, 3) if width <= 128 else (64, 32, 4, 2)
+        return (128, 64, 4, 3) if width <= 64 else (128, 32, 8, 3) if width <= 128 else (64, 32, 4, 2)
     return (128, 64, 4, 3) if width <= 64 else (128, 64, 8, 3) if width <= 128 else (128, 32, 8, 2)
 
 
@@ -86,8 +85,9 @@ def shared_bytes(t: Attention, lay: Layout) -> int:
 
 
 def attention_choices(default: dict[str, Any]) -> list[Choices]:
-    """Tiles for a search, around those of the rules."""
+    """Tiles for a search, around those of the rules (`default`: TritonSource.choices)."""
     if default["xblock"] < 64:
-        splits = sorted({max(1, default.get("split", 1) // 2), default.get("split", 1), default.get("split", 1) * 2})
-        return [Choices(rblock=r, warps=w, stages=n, split=s) for r in (32, 64, 128) for w in (2, 4) for n in (2, 3) for s in splits]
-    return [Choices(xblock=x, rblock=r, warps=w, stages=n) for x, w in ((64, 4), (128, 4), (128, 8)) for r in (32, 64, 128) for n in (2, 3, 4)]
+        now = default.get("split", 1)
+        return [Choices(rblock=r, warps=w, split=n) for r, w in ((64, 4), (128, 4), (32, 2)) for n in sorted({max(1, now // 2), now, now * 2})]
+    return [Choices(xblock=x, rblock=r, warps=w, stages=n)
+            for x, r, w, n in ((128, 64, 4, 3), (128, 64, 8, 3), (128, 64, 8, 2), (128, 128, 8, 2), (64, 64, 4, 3), (64, 64, 4, 2), (64, 128, 4, 2), (128, 32, 4, 4))]

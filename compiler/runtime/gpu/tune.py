@@ -19,6 +19,7 @@ import torch
 
 from ... import events
 from ...codegen.generated import Generated, GeneratedKernel
+from ...codegen.triton.attention_tiles import attention_choices
 from ...codegen.triton.layout import Choices, GpuTarget
 from ...codegen.triton.printer import print_kernel
 from ...codegen.triton.product import product_choices
@@ -196,6 +197,8 @@ def candidates(default: dict[str, Any]) -> list[Choices]:
             out += [Choices(xblock=1, rblock=r, warps=w) for r, w in ((1024, 4), (2048, 4), (2048, 8), (4096, 8), (4096, 16), (8192, 16))]
     elif kind == "product":
         out += product_choices(default)
+    elif kind == "attention":
+        out += attention_choices(default)
     elif kind == "split":
         splits = sorted({max(1, default["split"] // 2), default["split"], min(512, default["split"] * 2), min(512, default["split"] * 4)})
         shapes = ((32, 16, 4), (32, 32, 4), (64, 16, 4), (64, 32, 8), (128, 8, 4), (128, 16, 8)) if default["xblock"] > 4 else \

@@ -51,7 +51,8 @@ def turn(aten: Any) -> None:
             f(aten)
 
 
-def as_gpu(fn: Callable, *inputs: Any, target: GpuTarget = SMALL, options: dict | None = None, grad: bool = False) -> Generated:
+def as_gpu(fn: Callable, *inputs: Any, target: GpuTarget = SMALL, options: dict | None = None, grad: bool = False,
+           dynamic: bool = False) -> Generated:
     """What is generated for the first graph of fn(*inputs)."""
     made: list[Generated] = []
 
@@ -65,7 +66,7 @@ def as_gpu(fn: Callable, *inputs: Any, target: GpuTarget = SMALL, options: dict 
         raise _Made
     with tcompile.stages.replace("lowering", lowering), torch.set_grad_enabled(grad):
         try:
-            tcompile.compile(fn, dynamic=False, options=options)(*inputs)
+            tcompile.compile(fn, dynamic=dynamic, options=options)(*inputs)
         except InternalError:
             assert made, "the graph did not come to lowering"
     return made[0]

@@ -1,0 +1,257 @@
+"""Attention in any spelling is one generated kernel on a GPU: interpreted, against float64, and compiled for GPUs that are not here."""
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+pytest.importorskip("triton")
+
+from tcompile.compiler.codegen.triton.layout import Choices, GpuTarget  # noqa: E402
+from tcompile.compiler.codegen.triton.printer import print_kernel  # noqa: E402
+from tcompile.compiler.config import Options  # noqa: E402
+from tcompile.compiler.fusion.schedule import Extern, Launch  # noqa: E402
+from tcompile.compiler.runtime.gpu.compile import Job, compile_all  # noqa: E402
+
+from .as_gpu import as_gpu  # noqa: E402
+from .interpreter import run  # noqa: E402
+
+aten = torch.ops.aten
+f16, f32 = torch.float16, torch.float32
+
+
+def rand(*shape, dtype=f16):
+    return torch.randn(shape).to(dtype)
+
+
+def qkv(*shape, keys=None, width=None, dtype=f16):
+    *batch, rows, inner = shape
+    return rand(*shape, dtype=dtype), rand(*batch, keys or rows, inner, dtype=dtype), rand(*batch, keys or rows, width or inner, dtype=dtype)
+
+
+def calls(g):
+    return [s.kernel.name if isinstance(s, Launch) else str(s.op) for s in g.schedule.steps if isinstance(s, (Launch, Extern))]
+
+
+def check(fn, *args, kernels=1, choices=Choices(), want=None, **options):
+    """One kernel (or as many as said), whose result is that of `want` in float64."""
+    g = as_gpu(fn, *args, **options)
+    assert len(calls(g)) == kernels and "attention" in calls(g)[-1], calls(g)
+    if choices != Choices():
+        for k in g.kernels:
+            k.source = print_kernel(k.kernel, g.target, choices, name=k.name)
+    named = dict(zip(fn.__code__.co_varnames, args))
+    got, = run(g, [named[b.name] for b in g.schedule.inputs if getattr(b, "name", None) in named])
+    exact = (want or fn)(*(x.double() if x.is_floating_point() else x for x in args))
+    half = args[0].dtype == f16
+    torch.testing.assert_close(got.double(), exact, rtol=4e-3 if half else 1e-5, atol=4e-3 if half else 1e-5, equal_nan=True)
+    return g
+
+
+def plain(q, k, v):
+    return torch.softmax(q @ k.mT / math.sqrt(q.shape[-1]), -1) @ v
+
+
+def positions(q):
+    i = torch.arange(q.shape[-2])
+    return i[None, :] - i[:, None]
+
+
+# ---- sizes
+@pytest.mark.parametrize("shape", [(2, 3, 37, 53, 80, 80), (1, 3, 40, 70, 20, 24), (0, 3, 33, 16, 16, 32), (0, 0, 50, 64, 48, 48)], ids=str)
+def test_lengths_and_head_sizes(shape):
+    """Odd lengths, heads that are no power of two (in two tiles: 80 is 64 + 16), values that are wider than keys; four, three and two dimensions."""
+    b, h, rows, keys, inner, width = shape
+    g = check(plain, *qkv(*(n for n in (b, h) if n), rows, inner, keys=keys, width=width))
+    assert ("q_1 = " in g.kernels[0].source.text) == (inner in (48, 80))
+
+
+def test_float32_is_multiplied_in_full():
+    g = check(plain, *qkv(2, 40, 32, keys=50, dtype=f32))
+    assert 'input_precision="ieee"' in g.kernels[0].source.text
+
+
+def test_few_rows_share_the_keys_among_programs():
+    g = check(plain, *qkv(1, 2, 1, 24, keys=1500))
+    assert g.kernels[0].source.phases == ["k0_attention_0", "k0_attention_1"]
+    check(plain, *qkv(1, 2, 3, 24, keys=300), choices=Choices(split=8, rblock=32))
+
+
+def test_sizes_that_vary():
+    def f(x):
+        q, k, v = x.view(x.shape[0], x.shape[1], 3, 4, 16).permute(2, 0, 3, 1, 4)
+        return causal(q, k, v).transpose(1, 2).reshape(x.shape[0], x.shape[1], 64)
+    g = as_gpu(f, rand(2, 41, 192), dynamic=True)
+    k, = g.kernels
+    assert calls(g) == ["k0_attention"] and k.source.limits and "//" not in str(k.kernel)
+    for b, n in ((2, 41), (3, 90)):
+        x = rand(b, n, 192)
+        given = {"x": x, "s0": b, "s1": n}
+        got, = run(g, [given[i.name] for i in g.schedule.inputs])
+        torch.testing.assert_close(got.double(), f(x.double()), rtol=4e-3, atol=4e-3)
+
+
+# ---- scores
+def causal(q, k, v):
+    return torch.softmax((q @ k.mT * 0.2).masked_fill(positions(q) > 0, -torch.inf), -1) @ v
+
+
+def lower_triangle(q, k, v):
+    w = torch.einsum("bhqd,bhkd->bhqk", q, k) / 5
+    w = w.masked_fill(torch.tril(torch.ones(q.shape[-2], q.shape[-2])) == 0, float("-inf"))
+    return torch.einsum("bhqk,bhkd->bhqd", torch.softmax(w, -1), v)
+
+
+def added_triangle(q, k, v):
+    return torch.softmax(q @ k.mT * 0.2 + torch.full((q.shape[-2],) * 2, -torch.inf, dtype=q.dtype).triu(1), -1) @ v
+
+
+def window(q, k, v):
+    d = positions(q)
+    return torch.softmax((q @ k.mT * 0.2).masked_fill(~((d <= 0) & (d > -20)), -torch.inf), -1) @ v
+
+
+@pytest.mark.parametrize("f", [causal, lower_triangle, added_triangle, window], ids=lambda f: f.__name__)
+def test_masks_of_positions_leave_tiles_out(f):
+    g = check(f, *qkv(1, 2, 200, 32), choices=Choices(rblock=32, xblock=32))
+    text = g.kernels[0].source.text
+    assert "end = tl.minimum(200, last_row + 1)" in text and ("begin = " in text) == (f is window)
+    assert text.count("for roffset in") == (3 if f is window else 2), "tiles that all rows see whole have a loop without the comparison"
+
+
+def softcap(q, k, v):
+    s = torch.tanh(q @ k.mT * 0.2 / 5) * 5
+    return torch.softmax(s.masked_fill(positions(q) > 0, -torch.inf).float(), -1).to(q.dtype) @ v
+
+
+def alibi(q, k, v, slopes):
+    s = q @ k.mT * 0.2 + slopes[:, None, None] * positions(q)
+    return torch.softmax(s.masked_fill(positions(q) > 0, -torch.inf), -1) @ v
+
+
+def logit_scale(q, k, v, t):
+    return torch.softmax(q @ k.mT * t.clamp(max=4.6).exp(), -1) @ v
+
+
+def added(q, k, v, bias):
+    return torch.softmax(q @ k.mT * 0.2 + bias, -1) @ v
+
+
+def scaled_sum(q, k, v, bias):
+    return torch.bmm(torch.softmax(torch.baddbmm(bias, q, k.mT, beta=0.5, alpha=0.3), -1), v)
+
+
+SCORES = {"softcap": (softcap,), "alibi": (alibi, torch.rand(3)), "logit scale": (logit_scale, torch.rand(3, 1, 1) - 1),
+          "bias": (added, rand(3, 70, 70)), "bias of keys": (added, rand(2, 1, 1, 70))}
+
+
+@pytest.mark.parametrize("name", SCORES)
+def test_scores_of_any_expression(name):
+    f, *more = SCORES[name]
+    check(f, *qkv(2, 3, 70, 32), *(x.to(f16) for x in more))
+
+
+def test_baddbmm():
+    check(scaled_sum, *qkv(3, 40, 32), rand(3, 40, 40))
+
+
+def test_bias_that_is_gathered():
+    def relative(q, k, v, table):
+        b = table[positions(q).clamp(-8, 7) + 8].permute(2, 0, 1)
+        return torch.softmax((q @ k.mT / 4 + b).float(), -1).type_as(q) @ v
+    check(relative, *qkv(2, 3, 40, 32), rand(16, 3), kernels=2)
+
+
+def test_softmax_written_out():
+    def f(q, k, v):
+        s = q @ k.mT * 0.2
+        e = (s - s.amax(-1, keepdim=True)).exp()
+        return (e / e.sum(-1, keepdim=True)) @ v
+    check(f, *qkv(3, 40, 32, dtype=f32))
+
+
+def test_rows_without_keys():
+    """Softmax by hand gives NaN there, scaled_dot_product_attention 0."""
+    m = torch.rand(2, 1, 37, 53) > 0.3
+    m[0, 0, 5] = False
+
+    def by_hand(q, k, v, m):
+        return torch.softmax((q @ k.mT * 0.2).masked_fill(~m, -torch.inf), -1) @ v
+
+    def safe(q, k, v, m):
+        with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
+            return F.scaled_dot_product_attention(q, k, v, m)
+    args = qkv(2, 3, 37, 32, keys=53)
+    check(by_hand, *args, m)
+    check(safe, *args, m)
+
+
+# ---- operands and results
+def test_a_merged_product_is_read_and_written_as_it_lies():
+    def f(x):
+        q, k, v = (t.unflatten(-1, (4, 16)).transpose(1, 2) for t in x.chunk(3, -1))
+        return causal(q, k, v).transpose(1, 2).reshape(2, 32, 64)
+    g = check(f, rand(2, 32, 192))
+    assert [tuple(b.shape) for b in g.kernels[0].kernel.inputs] == [(2, 32, 192)]
+
+
+def test_heads_that_share_their_keys():
+    def repeated(q, k, v):
+        return plain(q, k.repeat_interleave(2, 1), v.repeat_interleave(2, 1))
+    q, k, v = rand(2, 4, 40, 32), rand(2, 2, 50, 32), rand(2, 2, 50, 32)
+    g = check(repeated, q, k, v)
+    assert [b.shape for b in g.kernels[0].kernel.inputs] == [(2, 4, 40, 32), (2, 2, 50, 32), (2, 2, 50, 32)]
+
+
+def test_what_follows_joins():
+    def gated(q, k, v, g):
+        return plain(q, k, v) * torch.sigmoid(g)
+    check(gated, *qkv(2, 3, 40, 32), rand(2, 3, 40, 32))
+
+
+def test_weights_that_are_returned_are_computed_as_they_are():
+    def f(q, k, v):
+        w = torch.softmax(q @ k.mT, -1)
+        return w @ v, w
+    assert not any("attention" in c for c in calls(as_gpu(f, *qkv(2, 40, 32))))
+
+
+# ---- the library's calls
+def flash(q, k, v):
+    return aten._scaled_dot_product_flash_attention(q, k, v, 0.0, True)[0]
+
+
+def efficient(q, k, v, mask):
+    return aten._scaled_dot_product_efficient_attention(q, k, v, mask, False)[0]
+
+
+def cudnn(q, k, v):
+    return aten._scaled_dot_product_cudnn_attention(q, k, v, None, False, scale=0.3)[0]
+
+
+def test_small_calls_of_a_library_are_generated():
+    a = qkv(2, 3, 40, 32)
+    check(flash, *a, want=lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True))
+    check(efficient, *a, rand(2, 3, 40, 40), want=F.scaled_dot_product_attention)
+    check(cudnn, *a, want=lambda q, k, v: F.scaled_dot_product_attention(q, k, v, scale=0.3))
+    shared = rand(2, 8, 3, 32), rand(2, 2, 90, 32), rand(2, 2, 90, 32)
+    g = check(cudnn, *shared, want=lambda q, k, v: F.scaled_dot_product_attention(q, k, v, scale=0.3, enable_gqa=True))
+    assert [int(a.size) for a in g.kernels[0].kernel.template.rows] == [4, 3], "heads that share their keys are rows of one tile"
+
+
+def test_large_calls_stay_the_librarys():
+    q = torch.empty(8, 16, 2048, 64, dtype=f16)
+    assert calls(as_gpu(cudnn, q, q, q)) == ["aten._scaled_dot_product_cudnn_attention.default"]
+    assert calls(as_gpu(cudnn, q, q, q, options={"attention": "generated"})) == ["k0_attention"]
+    small = torch.empty(1, 2, 64, 64, dtype=f16)
+    assert calls(as_gpu(cudnn, small, small, small, options={"attention": "library"})) == ["aten._scaled_dot_product_cudnn_attention.default"]
+
+
+# ---- compiled
+@pytest.mark.parametrize("width", [64, 128])
+def test_kernels_compile_for_every_gpu(width):
+    q = torch.empty(1, 32, 1024, width, dtype=f16)
+    for target in (GpuTarget("cuda", 80, 32, 108), GpuTarget("cuda", 90, 32, 132), GpuTarget("hip", "gfx942", 64, 304)):
+        k, = as_gpu(softcap, q, q, q, target=target).kernels
+        part, = compile_all([Job(k.source, target)], Options())[0].parts
+        assert part.shared <= 160 * 1024
