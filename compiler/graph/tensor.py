@@ -264,6 +264,8 @@ def _alias_storage(info: OpInfo, i: int, args: tuple, kwargs: dict) -> Storage |
 def _written(info: OpInfo, op: torch._ops.OpOverload, args: tuple, kwargs: dict) -> Any:
     """In-place and out= operators: the shapes must fit; what was written to is what comes back."""
     targets = [_argument(info, i, args, kwargs) for i in info.writes]
+    if any(isinstance(t, torch.Tensor) and not isinstance(t, TraceTensor) for t in targets):
+        raise NotImplementedError(f"{op} writes into a tensor that C++ made for itself, which the graph would not see")
     fresh: list = []
     if info.rule is not None:
         names = {info.arg_names[i] for i in info.writes} if info.kind == "out" else ()

@@ -48,6 +48,11 @@ def test_pools_of_nothing(size):
     assert tcompile.compile(f, fullgraph=True)(x, size).shape == f(x, size).shape
 
 
+def test_nothing_scattered_into_nothing():
+    f = lambda x: x.scatter_add(0, x.long()[:0], x)  # noqa: E731
+    assert tcompile.compile(f, fullgraph=True)(torch.zeros(0)).shape == (0,)
+
+
 @pytest.mark.parametrize("width", [1, 2, 3])
 def test_pads_as_wide_as_what_they_repeat(width):
     x = torch.arange(2.0 * width).reshape(1, 2, width)
@@ -85,3 +90,25 @@ def test_norms_of_single_numbers_do_not_overflow(p):
     x = torch.tensor([[1.9e23], [-3e38], [0.0], [float("nan")]])
     for f in (lambda x: torch.linalg.vector_norm(x, p, dim=1), lambda x: x[:1].norm(p), lambda x: x.norm(p, dim=1, keepdim=True)):
         assert torch.equal(tcompile.compile(f, fullgraph=True)(x).nan_to_num(nan=77), f(x).nan_to_num(nan=77))
+
+
+@pytest.mark.parametrize("f", [lambda x: torch.vander(x.flatten(), 3) + 1, lambda x: torch.vander(x.flatten(), 3, True), lambda x: torch.bernoulli(x.mT.abs() * 0)])
+def test_operators_that_write_into_tensors_of_their_own(f):
+    """C++ makes a tensor without us and writes what is traced into it: it was a constant of the graph that nothing was written to."""
+    x = torch.randn(3, 2)
+    for dynamic in (False, True):
+        got, want = tcompile.compile(f, dynamic=dynamic)(x), f(x)
+        assert torch.equal(got, want) and got.stride() == want.stride()
+
+
+@pytest.mark.parametrize("f", [lambda x: torch.nn.functional.avg_pool2d(x, 9), lambda x: torch.nn.functional.pad(x, (-3, -3)), lambda x: torch.nn.functional.unfold(x, 9)])
+def test_an_entry_for_every_size_is_not_for_sizes_that_nothing_is_left_of(f):
+    compiled = tcompile.compile(f, dynamic=True)
+    for n in (20, 15):
+        x = torch.randn(1, 2, n, n)
+        torch.testing.assert_close(compiled(x), f(x))
+    with pytest.raises(RuntimeError) as want:
+        f(x[..., :4, :4])
+    with pytest.raises(RuntimeError) as got:
+        compiled(x[..., :4, :4])
+    assert str(got.value) == str(want.value)

@@ -36,16 +36,30 @@ BAD = [
     (lambda x: x.pow(-1), torch.arange(3)),
     (lambda x: F.max_unpool2d(x, torch.full((1, 1, 2, 2), 99), 2), torch.randn(1, 1, 2, 2)),
     (lambda x: F.embedding(torch.tensor([7]), x), torch.randn(3, 3)),
+    (lambda x: torch.linalg.vector_norm(x, float("inf")), torch.randn(0, 3)),
+    (lambda x: torch.linalg.vector_norm(x, -1, dim=1), torch.randn(3, 0)),
+    (torch.trace, torch.tensor(3.0)),
+    (lambda x: x.index_select(-1, torch.tensor([0, 0])), torch.tensor(3.0)),
+    (lambda x: F.layer_norm(x, []), torch.tensor(3.0)),
+    # a dimension of size 0 has no position that could be read before it is found to be wrong
+    (lambda x: x.index_select(-1, torch.tensor([1, 0])), torch.randn(4, 0)),
+    (lambda x: x.gather(1, torch.zeros(4, 2, dtype=torch.int64)), torch.randn(4, 0)),
+    (lambda x: x.take(torch.tensor([0])), torch.randn(4, 0)),
+    (lambda x: x.put(torch.tensor([1, 0]), torch.ones(2)), torch.randn(4, 0)),
+    (lambda x: x.scatter_add(1, torch.zeros(4, 2, dtype=torch.int64), torch.ones(4, 2)), torch.randn(4, 0)),
+    (lambda x: x.index_put((torch.tensor([0]),), x[:1]), torch.randn(0, 2)),
+    (lambda x: F.embedding(torch.tensor([0]), x), torch.randn(0, 3)),
 ]
 
 
 @pytest.mark.parametrize("case", range(len(BAD)))
-def test_bad_input(case):
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_bad_input(case, dynamic):
     f, x = BAD[case]
     with pytest.raises(Exception) as want:
         f(x.clone())
     with pytest.raises(type(want.value)) as got:
-        tcompile.compile(f)(x.clone())
+        tcompile.compile(f, dynamic=dynamic)(x.clone())
     assert str(got.value) == str(want.value)
 
 
@@ -54,7 +68,6 @@ ODD = [
     (lambda x: F.max_pool2d(x, 2), torch.randn(0, 3, 4, 4)),
     (lambda x: F.interpolate(x, scale_factor=2), torch.randn(0, 3, 4, 4)),
     (lambda x: F.pad(x, (1, 1), mode="reflect"), torch.randn(0, 3, 4)),
-    (lambda x: x.scatter_add(0, x.long()[:0], x), torch.zeros(0)),
     (lambda x: x.cumsum(1), torch.randn(3, 0)),
     (lambda x: F.adaptive_avg_pool2d(x, 3), torch.randn(2, 3, 3, 3)),
     (lambda x: F.avg_pool2d(x, 2), torch.randn(3, 4, 4)),
@@ -70,6 +83,8 @@ ODD = [
     (lambda x: x.cumprod(0), torch.tensor([2.**100]*4)),
     (lambda x: x//torch.tensor(3, dtype=torch.uint8), torch.tensor([255, 7], dtype=torch.uint8)),
     (lambda x: x.index_put((torch.tensor([0, 0]), ), torch.ones(2, dtype=torch.bool), accumulate=True), torch.tensor([False, True])),
+    (lambda x: x[:, torch.zeros(0, dtype=torch.int64)], torch.randn(4, 0)),
+    (lambda x: torch.isin(x, x.reshape(-1)[:2]), torch.randn(6, 4).mT),
 ]
 
 

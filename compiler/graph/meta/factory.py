@@ -206,7 +206,12 @@ def tril(x: TensorMeta, diagonal: int = 0) -> TensorMeta:
     return new(x.shape, x.dtype, x.device)
 
 
-@rule("bernoulli", "bernoulli.p", "normal_functional", "uniform", "random", "random.from", "random.to", "exponential",
+@rule("bernoulli", "bernoulli.p")
+def bernoulli(x: TensorMeta, *_: Any, **__: Any) -> TensorMeta:
+    return new(x.shape, x.dtype, x.device)
+
+
+@rule("normal_functional", "uniform", "random", "random.from", "random.to", "exponential",
       "cauchy", "geometric", "log_normal")
 def random_like(x: TensorMeta, *_: Any, **__: Any) -> TensorMeta:
     return TensorMeta(x.shape, preserve_strides(x), x.dtype, x.device)

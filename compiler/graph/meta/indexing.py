@@ -8,7 +8,6 @@ import torch
 from ...symbolic.expr import IntLike
 from .core import (DataDependentError, TensorMeta, broadcast_shapes, contiguous_strides, fold, is_zero, less, new, numel, norm_dim, norm_dims, rule,
                    same, strides_for, suggest_format)
-from .pointwise import pointwise
 from .strides import elementwise_strides, preserve_strides
 from .types import promote
 from .views import diagonal, select, slice_
@@ -72,6 +71,7 @@ def index_select(x: TensorMeta, dim: int, index: TensorMeta) -> TensorMeta:
     if index.dtype not in (torch.int64, torch.int32):
         raise RuntimeError("index_select(): Expected dtype int32 or int64 for index")
     if not x.shape:
+        _require(same(numel(index.shape), 1), "index_select(): Index to scalar can have only 1 value")
         return new((), x.dtype, x.device)
     n = index.shape[0] if index.shape else 1
     return new((*x.shape[:dim], n, *x.shape[dim + 1:]), x.dtype, x.device)
@@ -250,6 +250,8 @@ def nonzero_static(x: TensorMeta, *, size: IntLike, fill_value: int = -1) -> Ten
 
 @rule("take")
 def take(x: TensorMeta, index: TensorMeta) -> TensorMeta:
+    if is_zero(numel(x.shape)) and not is_zero(numel(index.shape)):
+        raise IndexError("take(): tried to take from an empty tensor")
     return new(index.shape, x.dtype, x.device)
 
 
@@ -304,7 +306,7 @@ def constant_pad_nd(x: TensorMeta, pad: Sequence[IntLike], value: Any = 0) -> Te
     for i in range(len(pad) // 2):
         d = x.ndim - 1 - i
         shape[d] = fold(shape[d] + pad[2 * i] + pad[2 * i + 1])
-        if isinstance(shape[d], int) and shape[d] < 0:
+        if less(shape[d], 0):
             raise RuntimeError(f"The input size {x.shape[d]}, plus negative padding {pad[2 * i]} and {pad[2 * i + 1]}, "
                                "resulted in a negative output size, which is invalid.")
     if all(isinstance(p, int) and p <= 0 for p in pad):          # nothing is added: a copy of what is left
@@ -389,7 +391,7 @@ def channel_shuffle(x: TensorMeta, groups: int) -> TensorMeta:
 
 @rule("isin.Tensor_Tensor", "isin.Tensor_Scalar")
 def isin(x: TensorMeta, *_: Any, **__: Any) -> TensorMeta:
-    return pointwise([x], torch.bool)
+    return new(x.shape, torch.bool, x.device)
 
 
 @rule("slice_backward")

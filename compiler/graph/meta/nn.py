@@ -94,7 +94,7 @@ def _pool_size(n: IntLike, k: IntLike, s: IntLike, p: IntLike, d: IntLike, ceil:
     out = fold(top // s + 1)
     if ceil and not less((out - 1) * s if isinstance(out, int) else fold((out - 1) * s), fold(n + p)):
         out = fold(out - 1)
-    if isinstance(out, int) and out < 1:
+    if less(out, 1):
         raise RuntimeError(f"Given input size {n}, kernel {k}: calculated output size: {out}. Output size is too small")
     return out
 
@@ -191,7 +191,7 @@ def native_layer_norm(x: TensorMeta, normalized_shape: Sequence[IntLike], weight
                       ) -> tuple[TensorMeta, TensorMeta, TensorMeta]:
     n = len(normalized_shape)
     _check_types(x, weight, bias)
-    if len(x.shape) < n or not all(map(same, x.shape[x.ndim - n:], normalized_shape)):
+    if n == 0 or len(x.shape) < n or not all(map(same, x.shape[x.ndim - n:], normalized_shape)):
         raise RuntimeError(f"Given normalized_shape={list(normalized_shape)}, expected input with shape [*, "
                            f"{', '.join(map(str, normalized_shape))}], but got input of size{list(x.shape)}")
     for p in (weight, bias):

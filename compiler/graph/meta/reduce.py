@@ -1,6 +1,7 @@
 """Reductions and scans."""
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -134,6 +135,9 @@ def logsumexp(x: TensorMeta, dim: Any, keepdim: bool = False) -> TensorMeta:
 
 @rule("norm", "linalg_vector_norm")
 def norm(x: TensorMeta, p: Any = None, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None) -> TensorMeta:
+    dims = [dim] if isinstance(dim, int) else dim or range(x.ndim)
+    if p is not None and (p < 0 or p == math.inf) and x.shape and any(is_zero(x.shape[d]) for d in norm_dims(dims, x.ndim)):
+        raise RuntimeError(f"linalg.vector_norm cannot compute the {p} norm on an empty tensor because the operation does not have an identity")
     return reduced(x, dim, keepdim, to_complex_real(dtype or x.dtype))
 
 
@@ -179,6 +183,8 @@ def safe_softmax(x: TensorMeta, dim: int, dtype: torch.dtype | None = None) -> T
 
 @rule("trace")
 def trace(x: TensorMeta) -> TensorMeta:
+    if x.ndim != 2:
+        raise RuntimeError(f"trace: expected a matrix, but got tensor with dim {x.ndim}")
     return new((), _sum_dtype(x, None), x.device)
 
 

@@ -11,9 +11,16 @@ from ..lower import Lowering, NoRule, rule
 from ..ref import Ref, dim_symbol, is_one, ranges_of, remap, value_range
 
 
+def refuse_nothing(size: Any) -> None:
+    """Nothing can be read at any position of a dimension of size 0, not even before the position is found to be wrong: torch's kernel says so."""
+    if as_expr(size) is as_expr(0):
+        raise NoRule("an index into a dimension of size 0")
+
+
 def position(i: Value, size: Any, message: str, wrap: bool, shape: Sequence[Any] = ()) -> Expr:
     """An index expression for the element of an index tensor: wrapped where negative counts from the end, and checked. What is
     made of axes (an arange) and known to be in range over `shape` needs neither."""
+    refuse_nothing(size)
     i = cast(i, torch.int64)
     if i.op == "index":
         r = value_range(i.attr, ranges_of(shape))

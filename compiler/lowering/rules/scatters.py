@@ -19,6 +19,7 @@ from ..ir import Axis, Buffer, LoopNest, Value, cast, check_index, const, index,
 from ..lower import Lowering, NoRule, rule, strides_of
 from ..promote import compute_dtype, operand, rounded
 from ..ref import Ref, contiguous_strides, dim_symbol, is_one, numel, ref_of_buffer, remap, reshape, same
+from .indexing import refuse_nothing
 from .views import no_shared_memory
 
 __all__ = ["on_cpu", "may_write", "start", "store_at", "checked"]
@@ -89,6 +90,7 @@ def axis(shape: Sequence[Any], d: int) -> Expr:
 
 def checked(i: Value, size: Any, message: str, wrap: bool = False) -> Value:
     """A position as a value: wrapped where negative ones count from the end, and checked."""
+    refuse_nothing(size)
     i = cast(i, torch.int64)
     n = const(size, torch.int64) if type(size) is int else index(as_expr(size))
     if wrap:
