@@ -232,7 +232,8 @@ class AttentionPrinter(Printer):
         """Lines of a loop over keys. `edge`: whether positions are looked at."""
         t = self.t
         inner = dict(masks)
-        head = ["r0 = roffset + tl.arange(0, RBLOCK)[None, :]", "s0 = roffset + tl.arange(0, RBLOCK)[:, None]"]
+        far = ".to(tl.int64)" if self.lay.wide else ""
+        head = [f"r0 = roffset + tl.arange(0, RBLOCK)[None, :]{far}", f"s0 = roffset + tl.arange(0, RBLOCK)[:, None]{far}"]
         by_rows: dict[str, str] = {}
         if edge and not self.even:
             head += [f"rmask = r0 < {self._t(self.n_keys)}", f"smask = s0 < {self._t(self.n_keys)}"]
