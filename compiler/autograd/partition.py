@@ -1,8 +1,8 @@
 """Part a joint graph into forward and backward: what forward keeps is the cheapest cut, in bytes, between the two.
 
 Values that are cheap to compute again (element-wise operators, views, casts, expansions) may be recomputed in backward; products,
-reductions, convolutions, random numbers and calls of eager kernels may not. Keeping an input of the graph costs nothing: it is alive
-anyway. Chains of recomputation end at what is kept, so backward never runs a forward operator that is not in the cut's shadow.
+reductions, convolutions, random numbers and calls of eager kernels may not; nor, on a GPU, may what the library's kernels read from memory in
+both passes: making it again takes as long as all of its own operator. Keeping an input of the graph costs nothing: it is alive anyway. Chains of recomputation end at what is kept, so backward never runs a forward operator that is not in the cut's shadow.
 """
 from __future__ import annotations
 
@@ -99,9 +99,10 @@ def partition(joint: AtenGraph, n_inputs: int, n_outputs: int, written: Iterable
     readers = (backward_nodes & needed) | {results[s] for s in grad_slots if results[s] not in needs_tangent}
 
     written, fragile = {i for i, _ in joint.mutation_slots} | set(written), set(fragile)
-    cut = partial(_cut, joint, primals, readers, needs_tangent, needed, written, fragile)
+    dear = _in_memory_twice(joint, readers)
+    cut = partial(_cut, joint, primals, readers, needs_tangent, needed, written, fragile, dear)
     budget = float(opts.get("activation_memory_budget", 1.0)) if opts is not None else 1.0
-    saved = within_budget(cut, budget, joint)
+    saved = within_budget(cut, budget, joint, dear)
     copies = _copies(joint, [n for n in saved if n.op == "placeholder" and primals.index(n) in fragile | written])
     saved = [copies.get(n, n) for n in saved]
     recomputed = _recomputed(readers, saved, needs_tangent)
@@ -223,7 +224,7 @@ def _copies(joint: AtenGraph, inputs: list[torch.fx.Node]) -> dict[torch.fx.Node
     return out
 
 
-def within_budget(cut: Callable[..., list], budget: float, joint: AtenGraph) -> list[torch.fx.Node]:
+def within_budget(cut: Callable[..., list], budget: float, joint: AtenGraph, dear: set[torch.fx.Node]) -> list[torch.fx.Node]:
     """What `cut(released)` keeps, with as few operators released (computed again, however dear; those that give most bytes for their effort
     first) as bring the bytes to `budget` of what the cut without them keeps. 0 keeps inputs and random numbers alone."""
     saved = cut(frozenset())
@@ -234,7 +235,7 @@ def within_budget(cut: Callable[..., list], budget: float, joint: AtenGraph) -> 
     def total(nodes: list) -> int:
         return sum(_bytes(n, hints) for n in nodes if n.op != "placeholder")
     limit = max(budget, 0.0) * total(saved)
-    order = sorted((n for n in joint.graph.nodes if may_recompute(n) and not _recomputable(n)),
+    order = sorted((n for n in joint.graph.nodes if may_recompute(n) and (n in dear or not _recomputable(n))),
                    key=lambda n: _effort(n, hints) / max(1, _bytes(n, hints)))
     low, high, best = 0, len(order), None
     while low < high:                                                  # the fewest that are enough
@@ -269,9 +270,23 @@ def _effort(n: Any, hints: dict[str, int]) -> float:
     return float(max([out, *sizes]))
 
 
-def _cut(joint: AtenGraph, primals: list, readers: set, needs_tangent: set, needed: set, written: set, fragile: set,
+def _in_memory_twice(joint: AtenGraph, readers: set) -> set[torch.fx.Node]:
+    """Values on a GPU that library calls of forward and of backward read."""
+    def calls(n: torch.fx.Node) -> set[bool]:
+        """Whether they are backward's, for each of the calls."""
+        return {late for u in n.users for late in (calls(u) if _is_view(u.target) else {u in readers} if _is_library(u.target) else ())}
+    return {n for n in joint.graph.nodes if n.op == "call_function" and _recomputable(n) and not _is_view(n.target)
+            and n.meta["val"].device.type == "cuda" and len(calls(n)) == 2}
+
+
+def _is_library(t: Any) -> bool:
+    name = t._schema.name.partition("::")[2] if isinstance(t, torch._ops.OpOverload) else ""
+    return name in ("mm", "bmm", "addmm", "baddbmm") or "convolution" in name or "attention" in name
+
+
+def _cut(joint: AtenGraph, primals: list, readers: set, needs_tangent: set, needed: set, written: set, fragile: set, dear: set,
          released: frozenset = frozenset()) -> list[torch.fx.Node]:
-    """The forward values to keep, in graph order. `released` may be computed again although it is dear."""
+    """The forward values to keep, in graph order. `released` may be computed again although it is `dear`."""
     hints = joint.env.hints if joint.env is not None else {}
     forward = [n for n in joint.graph.nodes if n in needed and n not in needs_tangent and n.op in ("call_function", "placeholder", "get_attr")]
     inside = set(forward)
@@ -294,13 +309,15 @@ def _cut(joint: AtenGraph, primals: list, readers: set, needs_tangent: set, need
         else:
             made_here = not n.all_input_nodes and _recomputable(n)                 # constants are made again rather than kept
             weights[n] = INF if not tensor or _is_view(n.target) or made_here else _bytes(n, hints) + 64
+            if weights[n] < INF and _recomputable(n) and n not in dear:
+                weights[n] += _bytes(n, hints) >> 5                    # (of two alike, the one that is in memory anyway)
             again = n in released
             leaves = "checkpoint" in n.meta and any(u in inside and u.meta.get("checkpoint") != n.meta["checkpoint"] for u in n.users)
             if "checkpoint" in n.meta and may_recompute(n) and not leaves:                    # the user asks for it
                 again = True
                 if weights[n] < INF:
                     weights[n] <<= 20
-            if leaves or not again and not _recomputable(n):
+            if leaves or not again and (n in dear or not _recomputable(n)):
                 sources.append(n)
         if any(u in readers or u in needs_tangent for u in n.users) or n in readers:
             sinks.append(n)
