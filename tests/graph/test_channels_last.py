@@ -4,6 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch.utils import _pytree as pytree
 
 import tcompile
@@ -136,3 +137,21 @@ def test_training_and_other_sizes_on_a_cpu(groups, transposed):
         for a, b in zip(*grads):
             torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-3)
             assert [s for s, n in zip(a.stride(), a.shape) if n > 1] == [s for s, n in zip(b.stride(), b.shape) if n > 1]
+
+
+LAID_OUT = {
+    "roll": lambda x: x.roll(1, 0), "roll by nothing": lambda x: x.roll(4, 0), "roll twice": lambda x: x.roll((1, 2), (2, 3)), "roll flat": lambda x: x.roll(3),
+    "stack": lambda x: torch.stack([x, x]), "stack in between": lambda x: torch.stack([x, x], 1), "stack behind": lambda x: torch.stack([x, x], -1),
+    "stack of two layouts": lambda x: torch.stack([x, x.contiguous()]), "channel_shuffle": lambda x: F.channel_shuffle(x, 2),
+    "rrelu": lambda x: F.rrelu(x, training=False),
+}
+
+
+@pytest.mark.parametrize("dims", [(0, 1, 2, 3), (3, 1, 0, 2)], ids=["rows", "permuted"])
+@pytest.mark.parametrize("name", LAID_OUT)
+def test_results_lie_as_eagers(name, dims):
+    fn = LAID_OUT[name]
+    for x in (torch.randn(4, 8, 6, 6).permute(dims), torch.randn(4, 8, 6, 6).to(memory_format=torch.channels_last)):
+        got, want = tcompile.compile(fn)(x), fn(x)
+        assert got.stride() == want.stride()
+        assert torch.equal(got, want)

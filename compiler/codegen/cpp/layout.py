@@ -13,7 +13,7 @@ chunks depend on the sizes alone, never on the number of threads, so results do 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any, Sequence
+from typing import Any, NamedTuple, Sequence
 
 import torch
 
@@ -166,10 +166,17 @@ def size_hint(size: Any, hints: dict) -> int:
         return 1024
 
 
-def _axis_cost(name: str, size: int, indices: list[tuple[Expr, frozenset[str]]], lanes: int) -> float:
-    """Relative cost per element of vectors along this axis. `indices`: as `_memory_indices` gives them."""
+class Place(NamedTuple):
+    """Where a stage reads or writes: the index, the axes that the positions in it were computed from."""
+    index: Expr
+    behind: frozenset[str]
+    written: bool
+
+
+def _axis_cost(name: str, size: int, places: list[Place], lanes: int) -> float:
+    """Relative cost per element of vectors along this axis."""
     cost = 0.25
-    for e, behind in indices:
+    for e, behind, written in places:
         c = e.coeff(name)
         if name in behind:
             cost += 6.0
@@ -184,21 +191,20 @@ def _axis_cost(name: str, size: int, indices: list[tuple[Expr, frozenset[str]]],
         elif c is None:
             cost += 12.0
         else:
-            cost += 8.0
+            cost += 9.0 if written else 8.0
     used = -(-size // lanes) * lanes / max(size, 1)       # lanes that a short axis leaves empty
     return cost * min(used, lanes)
 
 
-def _memory_indices(stage: Stage) -> list[tuple[Expr, frozenset[str]]]:
-    """Where the stage reads and writes: each index, and the axes that the positions in it were computed from."""
-    loads = [(v.attr[1], frozenset(_axes_behind(v.args))) for v in _values(stage) if v.op == "load"]
-    return [(s.index, frozenset(_axes_behind(s.positions))) for s in stage.stores] + loads
+def _places(stage: Stage) -> list[Place]:
+    loads = [Place(v.attr[1], frozenset(_axes_behind(v.args)), False) for v in _values(stage) if v.op == "load"]
+    return [Place(s.index, frozenset(_axes_behind(s.positions)), True) for s in stage.stores] + loads
 
 
 def _lane_by_lane(stage: Stage, along: Axis | None) -> int:
     """How many reads and writes of the stage take the lanes of a vector along this axis one by one."""
     name = along.symbol.name if along is not None else ""
-    return sum(name in behind or e.coeff(name) not in (ZERO, ONE, TWO) for e, behind in _memory_indices(stage)) if name else 0
+    return sum(name in behind or e.coeff(name) not in (ZERO, ONE, TWO) for e, behind, _ in _places(stage)) if name else 0
 
 
 def _axes_behind(values: Sequence[Value]) -> set[str]:
@@ -238,6 +244,8 @@ def _register_bytes(kernel: Kernel, vectors: list[Axis | None] | None = None, mo
             widest = max(widest, 8 if v.op in WIDE else ctype(v.dtype).size if ctype(v.dtype).kind != "bool" else 1)
         for a in stage.accs:
             widest = max(widest, 8 if a.op.startswith("arg") else ctype(a.dtype).size)
+        if vectors is not None and vectors[k] is not None:
+            widest = max([widest, *(storage_size(ctype(st.buffer.dtype)) for st in stage.stores)])
     return widest
 
 
@@ -295,7 +303,7 @@ def plan_layout(kernel: Kernel, target: Target, choices: Choices = Choices()) ->
 def _choose_mode(kernel: Kernel, lanes: int, hints: dict, has_inner: bool, choices: Choices) -> tuple[str, Axis | None]:
     outer_best: tuple[float, Axis | None] = (float("inf"), None)
     total = 0.0
-    per_stage = [(_memory_indices(st), size_hint(numel(st.axes), hints)) for st in kernel.stages]
+    per_stage = [(_places(st), size_hint(numel(st.axes), hints)) for st in kernel.stages]
     for axis in kernel.outer:
         size = size_hint(axis.size, hints)
         cost = sum(n * _axis_cost(axis.symbol.name, size, es, lanes) * (1.3 if has_inner else 1.0) for es, n in per_stage)
@@ -337,7 +345,7 @@ def _runs(stage: Stage) -> bool:
 
 
 def _inner_axis(stage: Stage, lanes: int, hints: dict) -> Axis:
-    es = _memory_indices(stage)
+    es = _places(stage)
     best = min(reversed(stage.axes), key=lambda a: _axis_cost(a.symbol.name, size_hint(a.size, hints), es, lanes))
     return best
 
@@ -369,7 +377,7 @@ def _plan_blocks(kernel: Kernel, layout: Layout, hints: dict, choices: Choices, 
         layout.item_ns = (integer(layout.lanes * max(1, round(layout.stage_ns[0] * 1000)))) * as_expr(v.size)
         return
     ns = sum(n * size_hint(numel(st.axes), hints) for st, n in zip(kernel.stages, layout.stage_ns))
-    strided = any(_steps_over(e, v.symbol.name) for st in kernel.stages for e, _ in _memory_indices(st))
+    strided = any(_steps_over(e, v.symbol.name) for st in kernel.stages for e, *_ in _places(st))
     group = layout.lanes * max(1, layout.copies)
     block = choices.block
     if block is None and has_inner and not strided and choices.mode is None and _long_columns(kernel, layout, hints):
@@ -436,7 +444,7 @@ def _drift(e: Expr, name: str) -> float | None:
 def _plan_tiles(kernel: Kernel, layout: Layout, hints: dict) -> None:
     """Whether to go through the kernel in square tiles: where elements lie along another axis than the vectors' own."""
     v = layout.vector
-    if layout.serial or layout.copies > 1 or kernel.checks or len(kernel.stages) != 1 or layout.lanes not in (4, 8, 16):
+    if layout.serial or layout.copies > 1 or kernel.checks or len(kernel.stages) != 1 or layout.lanes not in (4, 8, 16, 32):
         return
     if any(s.index.coeff(v.symbol.name) is not ONE for s in kernel.stages[0].stores):
         return

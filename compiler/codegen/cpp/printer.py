@@ -20,6 +20,7 @@ from ...symbolic.expr import ZERO, Expr, as_expr, ceildiv, integer, symbol
 from .columns import column_phases
 from .dtypes import ctype, storage_size
 from .layout import Choices, Layout, StageLoops, chunk_count, merge_axes, numel, plan_layout, size_hint
+from .moves import moved_as_bits
 from .pieces import mark_turns
 from .prims import Operand, expression, reduce_identity, reduce_update, splat
 from .product import Product, ProductPrinter, find_product, transpose_text
@@ -68,7 +69,7 @@ def print_kernel(kernel: Kernel, target: Target, choices: Choices = Choices(), n
     product = find_product(merged, target)
     if product is not None:
         return _print_product(merged, product, target, name or kernel.name)
-    return _Printer(merged, target, choices, name or kernel.name).run()
+    return _Printer(moved_as_bits(merged), target, choices, name or kernel.name).run()
 
 
 def _print_product(kernel: Kernel, product: Product, target: Target, name: str) -> KernelSource:

@@ -151,7 +151,7 @@ _BF16_NARROW = "INLINE vu16 narrow_bf16(vf32 f) { return convert<vu16>(bf16_roun
 _BF16_NARROW_X86 = """\
 INLINE vu16 narrow_bf16(vf32 f) {          // the machine's instruction takes numbers below the normal ones for 0
     vu16 r;
-    if (__builtin_expect(__builtin_ia32_ptestnmd512((vi32)f, vi32{} + 0x7f800000, (u16)-1) != 0, 0)) return convert<vu16>(bf16_rounded(f) >> 16);
+    if (__builtin_expect(__builtin_ia32_fpclassps512_mask(f, 0x20, (u16)-1) != 0, 0)) return convert<vu16>(bf16_rounded(f) >> 16);
     asm("vcvtneps2bf16 %1, %0" : "=v"(r) : "v"(f));
     return r;
 }"""
@@ -273,7 +273,7 @@ class Support:
         if key == "bf16.vector":
             self.need("bf16"), self.need("convert")
             self.vector("f32", "u16", "u32", "i32")
-            native = "avx512_bf16" in self.target.features and self.bytes_of("f32") == 64
+            native = {"avx512_bf16", "avx512dq"} <= self.target.features and self.bytes_of("f32") == 64
             return _BF16_VECTOR.replace("NARROW", _BF16_NARROW_X86 if native else _BF16_NARROW)
         if key == "f16.vector":
             self.need("f16")

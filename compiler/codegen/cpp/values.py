@@ -18,6 +18,7 @@ from ...lowering.ir import Buffer, Value, const, indirect_values
 from ...symbolic.expr import ONE, ZERO, Expr, as_expr, integer, mul_all, symbol
 from ..guarded import Guard, GuardedValues
 from .dtypes import CType, ctype, literal
+from .moves import BITS
 from .pieces import PIECES, in_long_pieces, parted, piece_text
 from .prims import BOOL, Operand, conversion, expression, splat
 from .runs import RUN, backwards_text, every_second_text, run_directions
@@ -383,6 +384,8 @@ class StageValues(GuardedValues):
 
     def narrow(self, x: Operand, vector: bool) -> str:
         """A value as the buffer of its dtype stores it."""
+        if vector and not x.is_vector and x.ct.storage in ("bf16", "f16"):      # narrowed once
+            return splat(self.s, Operand(self.narrow(x, False), ctype(BITS), False))
         text = splat(self.s, x) if vector else x.text
         if x.ct.storage == "bool" and not vector:
             return f"(u8){text}"
@@ -444,7 +447,7 @@ class StageValues(GuardedValues):
     # ---- stores
     def store(self, buffer: Buffer, e: Expr, value: Value, mode: str, in_vector_loop: bool) -> list[tuple[int, str]]:
         """Statements that store `value`: (level, text) pairs, one per copy."""
-        ct = ctype(buffer.dtype)
+        ct = ctype(value.dtype if value.dtype is BITS else buffer.dtype)
         value = stored(value)
         where = self.locate(buffer, e)
         if not in_vector_loop:

@@ -60,7 +60,13 @@ def stack(xs: Sequence[TensorMeta], dim: int = 0) -> TensorMeta:
         if len(x.shape) != len(xs[0].shape) or not all(map(same, x.shape, xs[0].shape)):
             raise RuntimeError(f"stack expects each tensor to be equal size, but got {list(xs[0].shape)} at entry 0 and "
                                f"{list(x.shape)} at entry 1")
-    return new((*xs[0].shape[:dim], len(xs), *xs[0].shape[dim:]), dtype, xs[0].device)
+    # as eager's: joined along a dimension that is parted afterwards, or, behind the last one, along one of size 1
+    n = xs[0].ndim
+    parts = xs if dim < n else [x.replace(shape=(*x.shape, 1), stride=(*x.stride, 1)) for x in xs]
+    joined = cat(parts, dim)
+    inner = joined.stride[dim]
+    outer = (fold(inner * xs[0].shape[dim]), inner) if dim < n else (inner,)
+    return new((*xs[0].shape[:dim], len(xs), *xs[0].shape[dim:]), dtype, xs[0].device, (*joined.stride[:dim], *outer, *joined.stride[dim + 1:]))
 
 
 @rule("index_select")
@@ -337,7 +343,14 @@ rule("replication_pad1d", "replication_pad2d", "replication_pad3d")(_edge_pad(Fa
 
 @rule("roll")
 def roll(x: TensorMeta, shifts: Any, dims: Any = ()) -> TensorMeta:
-    return new(x.shape, x.dtype, x.device)
+    if not dims:
+        return new(x.shape, x.dtype, x.device)
+    if any(is_zero(n) for n in x.shape):
+        return TensorMeta(x.shape, preserve_strides(x), x.dtype, x.device)
+    for s, d in zip(shifts, dims):                       # as eager's, which joins two parts for each
+        start = fold(-s % x.shape[d])
+        x = cat([x.replace(shape=(*x.shape[:d], n, *x.shape[d:][1:])) for n in (fold(x.shape[d] - start), start)], d)
+    return x
 
 
 @rule("flip")
@@ -386,7 +399,7 @@ def _shuffled(x: TensorMeta, shape: Sequence[IntLike]) -> TensorMeta:
 
 @rule("channel_shuffle")
 def channel_shuffle(x: TensorMeta, groups: int) -> TensorMeta:
-    return TensorMeta(x.shape, preserve_strides(x), x.dtype, x.device)
+    return new(x.shape, x.dtype, x.device, strides_for(x.shape, suggest_format(x)))
 
 
 @rule("isin.Tensor_Tensor", "isin.Tensor_Scalar")

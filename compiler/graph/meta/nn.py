@@ -434,7 +434,7 @@ def glu_backward(g: TensorMeta, x: TensorMeta, dim: int) -> TensorMeta:
 
 @rule("rrelu_with_noise_functional")
 def rrelu(x: TensorMeta, noise: TensorMeta, *_: Any, **__: Any) -> tuple:
-    return TensorMeta(x.shape, preserve_strides(x), x.dtype, x.device), noise.replace()
+    return new(x.shape, x.dtype, x.device), noise.replace()
 
 
 # ---- resampling

@@ -1,0 +1,71 @@
+"""Elements of 16 bits that are only moved, chosen between, negated or made absolute: as bits, twice as many to a vector, and NaNs as they are.
+
+Arithmetic on them is done in float32; what needs none is neither widened nor rounded back.
+"""
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+
+from ...lowering.ir import Kernel, Stage, Store, Value, const, make, prim
+
+__all__ = ["moved_as_bits", "BITS"]
+
+BITS = torch.uint16                       # what such a value is in the loop IR
+_SHORT = (torch.bfloat16, torch.float16)
+
+
+def moved_as_bits(kernel: Kernel) -> Kernel:
+    """The same kernel with what is stored so as values of type `BITS`, where that takes no arithmetic."""
+    stages = []
+    for st in kernel.stages:
+        made: dict[tuple[int, torch.dtype], Value | None] = {}
+        stages.append(Stage(st.axes, st.accs, [_as_bits(s, made) for s in st.stores]))
+    return replace(kernel, stages=stages)
+
+
+def _as_bits(s: Store, made: dict) -> Store:
+    if s.buffer.dtype not in _SHORT or s.mode != "set":
+        return s
+    value = _bits(s.value, s.buffer.dtype, made)
+    return s if value is None else Store(s.buffer, s.index, value, s.mode)
+
+
+def _bits(root: Value, dtype: torch.dtype, made: dict) -> Value | None:
+    """The bits of a value as an element of `dtype`; None where it has to be computed."""
+    stack = [(root, False)]
+    while stack:
+        v, ready = stack.pop()
+        k = (v.id, dtype)
+        if k in made:
+            continue
+        moved = _MOVED.get(v.op, ())
+        if ready:
+            args = [made[a.id, dtype] if n in moved else a for n, a in enumerate(v.args)]
+            made[k] = None if any(a is None for a in args) else _rebuilt(v, args)
+        elif v.op == "load" and v.dtype == dtype:
+            made[k] = make("load", BITS, v.args, v.attr)
+        elif v.op == "const":
+            made[k] = const(int(torch.tensor(float(v.attr), dtype=torch.float64).to(dtype).view(torch.int16)) & 0xFFFF, BITS)
+        elif moved and v.dtype in (dtype, torch.float32):
+            stack += [(v, True), *((v.args[n], False) for n in moved)]
+        else:
+            made[k] = None
+    return made[root.id, dtype]
+
+
+_MOVED = {"cast": (0,), "neg": (0,), "abs": (0,), "copysign": (0, 1), "where": (1, 2), "masked": (1, 2)}      # the arguments that are elements
+
+
+def _rebuilt(v: Value, args: list[Value]) -> Value:
+    sign, rest = const(0x8000, BITS), const(0x7FFF, BITS)
+    if v.op == "cast":
+        return args[0]
+    if v.op == "neg":
+        return prim("bitwise_xor", args[0], sign)
+    if v.op == "abs":
+        return prim("bitwise_and", args[0], rest)
+    if v.op == "copysign":
+        return prim("bitwise_or", prim("bitwise_and", args[0], rest), prim("bitwise_and", args[1], sign))
+    return prim(v.op, *args)
