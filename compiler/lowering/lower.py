@@ -22,6 +22,7 @@ from .ref import (Ref, Scalar, contiguous_strides, dim_symbol, flat_index, is_on
 __all__ = ["lower", "Lowering", "NoRule", "rule", "view_rule", "order_of_loads", "RULES"]
 
 RULES: dict[Any, Callable] = {}
+_VIEWS: set[Any] = set()                                    # operators that look at memory and read no element
 
 
 class NoRule(Exception):
@@ -58,6 +59,7 @@ def view_rule(*names: str) -> Callable:
     for n in names:
         ns, packet, overload = n.split(".")
         copies.append(f"{ns}.{packet}_copy.{overload}")
+    _VIEWS.update(o for n in names for o in _find(n))
     return rule(*names, *copies)
 
 
@@ -221,12 +223,22 @@ class Lowering:
             return self.extern(node, args, kwargs, reason)
         mark = len(self.steps)
         try:
+            if target not in _VIEWS:
+                self._known_dtypes(node, args)
             return f(self, node, *args, **kwargs)
         except NoRule as e:
             del self.steps[mark:]
             if target._schema.name.split("::")[-1] not in LIBRARY:         # (those are called by choice)
                 self.fallbacks[str(target)] += 1
             return self.extern(node, args, kwargs, str(e))
+
+    def _known_dtypes(self, node: torch.fx.Node, args: tuple) -> None:
+        """Nests have no floats of eight bits on a CPU and none of the rarer types anywhere; of complex numbers rules say themselves what they can do."""
+        val = node.meta.get("val")
+        for x in (*(val if isinstance(val, (tuple, list)) else (val,)), *(a for b in args for a in (b if isinstance(b, (tuple, list)) else (b,)))):
+            dtype = getattr(x, "dtype", None)
+            if dtype is not None and dtype not in DTYPES and not dtype.is_complex and dtype not in self.dtypes():
+                raise NoRule(f"values of {dtype}")
 
     def scalar_call(self, target: Callable, args: tuple, kwargs: dict) -> Any:
         """Python arithmetic on sizes (operator.add, ...) inside the graph."""

@@ -104,3 +104,21 @@ def test_of_zeros_the_first_is_taken(f):
 
 def test_zeros_of_lgamma_have_no_sign():
     same(lambda x: torch.lgamma(x).signbit(), torch.tensor([1.0, 2.0] * 9))
+
+
+EIGHT_BITS = [lambda x: torch.cat([x, x.flip(0)]), lambda x: torch.stack([x, x]), lambda x: torch.full_like(x, 3), lambda x: torch.zeros_like(x), lambda x: x.roll(1),
+              lambda x: x.cumsum(0, dtype=torch.float32), lambda x: x.mT.contiguous(), lambda x: x[torch.tensor([1, 0])], lambda x: (x.float() * 2).to(x.dtype)]
+
+
+@pytest.mark.parametrize("k", range(len(EIGHT_BITS)))
+def test_floats_of_eight_bits_are_moved_by_torch(k):
+    """Nests have none of them on a CPU; rules that only move elements took them for any other type."""
+    x = torch.randn(4, 6).to(torch.float8_e4m3fn)
+    for dynamic in (False, True):
+        got, want = tcompile.compile(EIGHT_BITS[k], fullgraph=True, dynamic=dynamic)(x), EIGHT_BITS[k](x)
+        assert got.dtype is want.dtype and torch.equal(got.float(), want.float()) and got.stride() == want.stride()
+
+
+@pytest.mark.parametrize("f", [torch.argmax, lambda x: F.interpolate(x[None], scale_factor=2), lambda x: torch.isin(x, x), lambda x: torch.addcdiv(x.short(), x.short(), x.short())])
+def test_what_a_kernel_cannot_be_asked(f):
+    raises_alike(f, torch.ones(2, 3, dtype=torch.bool))

@@ -305,6 +305,8 @@ def unbind(x: TensorMeta, dim: int = 0) -> list[TensorMeta]:
 def unfold(x: TensorMeta, dim: int, size: IntLike, step: IntLike) -> TensorMeta:
     dim = norm_dim(dim, x.ndim)
     if not x.shape:
+        if less(1, size):
+            raise RuntimeError(f"maximum size for tensor at dimension 0 is 1 but size is {size}")
         return viewed(x, (size,), (1,))
     step = fix(step)
     shape, stride = list(x.shape), list(x.stride)
