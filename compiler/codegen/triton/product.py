@@ -101,7 +101,8 @@ def _axes_of(v: Value) -> set[str]:
 def product_layout(kernel: Kernel, p: Product, processors: int) -> Layout:
     """Tiles by rules of thumb: few rows in narrow strips of the matrix, as many as there are processors; many rows in the largest tiles that fill them."""
     rows, columns, depth, batch = (at_hints(numel(x), kernel.hints) for x in (p.rows, p.columns, p.k, p.batch))
-    depth //= _alternating(p)
+    parts = _alternating(p)
+    depth, group = depth // parts, _group(p) // parts
     lay = Layout("product", p.columns, p.rows)
     lay.yblock = max(LEAST, min(128, _pow2(rows)))
     if rows <= FEW_ROWS:
@@ -120,6 +121,8 @@ def product_layout(kernel: Kernel, p: Product, processors: int) -> Layout:
         if lay.xblock * lay.yblock <= 128 * 64:
             lay.warps, lay.stages = 4, 4
     lay.xblock, lay.rblock = max(LEAST, min(lay.xblock, _pow2(columns))), max(LEAST, min(lay.rblock, _pow2(depth)))
+    while group and group % lay.rblock and lay.rblock > LEAST:
+        lay.rblock //= 2
     return lay
 
 
@@ -134,7 +137,7 @@ def product_choices(default: dict[str, Any]) -> list[Choices]:
         return [Choices(xblock=x, yblock=y, rblock=r, warps=w, stages=s)
                 for x, r, w, s in ((16, 128, 2, 5), (16, 256, 4, 4), (32, 64, 2, 6), (32, 128, 4, 5), (32, 256, 4, 3), (64, 64, 4, 6), (64, 128, 4, 4), (128, 64, 4, 4))]
     return [Choices(xblock=x, yblock=y, rblock=r, warps=w, stages=s)
-            for x, y, r, w, s in ((256, 128, 64, 8, 3), (128, 128, 64, 8, 3), (128, 128, 64, 4, 4), (128, 64, 64, 4, 4), (64, 128, 64, 4, 4), (64, 64, 64, 4, 4),
+            for x, y, r, w, s in ((256, 128, 64, 8, 3), (256, 128, 64, 8, 4), (128, 256, 64, 8, 4), (128, 128, 64, 8, 3), (128, 128, 64, 4, 4), (128, 64, 64, 4, 4), (64, 128, 64, 4, 4), (64, 64, 64, 4, 4),
                                   (64, 64, 128, 4, 3), (32, 64, 128, 4, 4), (256, 64, 64, 4, 4), (128, 256, 64, 8, 3))]
 
 
@@ -157,6 +160,7 @@ def print_product(printer: Printer, p: Product) -> tuple[Function, str]:
     body += [f"rnumel = {t(depth)}", "rbase = tl.arange(0, RBLOCK)"]
     whole = depth.is_const and int(depth.value) % lay.rblock == 0
     own: dict[str, dict[str, Expr]] = {}
+    groups: dict[str, str] = {}
     for dim, position in (("a", "[None, :]"), ("b", "[:, None]")):
         own[dim] = {a.symbol.name: symbol(f"{a.symbol.name}_{dim}") for a in p.k}
         head.append(f"{dim}index = roffset + rbase{position}")
@@ -170,6 +174,9 @@ def print_product(printer: Printer, p: Product) -> tuple[Function, str]:
             shape = _shape_of("YBLOCK", "RBLOCK", "y", "r") if kept == "y" else _shape_of("RBLOCK", "XBLOCK", "r", "x")
             sizes = {own[dim][a.symbol.name].name: int(as_expr(a.size).value) // parts for a in p.k if as_expr(a.size).is_const}
             value = _renamed(value, own[dim] if parts == 1 else {k: x * parts + part for k, x in own[dim].items()}, {k: (0, n) for k, n in sizes.items()})
+            if len(p.k) == 1:
+                value = _in_groups(value, own[dim][p.k[0].symbol.name], lay.rblock, groups)
+            dims |= dict.fromkeys(groups, "s")
             v = Values(names, dims, inner, shape, printer._acc, printer.need, printer.itype, exact=printer.exact, backend=printer.target.backend,
                        sizes=printer.sizes | sizes, zero=frozenset("r"))
             v.emit([value])
@@ -182,8 +189,9 @@ def print_product(printer: Printer, p: Product) -> tuple[Function, str]:
         tiles.append(f"{p.acc} = tl.dot(a, b, {p.acc})")
     name = p.acc
     body += [*outside, f"{name} = tl.zeros([YBLOCK, XBLOCK], tl.float32)", "for roffset in range(0, rnumel, RBLOCK):",
-             *(f"    {line}" for line in [*head, *tiles])]
+             *(f"    {line}" for line in [*head, *(f"{group} = {text}" for group, text in groups.items()), *tiles])]
     names.forget("r")
+    names.forget("s")
     printer.accs[name] = Operand(name, ttype(torch.float32), frozenset("yx"))
     for stage in printer.k.stages[1:]:
         body += printer._straight(stage, names, masks)
@@ -198,6 +206,32 @@ def _shape_of(rows: str, columns: str, first: str, second: str) -> Any:
 def _renamed(value: Value, names: dict[str, Expr], ranges: dict[str, tuple]) -> Value:
     """The value over its own symbols of the sum: one tile has them along its columns, the other along its rows."""
     return Rewriter(on_index=lambda e: tidy(e.subs(names), ranges))(value)
+
+
+def _in_groups(value: Value, k: Expr, rblock: int, groups: dict[str, str]) -> Value:
+    """The value with k // n (the group of weights that share a scale) as a scalar of the step, where a step stays within one group. `groups`: what
+    these scalars are, by name."""
+    def replaced(e: Expr) -> Expr:
+        out = as_expr(0)
+        for c, atoms in e.terms():
+            term = as_expr(c)
+            for atom in atoms:
+                n = atom.args[1] if atom.op == "floordiv" and atom.args[0] is k else None
+                if n is not None and n.is_const and n.value % rblock == 0:
+                    name = f"group_{n.value}"
+                    groups[name] = f"roffset // {n.value}"
+                    atom = symbol(name)
+                term = term * atom
+            out = out + term
+        return out
+    return Rewriter(on_index=lambda e: replaced(e) if any(a.op == "floordiv" for _, atoms in e.terms() for a in atoms) else e)(value)
+
+
+def _group(p: Product) -> int:
+    """How many elements of the sum, one after the other, share a scale; 0: there are no such groups."""
+    sizes = {int(a.args[1].value) for v in walk([p.b]) if v.op == "load" for _, atoms in v.attr[1].terms() for a in atoms
+             if a.op == "floordiv" and a.args[0] is p.k[0].symbol and a.args[1].is_const and a.args[1].value >= 2 * LEAST}
+    return min(sizes) if len(p.k) == 1 and sizes else 0
 
 
 def _alternating(p: Product) -> int:

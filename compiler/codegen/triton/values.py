@@ -21,6 +21,7 @@ from .prims import Operand, conversion, expression, rounded
 __all__ = ["Names", "Values", "stored"]
 
 NONE: frozenset[str] = frozenset()
+LOOPED = frozenset("rs")         # "r": a tile dimension of the loop over the reduced axes; "s": what changes from step to step alone
 
 
 def stored(value: Value) -> Value:
@@ -104,7 +105,7 @@ class Values(GuardedValues):
     # ---- texts
     def _let(self, stem: str, text: str, v: Value, dims: frozenset[str]) -> Operand:
         name = self.names.fresh(stem)
-        (self.inside if "r" in dims else self.outside).append(f"{name} = {text}")
+        (self.inside if dims & LOOPED else self.outside).append(f"{name} = {text}")
         return Operand(name, ttype(v.dtype), dims)
 
     def _statement(self, v: Value, guard: Guard) -> Operand:
@@ -229,7 +230,7 @@ class Values(GuardedValues):
         mask, over = self.mask(dims, guard)
         good = f"(0 <= {i.text}) & ({i.text} < {n.text})"
         wide = dims | over
-        target = self.inside if "r" in wide else self.outside
+        target = self.inside if wide & LOOPED else self.outside
         # what is masked off may hold anything
         inverted = f"{good} | ~({mask})" if mask else good
         message = v.attr.partition(": ")[2] or v.attr
@@ -254,4 +255,4 @@ class Values(GuardedValues):
         if mode == "add" and t.low_precision:
             text = f"{text}.to({t.stored})"
         line = f"{call}({buffer.name} + ({at}), {text}" + (f", {mask}" if mask else "") + (", sem='relaxed')" if mode != "set" else ")")
-        (self.inside if "r" in want else self.outside).append(line)
+        (self.inside if want & LOOPED else self.outside).append(line)
