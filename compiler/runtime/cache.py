@@ -207,9 +207,11 @@ class KernelCache:
                 continue
 
     def clear(self) -> int:
-        """Remove every kernel and note; returns how many kernels there were. Files of other kinds stay: the folder may have been chosen badly."""
+        """Remove every kernel and note; returns how many kernels there were. Files of other kinds stay: the folder may have been chosen badly. So
+        does what other processes are compiling at this moment."""
         n = sum(1 for _ in self.entries())
-        for folder in (*self.folder.glob(_SHARDS), self.folder / "notes", *self.folder.glob("build-*")):
+        self._sweep()
+        for folder in (*self.folder.glob(_SHARDS), self.folder / "notes"):
             shutil.rmtree(folder, ignore_errors=True)
         return n
 

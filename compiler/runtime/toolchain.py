@@ -119,8 +119,8 @@ def _version(command: tuple[str, ...], memory: Any) -> str:
 
 
 def compile_units(tool: Toolchain, units: Sequence[Unit], workers: int = 0) -> None:
-    """Build every unit, `workers` at a time (0: one per core). Raises ToolchainError with the compiler's words, OSError where its folder has no
-    room; on that and on any interrupt all compilers still running are killed first."""
+    """Build every unit, `workers` at a time (0: one per core). Raises ToolchainError with the compiler's words, OSError where its folder is
+    full or was removed; on that and on any interrupt all compilers still running are killed first."""
     waiting = list(reversed(units))
     limit = max(1, workers or os.cpu_count() or 1)
     running: list[tuple[Unit, subprocess.Popen, Path, float]] = []
@@ -185,15 +185,17 @@ def _finish(unit: Unit, process: subprocess.Popen, log: Path, began: float) -> N
     words = log.read_text(errors="replace") if log.exists() else ""
     log.unlink(missing_ok=True)
     if process.returncode:
-        _check_room(unit.output.parent)
+        _check_folder(unit)
         how = f"was killed by signal {-process.returncode}" if process.returncode < 0 else "failed"
         raise ToolchainError(f"the C++ compiler {how} on kernel {unit.name} ({unit.source}):\n{words.strip()[-2000:]}")
     events.emit("compile_c", seconds=time.perf_counter() - began, flags=" ".join(unit.flags), unit=unit.name)
 
 
-def _check_room(folder: Path) -> None:
-    """Raises OSError where a kernel would not fit: a linker that fails for that may have been unable to write its words, too."""
-    with tempfile.TemporaryFile(dir=folder) as f:
+def _check_folder(unit: Unit) -> None:
+    """Raises OSError where the folder is at fault: someone removed it, or a kernel would not fit, which a linker may have no room to say."""
+    if not unit.source.exists():
+        raise FileNotFoundError(f"{unit.source} was removed while it was compiled")
+    with tempfile.TemporaryFile(dir=unit.output.parent) as f:
         f.write(bytes(KERNEL_ROOM))
         f.flush()
 

@@ -256,8 +256,28 @@ def test_clearing_leaves_what_is_not_the_cache_s(tmp_path):
     cache = KernelCache(tmp_path, 1 << 20)
     (tmp_path / "v1" / "api").mkdir(parents=True)
     cache.put_note("note", "text")
+    busy, left = cache.workspace(), cache.workspace()
+    os.utime(left, (1, 1))
     cache.clear()
     assert (tmp_path / "v1" / "api").exists() and cache.get_note("note") is None
+    assert busy.exists() and not left.exists()                      # what another process compiles at this moment, and what a killed one left
+
+
+def test_a_folder_removed_while_a_kernel_is_compiled_is_no_error(own_cache, monkeypatch):
+    real = toolchain.subprocess.Popen
+    removed = []
+
+    def start(command, **how):
+        if not removed:
+            removed.append(own_cache)
+            shutil.rmtree(own_cache)
+        return real(command, **how)
+    monkeypatch.setattr(toolchain.subprocess, "Popen", start)
+    toolchain.find(Options.make(), open_cache(Options.make()))      # (asks the compiler's version)
+    removed.clear()
+    heard = facts("cache", lambda: compiled(chain_schedule(10, 8.0)))
+    assert removed and any(h.what == "folder" and "temporary" in h.reason for h in heard)
+    assert compiled(chain_schedule(10, 8.0))(x)[0].equal(x + 8)
 
 
 def test_inspect_and_clear(own_cache):
