@@ -25,6 +25,11 @@ def test_complex_numbers_without_elements():
         assert torch.equal(got, want)
 
 
+def test_distances_of_complex_numbers_are_real():
+    x, y = torch.randn(4, dtype=torch.complex64), torch.randn(4, dtype=torch.complex64)
+    torch.testing.assert_close(tcompile.compile(torch.dist, fullgraph=True)(x, y), torch.dist(x, y))
+
+
 VIEWS = {"flat": lambda x: x.transpose(0, 1).reshape(-1), "repeated": lambda x: x.repeat_interleave(2, 0), "repeated_last": lambda x: x.mT.repeat_interleave(2, -1)}
 
 

@@ -190,7 +190,7 @@ def trace(x: TensorMeta) -> TensorMeta:
 
 @rule("dist")
 def dist(a: TensorMeta, b: TensorMeta, p: Any = 2) -> TensorMeta:
-    return new((), a.dtype, a.device)
+    return new((), to_complex_real(a.dtype), a.device)
 
 
 @rule("equal")

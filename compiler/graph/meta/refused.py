@@ -27,16 +27,17 @@ def _is_whole(d: torch.dtype) -> bool:
 # operator -> whether it is refused for tensors all of such a dtype: where the kernel can't be asked with zeros, or says so in other words
 _REFUSED: dict[str, Callable[[torch.dtype], bool]] = {
     **dict.fromkeys(("round", "relu", "hardtanh", "addmv", "argmax", "argmin", "isin", "linalg_cross"), _is_bool),
-    **dict.fromkeys(("native_layer_norm", "native_group_norm", "linalg_vector_norm", "soft_margin_loss", "binary_cross_entropy", "addcdiv", "upsample_linear1d",
+    **dict.fromkeys(("native_layer_norm", "native_group_norm", "linalg_vector_norm", "soft_margin_loss", "binary_cross_entropy", "addcdiv", "dist", "upsample_linear1d",
                      "upsample_trilinear3d"), _is_whole),
     **dict.fromkeys(("upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d", "_upsample_nearest_exact1d", "_upsample_nearest_exact2d",
                      "_upsample_nearest_exact3d", "upsample_bilinear2d", "upsample_bicubic2d"), lambda d: _is_whole(d) and d is not torch.uint8),
+    **dict.fromkeys(("isposinf", "isneginf", "deg2rad", "rad2deg", "heaviside"), lambda d: d.is_complex),
 }
 _TAGS = frozenset(t for t in (torch.Tag.pointwise, getattr(torch.Tag, "reduction", None)) if t is not None)
 # more operators that take any sizes and have kernels of one dtype each
 _ASKED = frozenset("""sum mean prod amax amin argmax argmin any all var std var_mean std_mean cumsum cumprod cummax cummin logcumsumexp _softmax _log_softmax
     mm bmm mv dot vdot trace tril triu log_sigmoid_forward glu prelu mse_loss smooth_l1_loss huber_loss where masked_fill flip roll rsub dist floor_divide
-    _cdist_forward multi_margin_loss multilabel_margin_loss_forward take searchsorted polar""".split())
+    hardswish hardsigmoid softshrink hardshrink _cdist_forward multi_margin_loss multilabel_margin_loss_forward take searchsorted polar""".split())
 _MOST_DIMS = 6
 
 
