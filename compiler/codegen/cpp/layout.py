@@ -26,7 +26,7 @@ from .special import SPECIAL
 from .support import Target
 from .vecmath_special import SPECIAL_F64, WIDE
 
-__all__ = ["Choices", "StageLoops", "Layout", "merge_axes", "plan_layout", "numel", "size_hint"]
+__all__ = ["Choices", "StageLoops", "Layout", "merge_axes", "plan_layout", "numel", "size_hint", "value_cost"]
 
 MAX_CHUNKS = 64                     # of a split reduction
 CHUNK_ELEMENTS = 8192
@@ -352,9 +352,12 @@ def _inner_axis(stage: Stage, lanes: int, hints: dict) -> Axis:
 
 def _stage_cost(stage: Stage, lanes: int) -> float:
     cost = 2.0 * len(stage.accs) + len(stage.stores)
-    for v in _values(stage):
-        cost += lanes * _LANE_COST / 4 if v.op in _LANE_BY_LANE else _COST.get(v.op, 1)
-    return cost
+    return cost + sum(value_cost(v, lanes) for v in _values(stage))
+
+
+def value_cost(v: Value, lanes: int) -> float:
+    """Of a full vector, in units of an addition."""
+    return lanes * _LANE_COST / 4 if v.op in _LANE_BY_LANE else _COST.get(v.op, 1)
 
 
 def _stage_bytes(stage: Stage) -> int:

@@ -11,7 +11,7 @@ for each phase its number of items and the estimated picoseconds of one.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Sequence
 
 from ...lowering.ir import Acc, Axis, Buffer, Kernel, Stage
@@ -19,7 +19,8 @@ from ...lowering.printer import names_of
 from ...symbolic.expr import ZERO, Expr, as_expr, ceildiv, integer, symbol
 from .columns import column_phases
 from .dtypes import ctype, storage_size
-from .layout import Choices, Layout, StageLoops, chunk_count, merge_axes, numel, plan_layout, size_hint
+from .layout import Choices, Layout, StageLoops, chunk_count, merge_axes, numel, plan_layout, size_hint, value_cost
+from .hoist import hoisted
 from .moves import moved_as_bits
 from .pieces import mark_turns
 from .prims import Operand, expression, reduce_identity, reduce_update, splat
@@ -94,6 +95,11 @@ class _Printer:
     def __init__(self, kernel: Kernel, target: Target, choices: Choices, name: str):
         self.name = name
         self.layout: Layout = plan_layout(kernel, target, choices)
+        if self.layout.mode == "outer":
+            lanes, unhoisted = self.layout.lanes, kernel
+            kernel = hoisted(kernel, lambda v: value_cost(v, lanes))
+            if kernel is not unhoisted:
+                self.layout = plan_layout(kernel, target, replace(choices, vector=self.layout.vector.symbol.name))
         self.k = mark_turns(kernel, self.layout)
         self.s = Support(target, self.layout.lanes)
         self.scope = Scope(self.s, checks=list(kernel.checks))

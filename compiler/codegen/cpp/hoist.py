@@ -1,0 +1,56 @@
+"""What a stage computes of reductions alone, once for each of their elements instead of at every step of its loops.
+
+Where vectors run along an outer axis, results of reductions are vectors too, and what follows from them (the logarithm of a sum, the root of a variance) would be
+computed in the innermost loop: it gets a stage of its own, without axes, that leaves it in a local buffer.
+"""
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Callable
+
+from ...lowering.ir import Buffer, Kernel, Stage, Store, Value, load, walk
+from ...lowering.rewrite import Rewriter
+from ...symbolic.expr import ZERO
+from .dtypes import ctype
+
+__all__ = ["hoisted"]
+
+WORTH = 4            # cost of a value, in units of an addition, from which on a store and a load of it are less
+
+
+def hoisted(kernel: Kernel, cost: Callable[[Value], float]) -> Kernel:
+    """The same kernel with such values in stages of their own. `cost`: of one operation on a full vector."""
+    stages: list[Stage] = []
+    made: list[Buffer] = []
+    for st in kernel.stages:
+        kept = _kept(st, cost) if st.axes and not any(a.running for a in st.accs) else []
+        if kept:
+            places = {}
+            for v in kept:
+                made.append(Buffer(f"kept{len(made)}", v.dtype, (), (), scope="local"))
+                places[v.id] = load(made[-1], ZERO)
+            stages.append(Stage((), [], [Store(places[v.id].attr[0], ZERO, v) for v in kept]))
+            put = _Replace(places)
+            st = Stage(st.axes, [replace(a, value=put(a.value)) for a in st.accs], [replace(s, value=put(s.value)) for s in st.stores])
+        stages.append(st)
+    return replace(kernel, stages=stages, locals=[*kernel.locals, *made]) if made else kernel       # (the same object where there are none)
+
+
+def _kept(stage: Stage, cost: Callable[[Value], float]) -> list[Value]:
+    """The largest such values that are worth it."""
+    values = walk(stage.roots())
+    fixed: dict[int, float] = {}                         # values made of reductions and numbers alone -> what they cost
+    reduced: set[int] = set()
+    for v in values:
+        if v.op in ("acc", "const", "param") or (v.args and v.op not in ("load", "index", "check_index") and all(a.id in fixed for a in v.args)):
+            fixed[v.id] = cost(v) + sum(fixed[a.id] for a in v.args)
+            if v.op == "acc" or any(a.id in reduced for a in v.args):
+                reduced.add(v.id)
+    users = {a.id for v in values if v.id not in fixed for a in v.args} | {v.id for v in stage.roots()}
+    return [v for v in values if v.id in users and v.id in reduced and fixed[v.id] >= WORTH and ctype(v.dtype).kind == "float" and v.dtype.itemsize >= 4]
+
+
+class _Replace(Rewriter):
+    def __init__(self, places: dict[int, Value]):
+        super().__init__()
+        self.memo.update(places)
