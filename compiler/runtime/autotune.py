@@ -196,8 +196,8 @@ def _arguments(kernel: Kernel) -> list | None:
 def _tensor(b: Buffer, values: dict[str, int]) -> torch.Tensor:
     shape = tuple(int(as_expr(s).eval(values)) for s in b.shape)
     stride = tuple(int(as_expr(s).eval(values)) for s in b.stride)
-    t = torch.empty_strided(shape, stride, dtype=b.dtype)
+    n = 1 + sum((s - 1) * st for s, st in zip(shape, stride)) if all(shape) else 0
+    flat = torch.zeros(n, dtype=b.dtype)              # integers may be indices: 0 is always inside
     if b.dtype.is_floating_point and b.kind != "output":
-        g = torch.Generator().manual_seed(0)
-        return t.copy_(torch.rand(shape, generator=g))
-    return t.zero_()              # integers may be indices: 0 is always inside
+        flat.copy_(torch.rand(n, generator=torch.Generator().manual_seed(0)))
+    return flat.as_strided(shape, stride)             # elements of windows and of what is expanded share memory

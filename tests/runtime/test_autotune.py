@@ -1,6 +1,8 @@
 """The search of mode="max-autotune"."""
 import torch
 
+import tcompile
+
 from tcompile.compiler import events
 from tcompile.compiler.codegen.cpp.layout import Choices
 from tcompile.compiler.runtime import autotune
@@ -64,3 +66,14 @@ def test_symbolic_sizes_use_their_hints():
     graph = compiled(chain_schedule(s0, 1.0, 2.0), **OPTIONS)
     x = torch.randn(100)
     assert graph(x)[0].equal(x + 1 + 2)
+
+
+def test_inputs_whose_elements_share_memory():
+    """Expanded tensors and windows: they are measured on tensors that lie likewise."""
+    f = tcompile.compile(lambda x, y: (x.sin() + 1, y.sum(1)), mode="max-autotune")
+    x, y = torch.randn(64).expand(33, 64), torch.randn(100).unfold(0, 9, 1)
+    heard = []
+    with events.listen(lambda e: heard.append(e) if e.kind == "autotune" else None):
+        a, b = f(x, y)
+    torch.testing.assert_close((a, b), (x.sin() + 1, y.sum(1)))
+    assert len(heard) == 2 and all(e.trials for e in heard)
