@@ -1,6 +1,7 @@
 """Loads at positions that mostly follow each other: whole vectors where they lie side by side, up or down, whatever the edges."""
 import pytest
 import torch
+import torch.nn.functional as F
 
 import tcompile
 from tcompile.compiler.codegen.cpp.runs import DOWN, UP, run_directions
@@ -107,3 +108,17 @@ def test_pieces(width, dtype):
         x = torch.randn(6, width).mul(9).to(dtype)
         for got, want in zip(tcompile.compile(f, fullgraph=True, dynamic=dynamic)(x), f(x)):
             torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("mode", ["replicate", "reflect", "constant"])
+def test_reductions_over_rows_of_pieces(mode, dtype):
+    """Accumulators of a piece's last vector reach over the next piece."""
+    x = torch.randn(1, 5, 3, 37).to(dtype)
+
+    def fn(x):
+        y = F.pad(x, (1, 2, 1, 1), mode=mode)
+        return y.exp().sum(-2), y.amax(-2), y.argmax(-2), y.cumsum(-2)
+
+    for got, want in zip(tcompile.compile(fn)(x), fn(x), strict=True):
+        torch.testing.assert_close(got, want)

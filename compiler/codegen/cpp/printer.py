@@ -380,7 +380,7 @@ class _Printer:
         lines = [f"auto {fn} = [&](i64 {x}{''.join(f', {a.vector} &{a.name}_sum' for a in accumulators)}) __attribute__((always_inline)) {{",
                  *(f"    {t}" for t in body), "};"]
         for a in accumulators:
-            lines.append(f"{a.vector} {', '.join(f'{a.name}_v{u} = {a.stored if u == 0 else a.identity}' for u in copies)};")
+            lines.append(f"{a.vector} {', '.join(f'{a.name}_v{u} = {a.stored() if u == 0 else a.identity}' for u in copies)};")
 
         def call(at: str, u: int) -> str:
             return f"{fn}({at}{''.join(f', {a.name}_v{u}' for a in accumulators)});"
@@ -617,11 +617,15 @@ class _Accumulator:
         v = self.p.layout.vector.symbol.name
         return f"{self.name} + ({v} - {v}_begin)"
 
-    @property
-    def stored(self) -> str:
+    def stored(self, lanes: str = "tc::All{}") -> str:
         """What is there."""
         self.s.need("access")
-        return f"tc::load<{self.vector}>({self.address}, tc::All{{}})"
+        return f"tc::load<{self.vector}>({self.address}, {lanes})"
+
+    @staticmethod
+    def _lanes(values: StageValues) -> str:
+        """Of the array that an update changes: behind the end of a piece lies the next one, behind the end of a row nothing."""
+        return "lanes" if values.pieces or values.turns else "tc::All{}"
 
     def combined(self, vectors: list[str]) -> str:
         """Several accumulators as one, pairwise."""
@@ -642,10 +646,11 @@ class _Accumulator:
         if self.arg:
             return self._update_position(values, x)
         if self.array and not together:
-            old = Operand(self.stored, self.ct, True)
+            lanes = self._lanes(values)
+            old = Operand(self.stored(lanes), self.ct, True)
             if self.acc.running:
-                return [f"const {self.vector} {n}_now = {reduce_update(s, self.acc.op, old, x)};", f"tc::store({self.address}, {n}_now, tc::All{{}});"]
-            return [f"tc::store({self.address}, ({self.vector})({reduce_update(s, self.acc.op, old, x)}), tc::All{{}});"]
+                return [f"const {self.vector} {n}_now = {reduce_update(s, self.acc.op, old, x)};", f"tc::store({self.address}, {n}_now, {lanes});"]
+            return [f"tc::store({self.address}, ({self.vector})({reduce_update(s, self.acc.op, old, x)}), {lanes});"]
         old = Operand(f"{n}_sum", self.ct, True)
         if together:
             return [f"{n}_sum = ({self.vector})({reduce_update(s, self.acc.op, old, x)});"]
@@ -661,8 +666,9 @@ class _Accumulator:
         if self.array:
             v = self.p.layout.vector.symbol.name
             at = f"({v} - {v}_begin)"
-            lines += [f"const {self.vector} {n}_old = tc::load<{self.vector}>({n}_best + {at}, tc::All{{}});",
-                      f"const vi64 {n}_old_at = tc::load<vi64>({n} + {at}, tc::All{{}});"]
+            lanes = self._lanes(values)
+            lines += [f"const {self.vector} {n}_old = tc::load<{self.vector}>({n}_best + {at}, {lanes});",
+                      f"const vi64 {n}_old_at = tc::load<vi64>({n} + {at}, {lanes});"]
             best = f"{n}_old"
         if self.acc.running and self.ct.kind == "bool":
             better = f"({x.text} | ~{best})" if sign == ">" else f"(~{x.text} | {best})"
@@ -688,8 +694,8 @@ class _Accumulator:
             at_lanes = f"tc::gather<vi64>(tc::All{{}}, [&](int k) {{ return (i64)({lane}); }})"
         if self.array:
             return [*lines, f"const vmask {n}_better = {better};",
-                    f"tc::store({n}_best + {at}, tc::where({n}_better, {x.text}, {n}_old), tc::All{{}});",
-                    f"const vi64 {n}_now = tc::where({n}_better, {at_lanes}, {n}_old_at);", f"tc::store({n} + {at}, {n}_now, tc::All{{}});"]
+                    f"tc::store({n}_best + {at}, tc::where({n}_better, {x.text}, {n}_old), {lanes});",
+                    f"const vi64 {n}_now = tc::where({n}_better, {at_lanes}, {n}_old_at);", f"tc::store({n} + {at}, {n}_now, {lanes});"]
         return [f"const vmask {n}_better = tc::keep(lanes, {better}, vmask{{}});",
                 f"{n}_best = tc::where({n}_better, {x.text}, {n}_best);", f"{n}_at = tc::where({n}_better, {at_lanes}, {n}_at);"]
 
