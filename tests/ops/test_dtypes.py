@@ -1,4 +1,6 @@
 """What a dtype decides: which kernels exist, how numbers round and wrap on their way in, where functions end."""
+import random
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -16,6 +18,8 @@ WITHOUT_KERNEL = {
     "fast activations of integers": (F.hardswish, torch.arange(4)),
     "degrees of complex numbers": (torch.deg2rad, torch.ones(3, dtype=torch.complex64)),
     "infinities of complex numbers": (torch.isposinf, torch.ones(3, dtype=torch.complex64)),
+    "steps between types": (lambda x: torch.heaviside(x, x.double()), torch.ones(3)),
+    "bits as powers": (lambda x: torch.ldexp(x, x > 0), torch.ones(3)),
     "parts of integers": (torch.frac, torch.arange(4)),
     "bits of floats": (lambda x: x & 2.5, torch.arange(4)),
     "bits in place": (lambda x: x.clone().bitwise_or_(1), torch.ones(3)),
@@ -73,6 +77,20 @@ def test_a_number_that_varies_is_compared_as_well(dtype):
         assert torch.equal(compiled(x, n), x == n)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64])
+@pytest.mark.parametrize("power", [torch.int64, torch.uint8, torch.float32])
+def test_powers_of_two_that_overflow(dtype, power):
+    x, y = torch.tensor([0, 1, 3, 1]).to(dtype).repeat(5), torch.tensor([200, 1, 3, 127]).to(power).repeat(5)
+    got, want = tcompile.compile(torch.ldexp, fullgraph=True)(x, y), torch.ldexp(x, y)
+    assert got.dtype is want.dtype and torch.equal(got.nan_to_num(nan=7), want.nan_to_num(nan=7))
+
+
+@pytest.mark.parametrize("types", [(torch.float32, torch.float64), (torch.bfloat16, torch.float32), (torch.int64, torch.float32)])
+def test_distances_between_types(types):
+    x, y = (torch.arange(4).to(t) for t in types)
+    torch.testing.assert_close(tcompile.compile(torch.dist, fullgraph=True)(x, y + 1), torch.dist(x, y + 1))
+
+
 @pytest.mark.parametrize("dtype", NARROW)
 @pytest.mark.parametrize("n", [1, 9])
 def test_the_next_number_is_that_of_the_type(dtype, n):
@@ -125,3 +143,25 @@ def test_floats_of_eight_bits_are_moved_by_torch(k):
 @pytest.mark.parametrize("f", [torch.argmax, lambda x: F.interpolate(x[None], scale_factor=2), lambda x: torch.isin(x, x), lambda x: torch.addcdiv(x.short(), x.short(), x.short())])
 def test_what_a_kernel_cannot_be_asked(f):
     raises_alike(f, torch.ones(2, 3, dtype=torch.bool))
+
+
+STEPS = [lambda a, b: a + b, lambda a, b: 0.7 - a, lambda a, b: a * 0.3, lambda a, b: a / (b.abs() + 1), lambda a, b: a.sigmoid(), lambda a, b: a.tanh() * b, lambda a, b: F.relu(a) + 0.1,
+         lambda a, b: torch.where(a > 0.2, a, b), lambda a, b: (a.abs() + 0.1).sqrt(), lambda a, b: a.softmax(-1), lambda a, b: F.layer_norm(a, a.shape[-1:]),
+         lambda a, b: a - a.mean(-1, keepdim=True), lambda a, b: a.sum(0, keepdim=True) * 0.1 + b, lambda a, b: (a.abs() + 0.1)**0.3, lambda a, b: F.silu(a), lambda a, b: a % 0.7,
+         lambda a, b: a.cumsum(-1) * 0.1, lambda a, b: a.amax(-1, keepdim=True) - b, lambda a, b: F.softplus(a)]
+
+
+@pytest.mark.parametrize("dtype", NARROW)
+@pytest.mark.parametrize("seed", range(3))
+def test_chains_round_as_eager_does_where_asked_to(dtype, seed):
+    steps = random.Random(seed).sample(STEPS, 8)
+
+    def chain(a, b):
+        values = [a, b]
+        for step in steps:
+            values.append(step(values[-1], values[-2]))
+        return tuple(values[2:])
+    a, b = torch.randn(8, 33).to(dtype), torch.randn(8, 33).to(dtype)
+    compiled = tcompile.compile(chain, fullgraph=True, options={"emulate_precision": True})
+    for k, (got, want) in enumerate(zip(compiled(a, b), chain(a, b))):
+        assert torch.equal(got, want), k

@@ -48,6 +48,8 @@ def round_decimals(b: Builder, x: Node, *, decimals: int) -> Any:
 
 @decomposition(aten.ldexp.Tensor)
 def ldexp(b: Builder, x: Node, other: Node) -> Any:
+    if is_float(dtype_of(x)) and not is_float(dtype_of(other)):
+        return NotImplemented                                    # (C's ldexp, which overflows at the end alone)
     return b.call(aten.mul.Tensor, x, b.call(aten.pow.Scalar, 2.0, other))
 
 

@@ -217,13 +217,24 @@ def lazy_bits(a: TensorMeta) -> TensorMeta:
 
 @rule("ldexp")
 def ldexp(a: TensorMeta, b: TensorMeta) -> TensorMeta:
-    """a * 2.0 ** b."""
+    """a * 2.0 ** b, or, of a float and an integer, what C's ldexp gives in a's dtype."""
+    if a.dtype.is_floating_point and is_int(b.dtype):
+        if b.dtype is torch.bool:
+            raise NotImplementedError("ldexp is not implemented for exponents of dtype bool")
+        return pointwise([a, b], a.dtype)
     power = b if b.dtype.is_floating_point or b.dtype.is_complex else b.replace(dtype=torch.get_default_dtype())
     return pointwise([a, b], result_type([a, power]))
 
 
+@rule("heaviside")
+def heaviside(a: TensorMeta, b: TensorMeta) -> TensorMeta:
+    if a.dtype != b.dtype:
+        raise RuntimeError("heaviside is not yet implemented for tensors with different dtypes.")
+    return pointwise([a, b], a.dtype)
+
+
 _PROMOTING = """mul bitwise_and bitwise_or bitwise_xor bitwise_left_shift bitwise_right_shift __lshift__ __rshift__ __and__
-    __or__ __xor__ remainder fmod maximum minimum fmax fmin copysign nextafter hypot heaviside floor_divide gcd lcm""".split()
+    __or__ __xor__ remainder fmod maximum minimum fmax fmin copysign nextafter hypot floor_divide gcd lcm""".split()
 
 
 def _register_promoting() -> None:

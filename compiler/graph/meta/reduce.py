@@ -8,7 +8,7 @@ import torch
 
 from .core import DataDependentError, TensorMeta, is_zero, new, norm_dim, norm_dims, numel, rule
 from .strides import preserve_strides
-from .types import is_int, to_complex_real
+from .types import is_int, result_type, to_complex_real
 
 __all__ = ["reduced"]
 
@@ -190,7 +190,7 @@ def trace(x: TensorMeta) -> TensorMeta:
 
 @rule("dist")
 def dist(a: TensorMeta, b: TensorMeta, p: Any = 2) -> TensorMeta:
-    return new((), to_complex_real(a.dtype), a.device)
+    return new((), to_complex_real(result_type([a, b])), a.device)
 
 
 @rule("equal")
