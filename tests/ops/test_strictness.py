@@ -39,6 +39,8 @@ BAD = [
     (lambda x: torch.linalg.vector_norm(x, float("inf")), torch.randn(0, 3)),
     (lambda x: torch.linalg.vector_norm(x, -1, dim=1), torch.randn(3, 0)),
     (torch.trace, torch.tensor(3.0)),
+    (lambda x: x.roll(2, -1), torch.tensor(3.0)),
+    (lambda x: x.roll((1, 2), (0,)), torch.randn(3, 3)),
     (lambda x: x.index_select(-1, torch.tensor([0, 0])), torch.tensor(3.0)),
     (lambda x: F.layer_norm(x, []), torch.tensor(3.0)),
     # a dimension of size 0 has no position that could be read before it is found to be wrong

@@ -343,6 +343,7 @@ rule("replication_pad1d", "replication_pad2d", "replication_pad3d")(_edge_pad(Fa
 
 @rule("roll")
 def roll(x: TensorMeta, shifts: Any, dims: Any = ()) -> TensorMeta:
+    _require(len(shifts) == (len(dims) or 1), f"shifts and dimensions must align. shifts: {len(shifts)}, dims:{len(dims)}")
     if not dims:
         return new(x.shape, x.dtype, x.device)
     if any(is_zero(n) for n in x.shape):
