@@ -29,6 +29,7 @@ DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 WIDEST = 256                       # columns of a head that a program holds
 LEAST_KEYS = 16
 FEW_FLOPS = 4e9                    # of a library's call that takes less time than launching it
+FEW_FLOPS_IN_FULL = 3e8            # of attention in float32, whose products ordinary multiplications make slower than libraries do
 LONGEST = 64                       # nests between the two products
 INDEX_ONLY, WITH_LOADS = 40, 12    # values of a mask that are computed again for each score: of positions alone, of what memory holds
 PACKED = 64                        # rows of all heads of a group that are one tile
@@ -49,7 +50,7 @@ def attention(steps: Sequence[LoweredStep], needed: Sequence[Buffer], hints: dic
     calls = [s for s in steps if isinstance(s, Extern) and (str(s.op) in _CALLS or _is_product(s)) and _on_gpu(s)]
     if not calls or wanted == "library" or opts.get("emulate_precision", False):
         return list(steps)
-    finder = _Finder(steps, needed, hints)
+    finder = _Finder(steps, needed, hints, wanted == "generated")
     for s in calls:
         try:
             if _is_product(s):
@@ -102,8 +103,8 @@ class _Parts:
 
 
 class _Finder:
-    def __init__(self, steps: Sequence[LoweredStep], needed: Sequence[Buffer], hints: dict[str, int]):
-        self.steps, self.needed, self.hints = list(steps), needed, hints
+    def __init__(self, steps: Sequence[LoweredStep], needed: Sequence[Buffer], hints: dict[str, int], always: bool = False):
+        self.steps, self.needed, self.hints, self.always = list(steps), needed, hints, always
         self._look()
 
     def _look(self) -> None:
@@ -395,6 +396,8 @@ class _Finder:
         fits = type(parts.inner) is int and type(parts.columns) is int and 1 < parts.inner <= WIDEST and 1 < parts.columns <= WIDEST
         if not fits or parts.q.dtype != parts.k.dtype or any(x.dtype not in DTYPES for x in (parts.q, parts.k, parts.v)):
             raise _NoMatch
+        if parts.q.dtype == torch.float32 and not self.always and self._flops(parts) > FEW_FLOPS_IN_FULL:
+            raise _NoMatch
         if size_hint(parts.keys.size, self.hints) < LEAST_KEYS or any(x.op == "check_index" for x in walk([parts.score])):
             raise _NoMatch
         score = normal_form(self.expanded(parts.score, ranges, self._cheap))
@@ -421,6 +424,9 @@ class _Finder:
             raise _NoMatch
         self.steps = steps
         self._look()
+
+    def _flops(self, parts: _Parts) -> float:
+        return 2.0 * math.prod(size_hint(a.size, self.hints) for a in (*parts.batch, *parts.rows, parts.keys)) * (parts.inner + parts.columns)
 
     def _cheap(self, b: Buffer, new: Value) -> bool:
         """Whether a mask's element is better computed for each score than read."""

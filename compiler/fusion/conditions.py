@@ -33,6 +33,8 @@ def normal_form(score: Value) -> Value:
 def negated(c: Value) -> Value:
     if c.op in _OPPOSITE and not c.args[0].dtype.is_floating_point:
         return prim(_OPPOSITE[c.op], *c.args)
+    if c.op in ("logical_and", "logical_or"):            # (what holds of tiles is read off terms that all hold)
+        return prim("logical_or" if c.op == "logical_and" else "logical_and", *map(negated, c.args))
     return c.args[0] if c.op == "logical_not" and c.args[0].dtype == torch.bool else prim("logical_not", c)
 
 

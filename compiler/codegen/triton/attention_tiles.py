@@ -67,7 +67,7 @@ def _tiles(width: int, size: int, target: GpuTarget) -> tuple[int, int, int, int
         return (64, 32, 8, 2) if width <= 64 else (32, 32, 8, 2) if width <= 128 else (16, 32, 4, 1)
     if target.arch < 90:
         return (128, 64, 4, 3) if width <= 64 else (128, 32, 8, 3) if width <= 128 else (64, 32, 4, 2)
-    return (128, 64, 4, 3) if width <= 64 else (128, 64, 8, 3) if width <= 128 else (128, 32, 8, 2)
+    return (128, 64, 4, 3) if 64 < width <= 96 else (64, 64, 4, 3) if width <= 128 else (128, 32, 8, 2)
 
 
 def shared_memory(target: GpuTarget) -> int:

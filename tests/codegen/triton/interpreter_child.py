@@ -43,6 +43,45 @@ def _rounded(data, source, to, mode):
     return np.where(np.isnan(x), np.uint16(0x7FC0), nearest).astype(np.uint16).reshape(x.shape)
 
 
+MARGIN = 1 << 16                   # bytes around each tensor that belong to nobody
+_inside: list = []                 # (first address, first address behind) of each tensor of a job
+
+
+def _apart(t):
+    """A copy of a tensor (one dimension, dense) with nobody's memory around it; its addresses are noted."""
+    n = t.numel() * t.element_size()
+    around = torch.full((n + 2 * MARGIN,), 0x7B, dtype=torch.uint8)
+    begin = MARGIN - around.data_ptr() % 16
+    out = around[begin:begin + n].view(t.dtype)
+    out.copy_(t)
+    _inside.append((out.data_ptr(), out.data_ptr() + n))
+    return out
+
+
+def _checked(ptrs, mask):
+    """Lanes that are not masked lie in one of the job's tensors."""
+    mask = np.broadcast_to(mask.data, ptrs.data.shape)
+    at = ptrs.data[mask].astype(np.uint64)
+    size = max(1, ptrs.get_element_ty().primitive_bitwidth // 8)
+    known = np.zeros(at.shape, bool)
+    for begin, end in _inside:
+        known |= (at >= begin) & (at + np.uint64(size) <= end)
+    if not known.all():
+        raise IndexError(f"{(~known).sum()} of {known.size} lanes are outside of their tensors")
+
+
+def _load(self, ptrs, mask, *args):
+    _checked(ptrs, mask)
+    return _masked_load(self, ptrs, mask, *args)
+
+
+def _store(self, ptrs, value, mask, *args):
+    _checked(ptrs, mask)
+    return _masked_store(self, ptrs, value, mask, *args)
+
+
+_masked_load, interpreter.InterpreterBuilder.create_masked_load = interpreter.InterpreterBuilder.create_masked_load, _load
+_masked_store, interpreter.InterpreterBuilder.create_masked_store = interpreter.InterpreterBuilder.create_masked_store, _store
 _convert_float = interpreter._convert_float
 interpreter._convert_float = _rounded
 interpreter.InterpreterBuilder.create_dot = _dot
@@ -89,11 +128,12 @@ def functions(text: str) -> dict:
 
 def run(job: dict) -> list:
     namespace = functions(job["text"])
-    memory = job["memory"]
+    _inside.clear()
+    memory = [_apart(t) for t in job["memory"]]
     for name, grid, pointers, scalars, constants in job["launches"]:
         if grid > 0:
             namespace[name][(grid,)](*[memory[i] for i in pointers], *scalars, **constants)
-    return [memory[i] for i in job["written"]]
+    return [memory[i].clone() for i in job["written"]]
 
 
 def main() -> None:

@@ -1,5 +1,6 @@
 """Attention in any spelling is one generated kernel on a GPU: interpreted, against float64, and compiled for GPUs that are not here."""
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -58,12 +59,22 @@ def positions(q):
 
 
 # ---- sizes
-@pytest.mark.parametrize("shape", [(2, 3, 37, 53, 80, 80), (1, 3, 40, 70, 20, 24), (0, 3, 33, 16, 16, 32), (0, 0, 50, 64, 48, 48)], ids=str)
+@pytest.mark.parametrize("shape", [(2, 3, 37, 53, 80, 80), (1, 3, 40, 70, 20, 24), (0, 3, 33, 16, 16, 32), (0, 0, 50, 64, 48, 48), (0, 6, 100, 100, 48, 48)], ids=str)
 def test_lengths_and_head_sizes(shape):
     """Odd lengths, heads that are no power of two (in two tiles: 80 is 64 + 16), values that are wider than keys; four, three and two dimensions."""
     b, h, rows, keys, inner, width = shape
     g = check(plain, *qkv(*(n for n in (b, h) if n), rows, inner, keys=keys, width=width))
     assert ("q_1 = " in g.kernels[0].source.text) == (inner in (48, 80))
+
+
+def test_reads_outside_of_a_tensor_are_seen():
+    """What all other tests here rely on: the interpreter refuses lanes that a mask should have left out."""
+    q, k, v = qkv(2, 40, 32, keys=50)
+    g = as_gpu(plain, q, k, v)
+    source = g.kernels[0].source
+    g.kernels[0].source = replace(source, text=source.text.replace(", smask, other=0.0", ""))
+    with pytest.raises(AssertionError, match="outside of their tensors"):
+        run(g, [q, k, v])
 
 
 def test_float32_is_multiplied_in_full():
@@ -111,12 +122,17 @@ def window(q, k, v):
     return torch.softmax((q @ k.mT * 0.2).masked_fill(~((d <= 0) & (d > -20)), -torch.inf), -1) @ v
 
 
-@pytest.mark.parametrize("f", [causal, lower_triangle, added_triangle, window], ids=lambda f: f.__name__)
+def outside(q, k, v):
+    d = positions(q)
+    return torch.softmax((q @ k.mT * 0.2 + d).masked_fill((d > 0) | (d <= -20), -torch.inf), -1) @ v
+
+
+@pytest.mark.parametrize("f", [causal, lower_triangle, added_triangle, window, outside], ids=lambda f: f.__name__)
 def test_masks_of_positions_leave_tiles_out(f):
     g = check(f, *qkv(1, 2, 200, 32), choices=Choices(rblock=32, xblock=32))
     text = g.kernels[0].source.text
-    assert "end = tl.minimum(200, last_row + 1)" in text and ("begin = " in text) == (f is window)
-    assert text.count("for roffset in") == (3 if f is window else 2), "tiles that all rows see whole have a loop without the comparison"
+    assert "end = tl.minimum(200, last_row + 1)" in text and ("begin = " in text) == (f in (window, outside))
+    assert text.count("for roffset in") == (3 if f in (window, outside) else 2), "tiles that all rows see whole have a loop without the comparison"
 
 
 def softcap(q, k, v):
@@ -245,6 +261,13 @@ def test_large_calls_stay_the_librarys():
     assert calls(as_gpu(cudnn, q, q, q, options={"attention": "generated"})) == ["k0_attention"]
     small = torch.empty(1, 2, 64, 64, dtype=f16)
     assert calls(as_gpu(cudnn, small, small, small, options={"attention": "library"})) == ["aten._scaled_dot_product_cudnn_attention.default"]
+
+
+def test_attention_in_float32_is_ours_where_it_is_small():
+    small, large = (torch.empty(2, 4, n, 64) for n in (100, 1024))
+    assert calls(as_gpu(plain, small, small, small)) == ["k0_attention"]
+    assert "k0_attention" not in calls(as_gpu(plain, large, large, large))
+    assert calls(as_gpu(plain, large, large, large, options={"attention": "generated"})) == ["k0_attention"]
 
 
 # ---- compiled
