@@ -76,3 +76,13 @@ def test_reductions_over_rows_of_few_columns(columns, dtype):
         torch.testing.assert_close(sums, x.double().sum(0).to(sums.dtype) if dtype.is_floating_point else x.sum(0), equal_nan=True, rtol=2e-2 if dtype == torch.bfloat16 else 1e-4, atol=1e-3)
         torch.testing.assert_close(largest, x.amax(0), equal_nan=True, rtol=0, atol=0)
         assert torch.equal(tcompile.compile(lambda x: (x > 0).any(0))(x), (x > 0).any(0))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int64])
+@pytest.mark.parametrize("op", [torch.argmax, torch.argmin])
+def test_the_first_of_equals(op, dtype):
+    for columns in (5, 32, 67, 300):
+        x = torch.randint(0, 3, (40, columns)).to(dtype)
+        if dtype.is_floating_point:
+            x[0], x[1], x[2, 3:], x[3, 4] = float("inf"), float("-inf"), float("nan"), float("nan")
+        assert torch.equal(tcompile.compile(lambda x: op(x, 1))(x), op(x, 1))

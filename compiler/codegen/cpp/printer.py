@@ -674,12 +674,8 @@ class _Accumulator:
             better = f"({x.text} | ~{best})" if sign == ">" else f"(~{x.text} | {best})"
         elif self.acc.running:                       # of equals the last one
             better = f"tc::mask(({x.text} {sign}= {best}){f' | ({x.text} != {x.text})' if self.ct.is_float else ''})"
-        elif self.ct.kind == "bool":
-            better = f"({x.text} & ~{best})" if sign == ">" else f"(~{x.text} & {best})"
-        elif self.ct.is_float:
-            better = f"tc::mask(({x.text} {sign} {best}) | (({x.text} != {x.text}) & ({best} == {best})))"
         else:
-            better = f"tc::mask({x.text} {sign} {best})"
+            better = self._better_lanes(x.text, best)
         position = self.p.scope.index_text(values.index_at(self._position(), 0, False))
         vector = self.loops.vector.symbol.name
         step = self._position().coeff(vector)
@@ -699,6 +695,36 @@ class _Accumulator:
         return [f"const vmask {n}_better = tc::keep(lanes, {better}, vmask{{}});",
                 f"{n}_best = tc::where({n}_better, {x.text}, {n}_best);", f"{n}_at = tc::where({n}_better, {at_lanes}, {n}_at);"]
 
+    def _better_lanes(self, x: str, best: str) -> str:
+        """Mask of the lanes whose x takes the place of the best so far: see `_better`."""
+        sign = ">" if self.acc.op == "argmax" else "<"
+        if self.ct.kind == "bool":
+            return f"({x} & ~{best})" if sign == ">" else f"(~{x} & {best})"
+        if self.ct.is_float:
+            return f"tc::mask(({x} {sign} {best}) | (({x} != {x}) & ({best} == {best})))"
+        return f"tc::mask({x} {sign} {best})"
+
+    def _same_lanes(self, x: str, best: str) -> str:
+        if self.ct.kind == "bool":
+            return f"~({x} ^ {best})"
+        return f"tc::mask(({x} == {best}){f' | (({x} != {x}) & ({best} != {best}))' if self.ct.is_float else ''})"
+
+    def _first_best(self) -> list[str]:
+        """The vectors' best elements as one, and the first position where it lies."""
+        n, s = self.name, self.s
+        s.need("masks"), s.need("fold")
+        best, at, out = f"{n}_best_v0", f"{n}_at_v0", []
+        for i in range(1, self.loops.unroll):
+            x, there = f"{n}_best_v{i}", f"{n}_at_v{i}"
+            out += [f"const vmask {n}_takes{i} = {self._better_lanes(x, best)} | ({self._same_lanes(x, best)} & tc::mask({there} < {at}));",
+                    f"{best} = tc::where({n}_takes{i}, {x}, {best}), {at} = tc::where({n}_takes{i}, {there}, {at});"]
+        t = self.element
+        f = ("a | b" if self.acc.op == "argmax" else "a & b") if self.ct.kind == "bool" else \
+            reduce_update(s, self.acc.op.removeprefix("arg"), Operand("a", self.ct, False), Operand("b", self.ct, False))
+        return [*out, f"const {t} {n}_best = tc::fold({best}, []({t} a, {t} b) {{ return ({t})({f}); }});",
+                f"const i64 {n} = tc::fold(tc::where({self._same_lanes(best, f'({n}_best - {self.vector}{{}})')}, {at}, vi64{{}} + 0x7fffffffffffffffLL), "
+                "[](i64 a, i64 b) { return a < b ? a : b; });"]
+
     def flush(self, unroll: int) -> list[str]:
         if not self.flushes:
             return []
@@ -712,18 +738,7 @@ class _Accumulator:
             return []
         n, s, u = self.name, self.s, self.loops.unroll
         if self.arg:
-            better = _better(self.acc.op, self.ct, "{x}", f"{n}_best")
-            out = [f"{self.element} {n}_best = {n}_best_v0[0];", f"i64 {n} = {n}_at_v0[0];"]
-            for i in range(u):
-                x, at = f"{n}_best_v{i}[k]", f"{n}_at_v{i}[k]"
-                if self.ct.kind == "bool":
-                    test = f"(bool){x} {'>' if self.acc.op == 'argmax' else '<'} (bool){n}_best"
-                    same = f"{x} == {n}_best"
-                else:
-                    test = better.replace("{x}", x)
-                    same = f"({x} == {n}_best" + (f" || ({x} != {x} && {n}_best != {n}_best))" if self.ct.is_float else ")")
-                out.append(f"for (int k = 0; k < L; k++) if ({test} || ({same} && {at} < {n})) {n}_best = {x}, {n} = {at};")
-            return out
+            return self._first_best()
         vs = [f"{n}_v{i}" for i in range(u)] if not self.flushes else [f"{n}_total"]
         combined = self.combined(vs)
         if self.acc.op in ("any", "all"):
