@@ -246,8 +246,9 @@ class GradGraph:
         decided = [g[0] for g in env.guards[known:]] if env is not None and self.backwards else []
         return _Backward(graph, getattr(call, "call", call), decided, reads)
 
-    def run_backward(self, saved: tuple, rest: list, tangents: tuple, needs: tuple[bool, ...], part: Part | None = None) -> list:
-        """One gradient or None per input of the graph. Of a part, `saved` and `tangents` hold None where they are another's."""
+    def run_backward(self, saved: list, rest: list, tangents: tuple, needs: tuple[bool, ...], part: Part | None = None) -> list:
+        """One gradient or None per input of the graph. Of a part, `saved` and `tangents` hold None where they are another's. `saved` is emptied:
+        what nobody else holds is freed after its last use."""
         grads_of = self.joint.grad_inputs
         present = tuple([t is not None for t in tangents])
         reachable = self._reachable(present)
@@ -270,10 +271,11 @@ class GradGraph:
         if b.decided:
             if not all(e.eval(sizes) for e in b.decided):
                 call = _by_eager_kernels(b.graph)
-        given: Sequence[Any] = (*saved, *rest, *fixed)
+        given = [*saved, *rest, *fixed]
         if b.reads is not None:
             given = [given[i] for i in b.reads]
-        for i, g, r in zip(grads_of, call(*given), reachable):
+        saved.clear()
+        for i, g, r in zip(grads_of, call.consume(given) if hasattr(call, "consume") else call(*given), reachable):
             if r:
                 out[i] = g
         return out
@@ -354,7 +356,7 @@ def _apply_of(forward: Any, backward: Callable) -> Callable:
 
 
 def _backward(graph: GradGraph, ctx: Any, *tangents: torch.Tensor | None) -> tuple:
-    saved = ctx.saved_tensors if graph.frees else ()
+    saved = list(ctx.saved_tensors) if graph.frees else []
     if torch.is_grad_enabled():
         return tuple(graph.double(saved, graph.remembered, ctx.remembered if graph.remembered else (), tangents))
     return tuple(graph.run_backward(saved, getattr(ctx, "rest", []), tangents, ctx.needs_input_grad))
@@ -389,7 +391,7 @@ class _Bridge(torch.autograd.Function):
     @classmethod
     def backward(cls, ctx: Any, *tangents: torch.Tensor | None) -> tuple:
         graph = cls.graph
-        saved = ctx.saved_tensors if graph.frees else ()
+        saved = list(ctx.saved_tensors) if graph.frees else []
         if torch.is_grad_enabled():
             return (None, *graph.double(saved, graph.remembered, ctx.remembered if graph.remembered else (), tangents))
         return (None, *graph.run_backward(saved, ctx.rest, tangents, ctx.needs_input_grad[1:]))

@@ -271,12 +271,15 @@ def _effort(n: Any, hints: dict[str, int]) -> float:
 
 
 def _in_memory_twice(joint: AtenGraph, readers: set) -> set[torch.fx.Node]:
-    """Values on a GPU that library calls of forward and of backward read."""
+    """Values on a GPU that library calls of forward and of backward read; not weights in another dtype, which are smaller than what is multiplied
+    with them."""
     def calls(n: torch.fx.Node) -> set[bool]:
         """Whether they are backward's, for each of the calls."""
         return {late for u in n.users for late in (calls(u) if _is_view(u.target) else {u in readers} if _is_library(u.target) else ())}
+    def of_a_weight(n: torch.fx.Node) -> bool:
+        return n.target is torch.ops.aten._to_copy.default and _owner(n.all_input_nodes[0]).op == "placeholder"
     return {n for n in joint.graph.nodes if n.op == "call_function" and _recomputable(n) and not _is_view(n.target)
-            and n.meta["val"].device.type == "cuda" and len(calls(n)) == 2}
+            and n.meta["val"].device.type == "cuda" and not of_a_weight(n) and len(calls(n)) == 2}
 
 
 def _is_library(t: Any) -> bool:

@@ -124,7 +124,7 @@ class PartedCall:
             needs = [False] * graph.n_inputs
             for i, need in zip(part.inputs, ctx.needs_input_grad[-len(part.inputs):]):         # (in Python, the call comes first)
                 needs[i] = need
-            grads = graph.run_backward(tuple(saved), getattr(ctx, "rest", []), tuple(every), tuple(needs), part)
+            grads = graph.run_backward(saved, getattr(ctx, "rest", []), tuple(every), tuple(needs), part)
         return tuple([grads[i] for i in part.inputs])
 
 

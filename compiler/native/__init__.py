@@ -26,9 +26,9 @@ from .. import events
 
 __all__ = ["native", "why_missing", "say_missing", "autograd_node"]
 
-API = 25  # TCOMPILE_NATIVE_API in native.h
+API = 26  # TCOMPILE_NATIVE_API in native.h
 
-NODE_API = 1  # in node.cpp
+NODE_API = 2  # in node.cpp
 
 native: ModuleType | None = None
 why_missing: str | None = None

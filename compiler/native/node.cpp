@@ -10,6 +10,7 @@
 
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/graph_task.h>
 #include <torch/csrc/autograd/functions/utils.h>
 #include <torch/csrc/autograd/python_cpp_function.h>
 #include <torch/csrc/autograd/python_variable.h>
@@ -18,7 +19,7 @@
 
 namespace {
 
-constexpr int NODE_API = 1;                                     /* compiler/native/__init__.py has the same number */
+constexpr int NODE_API = 2;                                     /* compiler/native/__init__.py has the same number */
 
 using torch::autograd::Node;
 using torch::autograd::SavedVariable;
@@ -152,6 +153,8 @@ PyObject *context_saved_tensors(PyObject *self, void *)
         variable_list tensors;
         for (const SavedVariable &s : node->saved)
             tensors.push_back(s.unpack(node->getptr()));
+        if (!torch::autograd::get_current_graph_task_keep_graph())
+            node->release_variables();                          /* whoever runs backward has them alone, and lets each go after its last use */
         return wrap(tensors);
     } catch (...) {
         torch::translate_exception_to_python(std::current_exception());

@@ -15,6 +15,7 @@ typedef struct { void *data; PyObject *object; AtenTensor tensor; int owned; } L
 typedef struct {
     ProgramObject *p;
     PyObject *const *args;
+    PyObject *given;               /* the list that `args` are the items of, which inputs leave after their last use; NULL: the caller keeps them */
     const int64_t *value;
     Live *live;
     char *scratch;
@@ -375,6 +376,10 @@ static int run_steps(Frame *f)
         case STEP_FREE:
             release(&f->live[st->slot]);
             break;
+        case STEP_GONE:
+            if (f->given)
+                PyList_SetItem(f->given, st->slot, Py_NewRef(Py_None));
+            break;
         case STEP_PRODUCT:
             rc = run_product(f, st);
             break;
@@ -418,15 +423,13 @@ static PyObject *results_of(Frame *f)
     return result;
 }
 
-PyObject *tc_program_call(PyObject *self, PyObject *const *args, size_t nargsf, PyObject *kwnames)
+static PyObject *run_program(ProgramObject *p, PyObject *const *args, Py_ssize_t n, PyObject *given)
 {
-    ProgramObject *p = (ProgramObject *)self;
-    Py_ssize_t n = PyVectorcall_NARGS(nargsf);
-    if (UNLIKELY(n != p->n_inputs || (kwnames && PyTuple_GET_SIZE(kwnames)))) {
+    if (UNLIKELY(n != p->n_inputs)) {
         PyErr_Format(PyExc_TypeError, "compiled graph takes %d inputs, got %zd", p->n_inputs, n);
         return NULL;
     }
-    Frame f = {p, args, p->fixed, alloca(sizeof(Live) * (p->n_slots + 1))};
+    Frame f = {p, args, given, p->fixed, alloca(sizeof(Live) * (p->n_slots + 1))};
     if (p->n_computed) {
         int64_t *values = alloca(sizeof(int64_t) * (p->n_values + 1));
         if (UNLIKELY(compute_values(p, args, values)))
@@ -474,4 +477,22 @@ PyObject *tc_program_call(PyObject *self, PyObject *const *args, size_t nargsf, 
     if (p->device < 0)
         free(scratch);
     return result;
+}
+
+PyObject *tc_program_call(PyObject *self, PyObject *const *args, size_t nargsf, PyObject *kwnames)
+{
+    if (UNLIKELY(kwnames && PyTuple_GET_SIZE(kwnames))) {
+        PyErr_SetString(PyExc_TypeError, "compiled graph takes no keyword arguments");
+        return NULL;
+    }
+    return run_program((ProgramObject *)self, args, PyVectorcall_NARGS(nargsf), NULL);
+}
+
+PyObject *tc_program_consume(PyObject *self, PyObject *inputs)
+{
+    if (UNLIKELY(!PyList_CheckExact(inputs))) {
+        PyErr_Format(PyExc_TypeError, "inputs that are given away come as a list, got %.100s", Py_TYPE(inputs)->tp_name);
+        return NULL;
+    }
+    return run_program((ProgramObject *)self, ((PyListObject *)inputs)->ob_item, PyList_GET_SIZE(inputs), inputs);
 }

@@ -7,7 +7,7 @@
 
 /* the numbers of compiler/runtime/program.py */
 enum { SLOT_INPUT, SLOT_CONSTANT, SLOT_OWN, SLOT_SCRATCH, SLOT_ALIAS, SLOT_RESULT, N_SLOT_KINDS };
-enum { STEP_KERNEL, STEP_MAKE, STEP_FREE, STEP_PRODUCT, STEP_CALL, STEP_ATTENTION, STEP_WRITING };   /* STEP_WRITING: from here on inputs are written, and an error is final */
+enum { STEP_KERNEL, STEP_MAKE, STEP_FREE, STEP_PRODUCT, STEP_CALL, STEP_ATTENTION, STEP_WRITING, STEP_GONE };   /* STEP_WRITING: from here on inputs are written, and an error is final */
 enum { OUT_SLOT, OUT_INPUT, OUT_VALUE, OUT_CONSTANT, OUT_CALL };
 enum { ARG_OBJECT, ARG_SLOT, ARG_VALUE, ARG_INPUT, ARG_LIST, ARG_TUPLE };
 enum { SYM_SIZE, SYM_STRIDE, SYM_VALUE };
@@ -37,7 +37,7 @@ typedef struct {
 } CallSpec;
 
 typedef struct {
-    int kind, slot;                    /* slot: of STEP_MAKE and STEP_FREE */
+    int kind, slot;                    /* slot: of STEP_MAKE and STEP_FREE; of STEP_GONE: an input that no later step uses */
     PyObject *kernel;
     KernelFacts facts;
     int *slots, *sizes, *params;       /* of a kernel; params: inputs. slots of a product: out, [c], a, b */
@@ -73,5 +73,6 @@ typedef struct {
 } ProgramObject;
 
 HIDDEN PyObject *tc_program_call(PyObject *self, PyObject *const *args, size_t nargsf, PyObject *kwnames);
+HIDDEN PyObject *tc_program_consume(PyObject *self, PyObject *inputs);
 
 #endif

@@ -134,6 +134,10 @@ static int read_step(ProgramObject *p, Step *st, PyObject *tuple)
         if (!PyArg_ParseTuple(tuple, "li", &kind, &st->slot))
             return -1;
         return st->slot < 0 || st->slot >= p->n_slots || (kind == STEP_MAKE && p->slots[st->slot].kind != SLOT_OWN) ? bad() : 0;
+    case STEP_GONE:                        /* (kind, input) */
+        if (!PyArg_ParseTuple(tuple, "li", &kind, &st->slot))
+            return -1;
+        return st->slot < 0 || st->slot >= p->n_inputs ? bad() : 0;
     case STEP_PRODUCT: {                   /* (kind, which, slots, beta, alpha, call, gemm: the fields of a GemmSpec, or ()) */
         GemmSpec g;
         if (!PyArg_ParseTuple(tuple, "liOddOO!", &kind, &st->product, &a, &st->beta, &st->alpha, &b, &PyTuple_Type, &c))
@@ -356,6 +360,11 @@ static void program_dealloc(PyObject *self)
     Py_TYPE(self)->tp_free(self);
 }
 
+static PyMethodDef program_methods[] = {
+    {"consume", tc_program_consume, METH_O, "consume(list) -> tuple: a call with the items as inputs; each leaves the list after its last use."},
+    {NULL, NULL, 0, NULL},
+};
+
 static PyTypeObject Program_Type = {
     PyVarObject_HEAD_INIT(NULL, 0)
     .tp_name = "tcompile.compiler.native._native.Program",
@@ -368,6 +377,7 @@ static PyTypeObject Program_Type = {
     .tp_traverse = program_traverse,
     .tp_clear = program_clear,
     .tp_call = PyVectorcall_Call,
+    .tp_methods = program_methods,
     .tp_vectorcall_offset = offsetof(ProgramObject, vectorcall),
 };
 

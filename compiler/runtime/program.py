@@ -31,7 +31,7 @@ DTYPE_CODES: dict[torch.dtype, int] = {
 
 # numbers shared with compiler/native/plan.c
 SLOT_INPUT, SLOT_CONSTANT, SLOT_OWN, SLOT_SCRATCH, SLOT_ALIAS, SLOT_RESULT = range(6)
-STEP_KERNEL, STEP_MAKE, STEP_FREE, STEP_PRODUCT, STEP_CALL, STEP_ATTENTION, STEP_WRITING = range(7)
+STEP_KERNEL, STEP_MAKE, STEP_FREE, STEP_PRODUCT, STEP_CALL, STEP_ATTENTION, STEP_WRITING, STEP_GONE = range(8)
 OUT_SLOT, OUT_INPUT, OUT_VALUE, OUT_CONSTANT, OUT_CALL = range(5)
 ARG_OBJECT, ARG_SLOT, ARG_VALUE, ARG_INPUT, ARG_LIST, ARG_TUPLE = range(6)
 _SYMBOL_KINDS = {"size": 0, "stride": 1, "value": 2}
@@ -125,6 +125,8 @@ class _ProgramBuilder:
         self.pinned: set[int] = set()                    # ids of roots that outlive the plan
         self.addressed: set[int] = set()                 # ids of buffers that kernels or products use, or that others lie in
         self.fresh: set[int] = set()                     # ids of buffers that are not made in the memory that was meant for them
+        self.inputs_until: dict[int, list[Buffer]] = {}  # step -> inputs that it is the last to use: a caller may give them away
+        self.views_of: dict[int, list[int]] = {}         # slot -> slots of places inside of it
         seen = self._seen()
         for at, step in enumerate(s.steps):
             if isinstance(step, Alloc) and step.reuse is not None:
@@ -152,6 +154,10 @@ class _ProgramBuilder:
         for b in (*_buffers(s.mutations), *_buffers([o.value for o in s.outputs])):
             self.tensors.add(id(self._root(b)))
             self.pinned.add(id(self._root(b)))
+        stay = {i for i, _ in s.mutations} | set(s.written) | _input_numbers(s.outputs)
+        for i, x in enumerate(s.inputs):
+            if isinstance(x, Buffer) and i not in stay and id(x) not in self.pinned and id(x) in self.last:
+                self.inputs_until.setdefault(self.last[id(x)], []).append(x)
 
     def _seen(self) -> set[int]:
         """ids of the buffers that Python sees as tensors, and of those that these are views of."""
@@ -198,7 +204,10 @@ class _ProgramBuilder:
                 steps.append(self._extern(step, free_after))
             elif not isinstance(step, Free):
                 raise _NotInC
-            steps += [(STEP_FREE, slot) for slot in free_after.pop(at, ())]
+            gone = self.inputs_until.get(at, ())
+            for slot in (*free_after.pop(at, ()), *(self.slot_of[id(b)] for b in gone if id(b) in self.slot_of)):
+                steps += [(STEP_FREE, part) for part in (*self.views_of.get(slot, ()), slot)]
+            steps += [(STEP_GONE, self.input_at[id(b)]) for b in gone]
         for n, (i, b) in enumerate(s.mutations):
             if n == 1:
                 steps.append((STEP_WRITING,))
@@ -266,6 +275,7 @@ class _ProgramBuilder:
         if self.slots[slot][0] == SLOT_ALIAS:
             n_bytes, slot = self.values[self.slots[slot][6]] + n_bytes, self.slots[slot][1]
         self.slot_of[id(b)] = self._new(SLOT_ALIAS, slot, b, self._value(n_bytes))
+        self.views_of.setdefault(slot, []).append(self.slot_of[id(b)])
 
     def _release(self, b: Buffer, free_after: dict[int, list[int]]) -> None:
         root = self._root(b)
@@ -422,6 +432,12 @@ def _leading(t: Buffer) -> tuple[int, int] | None:
     """(stride of the rows, 0) of a matrix of static sizes that lies by rows, (stride of the columns, 1) by columns; None otherwise."""
     (rows, columns), (r, c) = (tuple(as_expr(x).value for x in part) for part in (t.shape, t.stride))
     return (r, 0) if c == 1 and r >= columns else (c, 1) if r == 1 and c >= rows else None
+
+
+def _input_numbers(outputs: list[OutputSpec]) -> set[int]:
+    """The inputs that results are, or are views of."""
+    firsts = (o.value[0] if o.kind == "view" else o.value for o in outputs if o.kind in ("input", "view"))
+    return {i for i in firsts if type(i) is int}
 
 
 def _buffers(x: Any) -> list[Buffer]:
