@@ -1,8 +1,8 @@
 """Part a joint graph into forward and backward: what forward keeps is the cheapest cut, in bytes, between the two.
 
 Values that are cheap to compute again (element-wise operators, views, casts, expansions) may be recomputed in backward; products,
-reductions, convolutions, random numbers and calls of eager kernels may not; nor, on a GPU, may what the library's kernels read from memory in
-both passes: making it again takes as long as all of its own operator. Keeping an input of the graph costs nothing: it is alive anyway. Chains of recomputation end at what is kept, so backward never runs a forward operator that is not in the cut's shadow.
+reductions, convolutions, random numbers and calls of eager kernels may not; nor, on a GPU, may what convolutions read from memory in both passes:
+making it again takes as long as all of its own operator. Keeping an input of the graph costs nothing: it is alive anyway. Chains of recomputation end at what is kept, so backward never runs a forward operator that is not in the cut's shadow.
 """
 from __future__ import annotations
 
@@ -271,20 +271,19 @@ def _effort(n: Any, hints: dict[str, int]) -> float:
 
 
 def _in_memory_twice(joint: AtenGraph, readers: set) -> set[torch.fx.Node]:
-    """Values on a GPU that library calls of forward and of backward read; not weights in another dtype, which are smaller than what is multiplied
-    with them."""
+    """Values on a GPU that convolutions of forward and of backward read, which are most of what such a step moves; not weights in another dtype.
+    (What products read is a smaller part of theirs: there memory counts for more.)"""
     def calls(n: torch.fx.Node) -> set[bool]:
         """Whether they are backward's, for each of the calls."""
-        return {late for u in n.users for late in (calls(u) if _is_view(u.target) else {u in readers} if _is_library(u.target) else ())}
+        return {late for u in n.users for late in (calls(u) if _is_view(u.target) else {u in readers} if _is_convolution(u.target) else ())}
     def of_a_weight(n: torch.fx.Node) -> bool:
         return n.target is torch.ops.aten._to_copy.default and _owner(n.all_input_nodes[0]).op == "placeholder"
     return {n for n in joint.graph.nodes if n.op == "call_function" and _recomputable(n) and not _is_view(n.target)
             and n.meta["val"].device.type == "cuda" and not of_a_weight(n) and len(calls(n)) == 2}
 
 
-def _is_library(t: Any) -> bool:
-    name = t._schema.name.partition("::")[2] if isinstance(t, torch._ops.OpOverload) else ""
-    return name in ("mm", "bmm", "addmm", "baddbmm") or "convolution" in name or "attention" in name
+def _is_convolution(t: Any) -> bool:
+    return isinstance(t, torch._ops.OpOverload) and "convolution" in t._schema.name
 
 
 def _cut(joint: AtenGraph, primals: list, readers: set, needs_tangent: set, needed: set, written: set, fragile: set, dear: set,

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any, Callable, Iterable
 
 import torch
 
+from ..graph.meta.factory import device_of
 from ..graph.tensor import DataDependentError, TensorMeta, from_meta
 from ..guards import source as S
+from ..guards.state import read_field
 from ..symbolic.expr import maybe_int
 from . import reads, scalars
 from .arrays import holds_array
@@ -351,6 +353,7 @@ def _fits_as_gradient(t: TraceTensor, value: Any) -> bool:
 
 
 # --- factories
+CURRENT_GPU = "torch._C._cuda_getDevice"
 _SIZED = (torch.zeros, torch.ones, torch.empty, torch.rand, torch.randn)
 FACTORIES = frozenset((*_SIZED, torch.full, torch.arange, torch.linspace, torch.logspace, torch.eye, torch.randint, torch.randperm, torch.tensor,
                        torch.scalar_tensor, torch.empty_strided, torch.as_tensor, torch.tril_indices, torch.triu_indices, torch.normal,
@@ -401,7 +404,9 @@ def call_factory(m: Machine, fn: Callable, args: list, kwargs: dict) -> Any:
             raise Break("numpy" if type(a).__module__.startswith("numpy") else "unknown_object",
                         f"a tensor is made from an object of type {type(a).__name__}")
     device = kwargs.get("device")
-    device = torch.device(device) if device is not None else torch.get_default_device()
+    asked, device = device, device_of(device)
+    if device.index is not None and (asked is None or torch.device(asked).index is None):
+        m.world.state(CURRENT_GPU, read_field(CURRENT_GPU))
     m.world.state("default_device", None)
     symbolic = any(_symbolic(a) for a in (*args, *kwargs.values()))
     hints = [_hint(a) for a in args]

@@ -299,6 +299,12 @@ def test_memory_does_not_grow():
     assert torch.cuda.memory_allocated() == before
 
 
+def test_the_current_device_by_its_kind_alone():
+    x = randn(300)
+    report = check(lambda x: x * torch.arange(300, device="cuda") + torch.zeros(300, device=torch.device("cuda")), x)
+    assert len(report.graphs) == 1 and not report.graph_breaks
+
+
 def test_attention_by_hand():
     q, k, v = (randn(2, 8, 256, 64, dtype=bf16) for _ in range(3))
 
@@ -306,7 +312,11 @@ def test_attention_by_hand():
         s = (q @ k.transpose(-2, -1)) / (q.shape[-1] ** 0.5)
         return torch.softmax(s.float(), -1).to(q.dtype) @ v
     report = check(f, q, k, v, atol=3e-2, rtol=3e-2)
+    assert [k.name for k in report.kernels] == ["k0_attention"]                  # small: launching it costs less than calling the library
+    report = check(f, *(randn(8, 16, 1024, 64, dtype=bf16) for _ in range(3)), atol=3e-2, rtol=3e-2)
     assert not report.kernels, [k.name for k in report.kernels]
+    for n, d in ((100, 48), (33, 80), (161, 48), (100, 96), (57, 24)):
+        check(f, *(randn(2, 3, n, d, dtype=f16) for _ in range(3)), atol=3e-3, rtol=3e-2)
     x, w = randn(4, 128, 256, dtype=f16), randn(768, 256, dtype=f16) * 0.05
 
     def g(x, w):

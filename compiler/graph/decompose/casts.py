@@ -5,6 +5,7 @@ from typing import Any, Callable
 
 import torch
 
+from ..meta.factory import device_of
 from ..meta.pointwise import FLOAT_RESULT
 from ..meta.types import is_int, opmath, result_type
 from .builder import TABLE, Builder, Node, decomposition
@@ -167,7 +168,7 @@ def where(b: Builder, cond: Node, x: Any, y: Any) -> Any:
 def to_copy(b: Builder, x: Node, *, dtype: Any = None, layout: Any = None, device: Any = None, pin_memory: Any = None,
             non_blocking: bool = False, memory_format: Any = None) -> Any:
     m = x.meta["val"]
-    if device is not None and torch.device(device) != m.device:
+    if device is not None and device_of(device) != m.device:
         return NotImplemented
     val = b.meta(aten._to_copy.default, (x,), {"dtype": dtype, "memory_format": memory_format})
     if dtype is None or dtype is m.dtype:

@@ -11,12 +11,13 @@ from ...symbolic.expr import IntLike
 from .core import TensorMeta, broadcast_shapes, fix, fold, new, rule, same, strides_for
 from .strides import preserve_strides
 
-__all__: list[str] = []
+__all__ = ["device_of"]
 
 
-def _device(device: Any) -> torch.device:
+def device_of(device: Any) -> torch.device:
+    """The device that torch takes this for: "cuda" is the current GPU, None the default device."""
     d = torch.get_default_device() if device is None else torch.device(device)
-    if d.type == "cuda" and d.index is None:
+    if d.type == "cuda" and d.index is None and torch.cuda.is_available():
         d = torch.device("cuda", torch.cuda.current_device())
     return d
 
@@ -29,7 +30,7 @@ def _make(shape: Sequence[IntLike], dtype: torch.dtype | None, layout: Any, devi
         if isinstance(s, int) and s < 0:
             raise RuntimeError(f"Trying to create tensor with negative dimension {s}: {list(shape)}")
     stride = strides_for(shape, fmt) if fmt is not None else None
-    return new(shape, dtype or torch.get_default_dtype(), _device(device), stride)
+    return new(shape, dtype or torch.get_default_dtype(), device_of(device), stride)
 
 
 @rule("empty.memory_format", "zeros", "ones", "rand", "randn", "empty")
@@ -41,7 +42,7 @@ def zeros(shape: Sequence[IntLike], *_: Any, dtype: Any = None, layout: Any = No
 @rule("empty_strided")
 def empty_strided(shape: Sequence[IntLike], stride: Sequence[IntLike], *, dtype: Any = None, layout: Any = None,
                   device: Any = None, pin_memory: Any = None) -> TensorMeta:
-    return new(shape, dtype or torch.get_default_dtype(), _device(device), stride)
+    return new(shape, dtype or torch.get_default_dtype(), device_of(device), stride)
 
 
 def _value_dtype(value: Any) -> torch.dtype:
@@ -148,7 +149,7 @@ def full_like(x: TensorMeta, *_: Any, dtype: Any = None, layout: Any = None, dev
 
 def _like(x: TensorMeta, dtype: Any, device: Any, fmt: Any) -> TensorMeta:
     stride = preserve_strides(x) if fmt in (None, torch.preserve_format) else strides_for(x.shape, fmt)
-    return TensorMeta(x.shape, stride, dtype or x.dtype, x.device if device is None else _device(device))
+    return TensorMeta(x.shape, stride, dtype or x.dtype, x.device if device is None else device_of(device))
 
 
 @rule("new_empty", "new_zeros", "new_ones")
@@ -166,7 +167,7 @@ def new_full(x: TensorMeta, shape: Sequence[IntLike], value: Any, *, dtype: Any 
 @rule("new_empty_strided")
 def new_empty_strided(x: TensorMeta, shape: Sequence[IntLike], stride: Sequence[IntLike], *, dtype: Any = None,
                       layout: Any = None, device: Any = None, pin_memory: Any = None) -> TensorMeta:
-    return new(shape, dtype or x.dtype, x.device if device is None else _device(device), stride)
+    return new(shape, dtype or x.dtype, x.device if device is None else device_of(device), stride)
 
 
 # ---- copies

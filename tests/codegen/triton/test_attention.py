@@ -61,10 +61,9 @@ def positions(q):
 # ---- sizes
 @pytest.mark.parametrize("shape", [(2, 3, 37, 53, 80, 80), (1, 3, 40, 70, 20, 24), (0, 3, 33, 16, 16, 32), (0, 0, 50, 64, 48, 48), (0, 6, 100, 100, 48, 48)], ids=str)
 def test_lengths_and_head_sizes(shape):
-    """Odd lengths, heads that are no power of two (in two tiles: 80 is 64 + 16), values that are wider than keys; four, three and two dimensions."""
+    """Odd lengths, heads that are no power of two, values that are wider than keys; four, three and two dimensions."""
     b, h, rows, keys, inner, width = shape
     g = check(plain, *qkv(*(n for n in (b, h) if n), rows, inner, keys=keys, width=width))
-    assert ("q_1 = " in g.kernels[0].source.text) == (inner in (48, 80))
 
 
 def test_reads_outside_of_a_tensor_are_seen():
