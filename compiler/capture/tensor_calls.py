@@ -172,6 +172,8 @@ def call_function(m: Machine, fn: Callable, args: list, kwargs: dict) -> Any:
     """A torch function as one node."""
     args = [m.deep_plain(a) for a in args]
     kwargs = {k: m.deep_plain(v) for k, v in kwargs.items()}
+    if any(map(_is_current_gpu, (*args, *kwargs.values()))):
+        m.world.state(CURRENT_GPU, read_field(CURRENT_GPU))
     if answers_calls(args) or kwargs and answers_calls(kwargs.values()):
         from .subclass_calls import operate
         return operate(m, fn, args, kwargs)
@@ -240,6 +242,8 @@ def call_method(m: Machine, obj: TraceTensor, name: str, args: list, kwargs: dic
         raise Break(kind)
     args = [m.deep_plain(a) for a in args]
     kwargs = {k: m.deep_plain(v) for k, v in kwargs.items()}
+    if name == "cuda" and torch.cuda.is_available() or any(map(_is_current_gpu, (*args, *kwargs.values()))):
+        m.world.state(CURRENT_GPU, read_field(CURRENT_GPU))
     if kwargs and holds_scale(obj, name, args, kwargs):
         return scaled(m, obj, name, args, kwargs)
     if scalars.holds_float(args) or scalars.holds_float(kwargs.values()):
@@ -354,6 +358,14 @@ def _fits_as_gradient(t: TraceTensor, value: Any) -> bool:
 
 # --- factories
 CURRENT_GPU = "torch._C._cuda_getDevice"
+
+
+def _is_current_gpu(device: Any) -> bool:
+    """Whether this stands for the GPU that is current when the program runs."""
+    kind = type(device)
+    return (device == "cuda" if kind is str else kind is torch.device and device.type == "cuda" and device.index is None) and torch.cuda.is_available()
+
+
 _SIZED = (torch.zeros, torch.ones, torch.empty, torch.rand, torch.randn)
 FACTORIES = frozenset((*_SIZED, torch.full, torch.arange, torch.linspace, torch.logspace, torch.eye, torch.randint, torch.randperm, torch.tensor,
                        torch.scalar_tensor, torch.empty_strided, torch.as_tensor, torch.tril_indices, torch.triu_indices, torch.normal,
@@ -405,7 +417,7 @@ def call_factory(m: Machine, fn: Callable, args: list, kwargs: dict) -> Any:
                         f"a tensor is made from an object of type {type(a).__name__}")
     device = kwargs.get("device")
     asked, device = device, device_of(device)
-    if device.index is not None and (asked is None or torch.device(asked).index is None):
+    if _is_current_gpu(torch.device(asked) if type(asked) is str else asked) or asked is None and device.type == "cuda":
         m.world.state(CURRENT_GPU, read_field(CURRENT_GPU))
     m.world.state("default_device", None)
     symbolic = any(_symbolic(a) for a in (*args, *kwargs.values()))

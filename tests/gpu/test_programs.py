@@ -360,3 +360,15 @@ def test_products_over_an_odd_vocabulary():
     want[0].backward()
     torch.testing.assert_close(h1.grad, h2.grad, atol=1e-5, rtol=5e-2)
     torch.testing.assert_close(w1.grad, w2.grad, atol=1e-5, rtol=5e-2)
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="two GPUs")
+def test_another_current_device():
+    def f(x):
+        return torch.ones(3, device="cuda") * 2, x.to("cuda") + 1, x.cuda() * 3
+    c, x = tcompile.compile(f), torch.randn(3)
+    for index in (0, 1, 0):
+        with torch.cuda.device(index):
+            for a, b in zip(c(x), f(x), strict=True):
+                assert a.device == b.device == torch.device("cuda", index)
+                torch.testing.assert_close(a, b)
