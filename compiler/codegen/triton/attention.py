@@ -16,7 +16,7 @@ import torch
 from ...lowering.ir import Attention, Axis, Buffer, Kernel, Stage, Store, Value, cast, const, prim
 from ...lowering.rewrite import Rewriter
 from ...symbolic.expr import ZERO, Expr, as_expr, ceildiv, integer, symbol
-from .attention_tiles import pieces
+from .attention_tiles import held
 from .dtypes import ttype
 from .layout import GpuTarget, Layout, numel
 from .prims import Operand
@@ -94,7 +94,7 @@ class AttentionPrinter(Printer):
         self.k = kernel
         t = self.t
         self.sizes = {a.symbol.name: int(a.size) for a in (*t.batch, *t.rows, t.keys, t.inner, t.columns) if type(a.size) is int}
-        self.inner, self.columns = pieces(int(t.inner.size)), pieces(int(t.columns.size))
+        self.inner, self.columns = held(t.inner), held(t.columns)
         self.rows, self.n_keys, self.batch = numel(t.rows), as_expr(t.keys.size), numel(t.batch)
         self.bounds = bounds(t)
         self.even = self.n_keys.is_const and self.n_keys.value % layout.rblock == 0
@@ -116,13 +116,9 @@ class AttentionPrinter(Printer):
             masks["x"] = "xmask"
         return body + self._axes(self.t.rows, "x")
 
-    def _span(self, stem: str, at: int, begin: int, width: int, size: int, position: str, masks: dict[str, str], dim: str) -> list[str]:
-        """Columns of one piece as a vector, and their mask."""
-        out = [f"{stem}{at} = " + (f"{begin} + " if begin else "") + f"tl.arange(0, {width}){position}"]
-        if begin + width > size:
-            out.append(f"{stem}mask{at} = {stem}{at} < {size}")
-            masks[dim] = f"{stem}mask{at}"
-        return out
+    def _beyond(self, name: str, axis: Axis) -> dict[str, str]:
+        """The mask of a tile dimension that holds more columns than there are."""
+        return {name: f"({name} < {axis.size})"} if held(axis) > int(axis.size) else {}
 
     def _of(self, names: Names, dims: dict[str, str], masks: dict[str, str], rows: tuple[str, str], columns: tuple[str, str],
             acc: Callable[[str], Operand] | None = None) -> Values:
@@ -155,17 +151,14 @@ class AttentionPrinter(Printer):
         if any(b.upper and FIRST.name in self._row_limit(b.limit, True).symbol_names() | self._row_limit(b.limit, False).symbol_names() for b in self.bounds):
             block = f"(xblocks - 1 - {pid} % xblocks)"   # (those that see the most keys begin)
         body += self._where(block, lay.xblock, masks)
-        for p, (begin, width) in enumerate(self.inner):
-            inner = dict(masks)
-            body += self._span("d", p, begin, width, int(t.inner.size), "[None, :]", inner, "d")
-            body += self._span("e", p, begin, width, int(t.inner.size), "[:, None]", {}, "e")
-            q = self._named(t.q, {t.inner.symbol.name: symbol(f"d{p}")})
-            v = self._of(names, self._dims("x", t.rows, {f"d{p}": "d"}), inner, ("x", "XBLOCK"), ("d", str(width)))
-            body.append(self._operand(f"q_{p}", q, v, f"[XBLOCK, {width}]", frozenset("xd")))
-        for p, (begin, width) in enumerate(self.columns):
-            body += self._span("c", p, begin, width, int(t.columns.size), "[None, :]", {}, "c")
+        inner = masks | self._beyond("d", t.inner)
+        body += [f"d = tl.arange(0, {self.inner})[None, :]", f"e = tl.arange(0, {self.inner})[:, None]"]
+        q = self._named(t.q, {t.inner.symbol.name: symbol("d")})
+        v = self._of(names, self._dims("x", t.rows, {"d": "d"}), inner, ("x", "XBLOCK"), ("d", str(self.inner)))
+        body.append(self._operand("q", q, v, f"[XBLOCK, {self.inner}]", frozenset("xd")))
+        body.append(f"c = tl.arange(0, {self.columns})[None, :]")
         body += ["top = tl.full([XBLOCK], -float(\"inf\"), tl.float32)", "total = tl.zeros([XBLOCK], tl.float32)"]
-        body += [f"mixed_{p} = tl.zeros([XBLOCK, {width}], tl.float32)" for p, (_, width) in enumerate(self.columns)]
+        body.append(f"mixed = tl.zeros([XBLOCK, {self.columns}], tl.float32)")
         body += self._loops(names, masks, block)
         if lay.split > 1:
             body += self._leave(masks)
@@ -238,13 +231,10 @@ class AttentionPrinter(Printer):
         if edge and not self.even:
             head += [f"rmask = r0 < {self._t(self.n_keys)}", f"smask = s0 < {self._t(self.n_keys)}"]
             inner["r"], by_rows["r"] = "rmask", "smask"
-        dots: list[str] = []
-        for p, (start, width) in enumerate(self.inner):
-            m = {**({"r": inner["r"]} if "r" in inner else {}), **({"e": f"(e{p} < {t.inner.size})"} if start + width > int(t.inner.size) else {})}
-            k = self._named(t.k, {t.inner.symbol.name: symbol(f"e{p}")})
-            v = self._of(names, {f"e{p}": "e", t.keys.symbol.name: "r"}, m, ("e", str(width)), ("r", "RBLOCK"))
-            dots.append(self._operand(f"k_{p}", k, v, f"[{width}, RBLOCK]", frozenset("er")))
-            dots.append(f"product = {self._dot(f'q_{p}', f'k_{p}', 'product' if p else '', t.q.dtype)}")
+        m = ({"r": inner["r"]} if "r" in inner else {}) | self._beyond("e", t.inner)
+        k = self._named(t.k, {t.inner.symbol.name: symbol("e")})
+        v = self._of(names, {"e": "e", t.keys.symbol.name: "r"}, m, ("e", str(self.inner)), ("r", "RBLOCK"))
+        dots = [self._operand("k", k, v, f"[{self.inner}, RBLOCK]", frozenset("er")), f"product = {self._dot('q', 'k', '', t.q.dtype)}"]
         score, factor = scaled(self._within(edge))
         v = self._of(names, self._dims("x", t.rows, {t.keys.symbol.name: "r"}), inner, ("x", "XBLOCK"), ("r", "RBLOCK"),
                      lambda name: Operand(name, F32, frozenset("xr")))
@@ -258,13 +248,11 @@ class AttentionPrinter(Printer):
                  f"raised = tl.maximum(top, tl.max(score, 1) * {number})", "base = tl.where(raised == -float(\"inf\"), 0.0, raised)",
                  "scale = tl.exp2(top - base)", f"power = tl.exp2(score * {number} - base[:, None])",
                  "total = total * scale + tl.sum(power, 1)", "top = raised"]
-        for p, (start, width) in enumerate(self.columns):
-            m = {**by_rows, **({"c": f"(c{p} < {t.columns.size})"} if start + width > int(t.columns.size) else {})}
-            value = self._named(t.v, {t.columns.symbol.name: symbol(f"c{p}"), t.keys.symbol.name: symbol("s0")})
-            w = self._of(names, {f"c{p}": "c", "s0": "r"}, m, ("r", "RBLOCK"), ("c", str(width)))
-            lines.append(self._operand(f"v_{p}", value, w, f"[RBLOCK, {width}]", frozenset("rc")))
-            power = "power" if t.v.dtype == torch.float32 else f"power.to({ttype(t.v.dtype).stored})"
-            lines.append(f"mixed_{p} = {self._dot(power, f'v_{p}', f'mixed_{p} * scale[:, None]', t.v.dtype)}")
+        value = self._named(t.v, {t.columns.symbol.name: symbol("c"), t.keys.symbol.name: symbol("s0")})
+        w = self._of(names, {"c": "c", "s0": "r"}, by_rows | self._beyond("c", t.columns), ("r", "RBLOCK"), ("c", str(self.columns)))
+        lines.append(self._operand("v", value, w, f"[RBLOCK, {self.columns}]", frozenset("rc")))
+        power = "power" if t.v.dtype == torch.float32 else f"power.to({ttype(t.v.dtype).stored})"
+        lines.append(f"mixed = {self._dot(power, 'v', 'mixed * scale[:, None]', t.v.dtype)}")
         names.forget("r")
         return [*v.outside, f"for roffset in range({begin}, {end}, RBLOCK):", *(f"    {line}" for line in lines)]
 
@@ -293,19 +281,15 @@ class AttentionPrinter(Printer):
         empty = "total == 0.0"
         out = [f"total = tl.where({empty}, 1.0, total)[:, None]" if t.empty == 0 else "total = total[:, None]"]
         stage, = self.k.stages
-        for p, (begin, width) in enumerate(self.columns):
-            m = {**masks, **({"c": f"(c{p} < {t.columns.size})"} if begin + width > int(t.columns.size) else {})}
-            out.append(f"mixed_{p} = mixed_{p} / total")
-            column = {t.columns.symbol.name: symbol(f"c{p}")}
-            v = self._of(names, self._dims("x", t.rows, {f"c{p}": "c"}), m, ("x", "XBLOCK"), ("c", str(width)),
-                         lambda name, p=p: Operand(f"mixed_{p}", F32, frozenset("xc")))      # type: ignore[misc]
-            for s in stage.stores:
-                value = self._named(s.value, column)
-                v.emit([stored(value)])
-                v.store(s.buffer, s.index.subs(column), value, s.mode, frozenset("xc"))
-            out += [*v.outside, *v.inside]
-            names.known.clear()
-        return out
+        out.append("mixed = mixed / total")
+        column = {t.columns.symbol.name: symbol("c")}
+        v = self._of(names, self._dims("x", t.rows, {"c": "c"}), masks | self._beyond("c", t.columns), ("x", "XBLOCK"), ("c", str(self.columns)),
+                     lambda name: Operand("mixed", F32, frozenset("xc")))
+        for s in stage.stores:
+            value = self._named(s.value, column)
+            v.emit([stored(value)])
+            v.store(s.buffer, s.index.subs(column), value, s.mode, frozenset("xc"))
+        return [*out, *v.outside, *v.inside]
 
     def _leave(self, masks: dict[str, str]) -> list[str]:
         """A piece's partial results in scratch memory."""
@@ -314,10 +298,8 @@ class AttentionPrinter(Printer):
         out = [f"at = (bindex * {self._t(self.rows)} + xindex) * SPLIT + piece"]
         mask = f", {row[0]}" if row else ""
         out += [f"tl.store(part1 + at, top[:, None]{mask})", f"tl.store(part2 + at, total[:, None]{mask})"]
-        for p, (begin, width) in enumerate(self.columns):
-            both = " & ".join([*row, *([f"(c{p} < {size})"] if begin + width > size else [])])
-            out.append(f"tl.store(part0 + (at * {size} + c{p}), mixed_{p}" + (f", {both}" if both else "") + ")")
-        return out
+        both = " & ".join([*row, *self._beyond("c", self.t.columns).values()])
+        return [*out, f"tl.store(part0 + (at * {size} + c), mixed" + (f", {both}" if both else "") + ")"]
 
     def _fold_pieces(self, name: str) -> tuple[Function, str]:
         """The second launch: a program folds the pieces of one row."""
@@ -329,9 +311,8 @@ class AttentionPrinter(Printer):
         body = [line for line in body if not line.startswith("xmask")]
         body += ["at = pid * SPLIT + tl.arange(0, SPLIT)", "tops = tl.load(part1 + at)", "raised = tl.max(tops, 0)",
                  "scale = tl.exp2(tops - tl.where(raised == -float(\"inf\"), 0.0, raised))", "total = tl.sum(tl.load(part2 + at) * scale, 0)[None]"]
-        for p, (begin, width) in enumerate(self.columns):
-            body += self._span("c", p, begin, width, size, "[None, :]", {}, "c")
-            mask = f", c{p} < {size}, other=0.0" if begin + width > size else ""
-            body.append(f"mixed_{p} = tl.sum(tl.load(part0 + (at[:, None] * {size} + c{p}){mask}) * scale[:, None], 0)[None, :]")
+        mask = f", c < {size}, other=0.0" if self._beyond("c", self.t.columns) else ""
+        body += [f"c = tl.arange(0, {self.columns})[None, :]",
+                 f"mixed = tl.sum(tl.load(part0 + (at[:, None] * {size} + c){mask}) * scale[:, None], 0)[None, :]"]
         body += self._finish(Names(origins=self.origins), masks)
         return self._function(name, body, self.batch * self.rows, {"XBLOCK": 1, "SPLIT": self.lay.split}, self.scratch)

@@ -6,11 +6,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...lowering.ir import Attention, Kernel
+from ...lowering.ir import Attention, Axis, Kernel
 from .dtypes import ttype
 from .layout import Choices, GpuTarget, Layout, at_hints, is_wide, numel
 
-__all__ = ["attention_choices", "pieces", "plan_attention", "shared_bytes"]
+__all__ = ["attention_choices", "held", "plan_attention", "shared_bytes"]
 
 LEAST = 16                         # rows, keys and columns of a product of tensor cores
 FEW_KEYS = 1024                    # that are not worth sharing among programs
@@ -18,10 +18,10 @@ FEW_KEYS = 1024                    # that are not worth sharing among programs
 _SHARED = {70: 96, 75: 64, 80: 163, 86: 99, 87: 163, 89: 99, 90: 227, 100: 227, 103: 227, 120: 99, 121: 99}
 
 
-def pieces(n: int) -> list[tuple[int, int]]:
-    """(first column, columns) of the tiles that n columns are held in: one, of a power of two. (Two tiles, 48 = 32 + 16, would leave less empty;
-    on an H200, with triton 3.6, such kernels read elsewhere than their text says.)"""
-    return [(0, max(LEAST, 1 << (n - 1).bit_length()))]
+def held(columns: Axis) -> int:
+    """How many columns the tile of a head holds: a power of two. (Two tiles, 48 = 32 + 16, would leave less empty; on an H200, with triton 3.6, such
+    kernels read elsewhere than their text says.)"""
+    return max(LEAST, 1 << (int(columns.size) - 1).bit_length())
 
 
 def plan_attention(kernel: Kernel, target: GpuTarget, choices: Choices = Choices(), wide: bool | None = None) -> Layout:
@@ -29,7 +29,7 @@ def plan_attention(kernel: Kernel, target: GpuTarget, choices: Choices = Choices
     assert t is not None
     hints = kernel.hints
     rows, keys, batch = (at_hints(numel(axes), hints) for axes in (t.rows, (t.keys,), t.batch))
-    width = sum(w for _, w in pieces(max(int(t.inner.size), int(t.columns.size))))
+    width = max(held(t.inner), held(t.columns))
     xblock, rblock, warps, stages = _tiles(width, ttype(t.q.dtype).size, target)
     while xblock > LEAST and (xblock >= 2 * rows or xblock > 64 and batch * -(-rows // xblock) < target.processors):
         xblock //= 2
@@ -77,7 +77,7 @@ def shared_memory(target: GpuTarget) -> int:
 
 def shared_bytes(t: Attention, lay: Layout) -> int:
     """About as much as a program needs: a tile of queries, and of keys and values for each stage."""
-    inner, columns = (sum(w for _, w in pieces(int(a.size))) for a in (t.inner, t.columns))
+    inner, columns = held(t.inner), held(t.columns)
     return lay.xblock * inner * ttype(t.q.dtype).size \
         + max(1, lay.stages) * lay.rblock * (inner * ttype(t.k.dtype).size + columns * ttype(t.v.dtype).size)
 
