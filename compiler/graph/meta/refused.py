@@ -67,12 +67,17 @@ class _Plain(tuple):
 
 
 def _kind(x: Any) -> Any:
-    """What decides of an argument which kernel runs, and can be looked up; sizes that vary stand for any."""
+    """What decides of an argument which kernel runs, and can be looked up: of a number its type, of one that may be a dimension its value."""
     if isinstance(x, TensorMeta):
         return _Zeros((x.dtype, x.ndim))
     if isinstance(x, (list, tuple)):
         return tuple(map(_kind, x))
-    x = 1 if isinstance(x, (Expr, torch.SymInt)) else 1.0 if isinstance(x, torch.SymFloat) else x
+    if isinstance(x, (Expr, torch.SymInt)) or type(x) is int and abs(x) > _MOST_DIMS:
+        x = 1
+    elif isinstance(x, (torch.SymFloat, float)):
+        x = 1.0
+    elif type(x) is complex:
+        x = 1j
     return _Plain((type(x), x))
 
 
