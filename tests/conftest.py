@@ -2,6 +2,7 @@
 every run, and what a test sets for the whole process is as it was."""
 from __future__ import annotations
 
+import gc
 import os
 import tempfile
 from typing import Any, Iterator
@@ -12,6 +13,11 @@ import pytest
 os.environ.setdefault("TCOMPILE_SUPPRESS_ERRORS", "0")
 os.environ.setdefault("TCOMPILE_VERIFY", "1")
 os.environ.setdefault("TCOMPILE_CACHE_DIR", os.path.join(tempfile.gettempdir(), f"tcompile-tests-{os.getuid()}"))
+
+
+def pytest_unconfigure() -> None:
+    """Each of IPython's shells that the tests made collects at exit; over all that they left that took minutes."""
+    gc.freeze()
 
 
 def pytest_collection_modifyitems(items: list) -> None:
