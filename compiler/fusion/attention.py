@@ -15,12 +15,13 @@ import torch
 
 from ..lowering.ir import Attention, Axis, Buffer, Kernel, LoopNest, Stage, Store, Value, acc, cast, const, index, load, make, prim, walk
 from ..lowering.lowered import Extern, LoweredStep, View
+from ..lowering.ref import contiguous_strides, is_one
 from ..lowering.rewrite import Rewriter, is_affine, positions, tidy, value_at
 from ..symbolic.expr import ONE, ZERO, Expr, as_expr, maybe_int, mul_all, symbol
 from .conditions import normal_form
 from .domain import size_hint
 from .formal import FormalNames, scalars_and_checks
-from .inline import buffers_read, without_dead
+from .inline import buffers_read, does_more
 from .schedule import Launch, Template
 
 __all__ = ["attention"]
@@ -59,11 +60,15 @@ def attention(steps: Sequence[LoweredStep], needed: Sequence[Buffer], hints: dic
                 finder.call(s)
         except _NoMatch:
             continue
-    return finder.steps
+    return finder.steps()
 
 
 def _is_product(s: Extern) -> bool:
-    return str(s.op) in ("aten.bmm.default", "aten.mm.default") and not s.kwargs
+    return type(s) is Extern and str(s.op) in ("aten.bmm.default", "aten.mm.default") and not s.kwargs       # (a Template stands for more than its operator)
+
+
+def _makes_scores(s: Any) -> bool:
+    return type(s) is Extern and (_is_product(s) or str(s.op) in _PLUS)
 
 
 def _on_gpu(s: Extern) -> bool:
@@ -103,29 +108,55 @@ class _Parts:
 
 
 class _Finder:
-    def __init__(self, steps: Sequence[LoweredStep], needed: Sequence[Buffer], hints: dict[str, int], always: bool = False):
-        self.steps, self.needed, self.hints, self.always = list(steps), needed, hints, always
-        self._look()
+    """Who makes and who reads each buffer, and what stands for what: `steps()` are the steps with kernels in the place of what they do."""
 
-    def _look(self) -> None:
-        """Who makes and who reads each buffer."""
+    def __init__(self, steps: Sequence[LoweredStep], needed: Sequence[Buffer], hints: dict[str, int], always: bool = False):
+        self.first, self.needed, self.hints, self.always = list(steps), frozenset(needed), hints, always
+        self.instead: dict[int, Template] = {}           # id of a step -> the kernel in its place
+        self.dead: set[int] = set()                      # ids of steps that nothing needs any more
         self.made: dict[Buffer, Any] = {}                # by one step alone
         self.readers: dict[Buffer, list[Any]] = {}
+        self._leads: dict[Buffer, bool] = {}
         several: set[Buffer] = set()
-        for s in self.steps:
-            if isinstance(s, LoopNest):
-                made, read = [s.buffer], list(dict.fromkeys(v.attr[0] for v in walk([s.value]) if v.op == "load"))
-            else:
-                made, read = [s.buffer] if isinstance(s, View) else [b for b in s.outputs if b is not None], list(dict.fromkeys(buffers_read(s)))
-            for b in made:
+        for s in self.first:
+            for b in _made_by(s):
                 if b in self.made:
                     several.add(b)
                 self.made[b] = s
-            for b in read:
+            for b in _read_by(s):
                 self.readers.setdefault(b, []).append(s)
         for b in several:
             del self.made[b]
-        self._leads: dict[Buffer, bool] = {}
+
+    def steps(self) -> list[LoweredStep]:
+        return [self.instead.get(id(s), s) for s in self.first if id(s) in self.instead or id(s) not in self.dead]
+
+    def superfluous(self, gone: Sequence[Any], step: Template) -> list[Any]:
+        """The steps that nothing needs once `gone` are not there and `step` is: those, and what leads to them alone."""
+        dead, todo, kept = {id(s) for s in gone}, list(gone), {*step.args, *step.outputs} | self.needed
+        out = list(gone)
+        while todo:
+            for b in _read_by(todo.pop()):
+                p = self.made.get(b)
+                if p is None or id(p) in dead or does_more(p) or any(x in kept or any(id(r) not in dead for r in self.readers.get(x, ())) for x in _made_by(p)):
+                    continue
+                dead.add(id(p))
+                todo.append(p)
+                out.append(p)
+        return out
+
+    def put(self, step: Template, place: Any, dead: Sequence[Any]) -> None:
+        """Have `step` run in the place of another, without those that are superfluous then."""
+        for s in dead:
+            self.dead.add(id(s))
+            for b in _read_by(s):
+                self.readers[b].remove(s)
+        self.instead[id(place)] = step
+        for b in step.args:
+            self.readers.setdefault(b, []).append(step)
+        for b in _made_by(step):
+            self.made[b] = step
+        self._leads.clear()
 
     # ---- values
     def element(self, b: Buffer, at: Expr, ranges: dict[str, tuple]) -> Value:
@@ -177,7 +208,7 @@ class _Finder:
             if isinstance(s, View):
                 known = self.leads(s.base, depth + 1)
             elif isinstance(s, Extern):
-                known = _is_product(s) or str(s.op) in _PLUS
+                known = _makes_scores(s)
             elif isinstance(s, LoopNest) and s.reduce_op is None and not s.alone and depth < LONGEST:
                 known = any(self.leads(v.attr[0], depth + 1) for v in walk([s.value]) if v.op == "load")
             else:
@@ -231,7 +262,7 @@ class _Finder:
         ranges = {a.symbol.name: (0, a.size) for a in nest.domain}
         x, empty = self._softmax(nest, ranges)
         score = self.scores(x, ranges)
-        for first in dict.fromkeys(w for w in walk([score]) if w.op == "load" and not w.args and self._makes_product(w.attr[0])):
+        for first in dict.fromkeys(w for w in walk([score]) if w.op == "load" and not w.args and _makes_scores(self.made.get(w.attr[0]))):
             try:
                 parts = self._between(nest, score, first, s, p, v, empty)
             except _NoMatch:
@@ -239,10 +270,6 @@ class _Finder:
             self._take(parts, self.made[first.attr[0]])
             return
         raise _NoMatch
-
-    def _makes_product(self, b: Buffer) -> bool:
-        s = self.made.get(b)
-        return isinstance(s, Extern) and (_is_product(s) or str(s.op) in _PLUS)
 
     def _softmax(self, nest: LoopNest, ranges: dict[str, tuple]) -> tuple[Value, float]:
         """(scores over the nest's axes, what a row gives that is masked as a whole), where the nest makes the softmax of something."""
@@ -294,7 +321,7 @@ class _Finder:
         plus = str(product.op) in _PLUS
         a, b = product.args[1:3] if plus else product.args[:2]
         out, e = first.attr
-        if out.stride != _dense(out.shape) or product.kwargs and not plus:
+        if out.stride != contiguous_strides(out.shape) or product.kwargs and not plus:
             raise _NoMatch
         groups = _groups(nest.domain, out.shape)
         # from the nest's symbols to those of a kernel
@@ -349,7 +376,7 @@ class _Finder:
         causal, scale = given[names[causal_at]], given.get("scale")
         mask = given[names[mask_at]] if mask_at is not None else None
         out = s.outputs[0]
-        read = {b for b in s.outputs[1:] if b is not None and (b in self.readers or b in set(self.needed))}
+        read = {b for b in s.outputs[1:] if b is not None and (b in self.readers or b in self.needed)}
         if given[names[dropout_at]] != 0 or read or len(q.shape) != 4 or out is None or not isinstance(scale, (float, int, type(None))):
             raise _NoMatch
         if causal and as_expr(q.shape[2]) is not as_expr(k.shape[2]):
@@ -418,12 +445,10 @@ class _Finder:
                         ["attention: its scores are never in memory"], formal.hints(self.hints), checks, template)
         launch = Launch(kernel, list(formal.inputs), list(formal.outputs), [symbol(n) for n in formal.sizes], [n for n, _ in params])
         step = Template(parts.step.op, tuple(launch.inputs), {}, [buffer], reason="attention", origin=parts.step.origin, lines=parts.step.lines, launch=launch)
-        gone = {id(parts.step), *(id(n) for n in more)}
-        steps = without_dead([step if s is place else s for s in self.steps if s is place or id(s) not in gone], self.needed)
-        if any(s is first for s in steps):               # something else reads the scores
+        dead = self.superfluous([parts.step, *more], step)
+        if not any(s is first for s in dead):            # something else reads the scores
             raise _NoMatch
-        self.steps = steps
-        self._look()
+        self.put(step, place, dead)
 
     def _flops(self, parts: _Parts) -> float:
         return 2.0 * math.prod(size_hint(a.size, self.hints) for a in (*parts.batch, *parts.rows, parts.keys)) * (parts.inner + parts.columns)
@@ -441,7 +466,7 @@ class _Finder:
 
     def _joins(self, b: Buffer, new: Value) -> bool:
         """Whether what the result meets is computed where it does."""
-        return len(self.readers.get(b, ())) == 1 and b not in set(self.needed) and sum(v.op == "load" for v in walk([new])) <= 2
+        return len(self.readers.get(b, ())) == 1 and b not in self.needed and sum(v.op == "load" for v in walk([new])) <= 2
 
     def _followers(self, parts: _Parts, out: Buffer, ranges: dict[str, tuple]) -> tuple[Buffer, Expr, Value, Any, list[LoopNest]]:
         """(buffer, index, value) of what the kernel stores, the step in whose place it runs, and the nests that it takes in."""
@@ -449,7 +474,7 @@ class _Finder:
         value = mixed if out.dtype == torch.float32 else make("cast", out.dtype, (mixed,), "round")
         buffer, at, place, more = out, tidy(parts.index, ranges), parts.step, []
         total = mul_all([a.size for a in (*parts.batch, *parts.rows)]) * parts.columns
-        while buffer not in set(self.needed):
+        while buffer not in self.needed:
             readers = self.readers.get(buffer, [])
             nest = readers[0] if len(readers) == 1 else None
             if not isinstance(nest, LoopNest) or self.made.get(nest.buffer) is not nest or self.producer(load(nest.buffer, nest.index)) is None:
@@ -471,17 +496,12 @@ _PLUS = ("aten.baddbmm.default", "aten.addmm.default")
 _COSTLY = frozenset(("exp", "log", "tanh", "sin", "cos", "pow", "erf", "div_floor", "remainder", "sqrt", "log1p", "expm1"))
 
 
-def is_one(n: Any) -> bool:
-    return type(n) is int and n == 1
+def _made_by(s: LoweredStep) -> list[Buffer]:
+    return [b for b in s.outputs if b is not None] if isinstance(s, Extern) else [s.buffer]
 
 
-def _dense(shape: Sequence[Any]) -> tuple:
-    out: list[Any] = []
-    n: Any = ONE
-    for s in reversed(shape):
-        out.append(maybe_int(n))
-        n = n * as_expr(s)
-    return tuple(reversed(out))
+def _read_by(s: LoweredStep) -> list[Buffer]:
+    return list(dict.fromkeys(v.attr[0] for v in walk([s.value]) if v.op == "load") if isinstance(s, LoopNest) else dict.fromkeys(buffers_read(s)))
 
 
 def _flat(axes: Sequence[Axis]) -> Expr:
@@ -520,9 +540,7 @@ def _groups(domain: Sequence[Axis], shape: Sequence[Any]) -> list[list[Axis]]:
 
 
 def _replaced(root: Value, old: Value, new: Value) -> Value:
-    rw = Rewriter(drop_rounding=True)
-    rw.memo[old.id] = new if new.dtype == old.dtype else make("cast", old.dtype, (new,), "round")
-    return rw(root)
+    return Rewriter(drop_rounding=True, known={old.id: new if new.dtype == old.dtype else make("cast", old.dtype, (new,), "round")})(root)
 
 
 def _at_place(value: Value, m: dict[str, Expr], b: Buffer, element: Value, ranges: dict[str, tuple]) -> Value:

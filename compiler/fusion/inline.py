@@ -19,7 +19,7 @@ from .cost import Costs, reads_rows
 from .domain import numel_hint
 from .wishes import NO_WISHES, Wishes
 
-__all__ = ["Uses", "find_uses", "inline", "checks_unread", "without_dead"]
+__all__ = ["Uses", "find_uses", "inline", "buffers_read", "does_more", "checks_unread"]
 
 CHEAP = 4              # computed again anywhere, as often as it is read: a conversion, a scaled or shifted load
 CHEAP_INDEX = 16       # of what reads no memory at all: masks made of indices
@@ -85,7 +85,7 @@ def inline(steps: Sequence[LoweredStep], needed: Sequence[Buffer], hints: dict[s
     """The steps with inlined producers gone and their values in the readers; steps that nothing needs, and those that compute
     what an earlier one does, are dropped too. nothing: no inlining."""
     if nothing:
-        return without_dead(list(steps), needed)
+        return _without_dead(list(steps), needed)
     steps = _without_doubles(steps, needed)
     # What is inlined into a reader changes how the reader reads: a second round sees it. More rounds gain nothing worth their time.
     first = _round(steps, needed, hints, drop_rounding, wishes)
@@ -120,7 +120,7 @@ def _round(steps: Sequence[LoweredStep], needed: Sequence[Buffer], hints: dict[s
             inlined[s.buffer] = s
         else:
             out.append(s)
-    return without_dead(out, needed)
+    return _without_dead(out, needed)
 
 
 def _wished(p: LoopNest, u: Uses, wishes: Wishes, cost: Costs, hints: dict[str, int]) -> bool:
@@ -284,13 +284,13 @@ def _renamed(x: Any, names: dict[Buffer, Buffer]) -> Any:
     return {k: _renamed(y, names) for k, y in x.items()} if type(x) is dict else x
 
 
-def without_dead(steps: list[LoweredStep], needed: Sequence[Buffer]) -> list[LoweredStep]:
+def _without_dead(steps: list[LoweredStep], needed: Sequence[Buffer]) -> list[LoweredStep]:
     """The steps whose results something needs, and those that do more than make results."""
     live = set(needed)
     kept: list[LoweredStep] = []
     for s in reversed(steps):
         if isinstance(s, LoopNest):
-            if s.buffer not in live and not _checks(s):
+            if s.buffer not in live and not does_more(s):
                 continue
             live.update(v.attr[0] for v in walk([s.value]) if v.op == "load")
             if s.onto:
@@ -300,7 +300,7 @@ def without_dead(steps: list[LoweredStep], needed: Sequence[Buffer]) -> list[Low
                 continue
             live.add(s.base)
         else:
-            if not any(b in live for b in s.outputs if b is not None) and not _has_effect(s):
+            if not any(b in live for b in s.outputs if b is not None) and not does_more(s):
                 continue
             live.update(buffers_read(s))
         kept.append(s)
@@ -308,9 +308,13 @@ def without_dead(steps: list[LoweredStep], needed: Sequence[Buffer]) -> list[Low
     return kept
 
 
-def _has_effect(s: Any) -> bool:
-    """Whether calling the operator does more than make its outputs: writes, random numbers, errors for some values (the graph stage has
-    dropped those of no use that cannot fail)."""
+def does_more(s: Any) -> bool:
+    """Whether a step does more than make its results: writes, random numbers, errors for some values (the graph stage has dropped those of no
+    use that cannot fail)."""
+    if isinstance(s, LoopNest):
+        return _checks(s)
+    if isinstance(s, View):
+        return False
     schema = s.op._schema
     tags = getattr(s.op, "tags", ())
     return any(a.alias_info is not None and a.alias_info.is_write for a in schema.arguments) or "nondeterministic_seeded" in \

@@ -90,15 +90,16 @@ class Rewriter:
     on_index: Expr -> Expr, applied to the index of every load and `index` node.
     on_load: (buffer, new index) -> Value | None: what replaces a load; None keeps it as a load.
     on_param, on_acc: name -> new name.
+    known: id of a value -> what stands for it.
     drop_rounding: leave out the rounding of a low precision type between two operators (see ir.py).
     Results are remembered: values that share nodes share them afterwards.
     """
 
     def __init__(self, on_index: Callable[[Expr], Expr] | None = None,
                  on_load: Callable[[Buffer, Expr], Value | None] | None = None,
-                 drop_rounding: bool = False):
+                 drop_rounding: bool = False, known: Mapping[int, Value] | None = None):
         self.on_index, self.on_load, self.drop_rounding = on_index, on_load, drop_rounding
-        self.memo: dict[int, Value] = {}
+        self.memo: dict[int, Value] = dict(known or {})
         self._keep: list[Value] = []                     # ids stay valid while the nodes live
 
     def __call__(self, root: Value) -> Value:

@@ -30,7 +30,7 @@ def hoisted(kernel: Kernel, cost: Callable[[Value], float]) -> Kernel:
                 made.append(Buffer(f"kept{len(made)}", v.dtype, (), (), scope="local"))
                 places[v.id] = load(made[-1], ZERO)
             stages.append(Stage((), [], [Store(places[v.id].attr[0], ZERO, v) for v in kept]))
-            put = _Replace(places)
+            put = Rewriter(known=places)
             st = Stage(st.axes, [replace(a, value=put(a.value)) for a in st.accs], [replace(s, value=put(s.value)) for s in st.stores])
         stages.append(st)
     return replace(kernel, stages=stages, locals=[*kernel.locals, *made]) if made else kernel       # (the same object where there are none)
@@ -48,9 +48,3 @@ def _kept(stage: Stage, cost: Callable[[Value], float]) -> list[Value]:
                 reduced.add(v.id)
     users = {a.id for v in values if v.id not in fixed for a in v.args} | {v.id for v in stage.roots()}
     return [v for v in values if v.id in users and v.id in reduced and fixed[v.id] >= WORTH and ctype(v.dtype).kind == "float" and v.dtype.itemsize >= 4]
-
-
-class _Replace(Rewriter):
-    def __init__(self, places: dict[int, Value]):
-        super().__init__()
-        self.memo.update(places)

@@ -277,3 +277,15 @@ def test_kernels_compile_for_every_gpu(width):
         k, = as_gpu(softcap, q, q, q, target=target).kernels
         part, = compile_all([Job(k.source, target)], Options())[0].parts
         assert part.shared <= 160 * 1024
+
+
+def test_attention_over_attention():
+    """A kernel that stands in the place of a product is no product: its operands are not the scores' of what follows."""
+    def twice(q, k, v, w):
+        return torch.softmax(torch.softmax(q @ k.mT, -1) @ v * 3, -1) @ w
+    q, k, v, w = torch.randn(2, 40, 32).half() / 3, *(torch.randn(2, 48, 32).half() for _ in range(2)), torch.randn(2, 32, 24).half()
+    g = as_gpu(twice, q, k, v, w)
+    assert [x.source.choices["shape"] for x in g.kernels].count("attention") == 1
+    named = {"q": q, "k": k, "v": v, "w": w}
+    got, = run(g, [named[b.name] for b in g.schedule.inputs])
+    torch.testing.assert_close(got.double(), twice(*(x.double() for x in (q, k, v, w))), rtol=4e-3, atol=4e-3)
