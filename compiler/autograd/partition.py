@@ -2,7 +2,8 @@
 
 Values that are cheap to compute again (element-wise operators, views, casts, expansions) may be recomputed in backward; products,
 reductions, convolutions, random numbers and calls of eager kernels may not; nor, on a GPU, may what convolutions read from memory in both passes:
-making it again takes as long as all of its own operator. Keeping an input of the graph costs nothing: it is alive anyway. Chains of recomputation end at what is kept, so backward never runs a forward operator that is not in the cut's shadow.
+making it again takes as long as all of its own operator. Keeping an input of the graph costs nothing: it is alive anyway. Chains of
+recomputation end at what is kept, so backward never runs a forward operator that is not in the cut's shadow.
 """
 from __future__ import annotations
 
@@ -276,8 +277,10 @@ def _in_memory_twice(joint: AtenGraph, readers: set) -> set[torch.fx.Node]:
     def calls(n: torch.fx.Node) -> set[bool]:
         """Whether they are backward's, for each of the calls."""
         return {late for u in n.users for late in (calls(u) if _is_view(u.target) else {u in readers} if _is_convolution(u.target) else ())}
+
     def of_a_weight(n: torch.fx.Node) -> bool:
         return n.target is torch.ops.aten._to_copy.default and _owner(n.all_input_nodes[0]).op == "placeholder"
+
     return {n for n in joint.graph.nodes if n.op == "call_function" and _recomputable(n) and not _is_view(n.target)
             and n.meta["val"].device.type == "cuda" and not of_a_weight(n) and len(calls(n)) == 2}
 

@@ -417,7 +417,7 @@ def call_factory(m: Machine, fn: Callable, args: list, kwargs: dict) -> Any:
                         f"a tensor is made from an object of type {type(a).__name__}")
     device = kwargs.get("device")
     asked, device = device, device_of(device)
-    if _is_current_gpu(torch.device(asked) if type(asked) is str else asked) or asked is None and device.type == "cuda":
+    if _is_current_gpu(asked) or asked is None and device.type == "cuda":
         m.world.state(CURRENT_GPU, read_field(CURRENT_GPU))
     m.world.state("default_device", None)
     symbolic = any(_symbolic(a) for a in (*args, *kwargs.values()))

@@ -74,11 +74,16 @@ def _find(name: str) -> list[Any]:
     return [getattr(p, o) for o in p.overloads() if not any(a.is_out for a in getattr(p, o)._schema.arguments)]
 
 
-def lower(aten: Any, opts: Any) -> LoweredGraph:
-    """AtenGraph -> LoweredGraph. Never fails for an operator that it does not know: that becomes an Extern."""
+def lower(aten: Any, opts: Any, trial: bool = False) -> LoweredGraph:
+    """AtenGraph -> LoweredGraph. Never fails for an operator that it does not know: that becomes an Extern, stated as a fallback but in a `trial`."""
     from . import rules  # noqa: F401  registers the rules
     clear()
-    return Lowering(aten, opts).run()
+    lowered = Lowering(aten, opts).run()
+    if not trial:
+        reasons = {str(s.op): s.reason for s in lowered.steps if isinstance(s, Extern)}
+        for op, n in lowered.fallbacks.items():
+            events.emit("fallback", what=op, reason=f"eager kernel: {reasons.get(op, 'no lowering rule')}", count=n)
+    return lowered
 
 
 # Operators whose library kernels are the point, with the reason that reports show. Others without a rule are counted as fallbacks.
@@ -156,9 +161,6 @@ class Lowering:
             elif node.op == "call_function":
                 self.refs[node] = self.call(node)
         self.node = None
-        reasons = {str(s.op): s.reason for s in self.steps if isinstance(s, Extern)}
-        for op, n in self.fallbacks.items():
-            events.emit("fallback", what=op, reason=f"eager kernel: {reasons.get(op, 'no lowering rule')}", count=n)
         outputs = [self.output(o) for o in self.aten.outputs]
         mutations = [(i, self.result(n)) for i, n in self.aten.mutations]
         env = self.aten.env

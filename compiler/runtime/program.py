@@ -126,8 +126,8 @@ class _ProgramBuilder:
         self.addressed: set[int] = set()                 # ids of buffers that kernels or products use, or that others lie in
         self.fresh: set[int] = set()                     # ids of buffers that are not made in the memory that was meant for them
         self.inputs_until: dict[int, list[Buffer]] = {}  # step -> inputs that it is the last to use: a caller may give them away
-        self.views_of: dict[int, list[int]] = {}         # slot -> slots of places inside of it
-        seen = self._seen()
+        self.views_of: dict[int, list[int]] = {}         # slot -> slots of places inside of it that Python is handed, as tensors that hold the memory
+        seen = self.seen = self._seen()
         for at, step in enumerate(s.steps):
             if isinstance(step, Alloc) and step.reuse is not None:
                 root = self._root(step.reuse)
@@ -204,10 +204,11 @@ class _ProgramBuilder:
                 steps.append(self._extern(step, free_after))
             elif not isinstance(step, Free):
                 raise _NotInC
-            gone = self.inputs_until.get(at, ())
-            for slot in (*free_after.pop(at, ()), *(self.slot_of[id(b)] for b in gone if id(b) in self.slot_of)):
+            for slot in free_after.pop(at, ()):
                 steps += [(STEP_FREE, part) for part in (*self.views_of.get(slot, ()), slot)]
-            steps += [(STEP_GONE, self.input_at[id(b)]) for b in gone]
+            for b in self.inputs_until.get(at, ()):
+                steps += [(STEP_FREE, part) for part in self.views_of.get(self.slot_of.get(id(b), -1), ())]
+                steps.append((STEP_GONE, self.input_at[id(b)]))
         for n, (i, b) in enumerate(s.mutations):
             if n == 1:
                 steps.append((STEP_WRITING,))
@@ -275,7 +276,8 @@ class _ProgramBuilder:
         if self.slots[slot][0] == SLOT_ALIAS:
             n_bytes, slot = self.values[self.slots[slot][6]] + n_bytes, self.slots[slot][1]
         self.slot_of[id(b)] = self._new(SLOT_ALIAS, slot, b, self._value(n_bytes))
-        self.views_of.setdefault(slot, []).append(self.slot_of[id(b)])
+        if id(b) in self.seen:
+            self.views_of.setdefault(slot, []).append(self.slot_of[id(b)])
 
     def _release(self, b: Buffer, free_after: dict[int, list[int]]) -> None:
         root = self._root(b)

@@ -58,8 +58,11 @@ def _tiles(lo: Lowering, node: Any, m: Any, a: Ref, b: Ref) -> Ref | None:
     if m.dtype not in TILE_DTYPES or min(hint(lo, s) for s in b.shape[-2:]) < LEAST_TILE or not same(a.shape[-1], b.shape[-2]):
         return None
     wanted = lo.opts.get("gpu_products", "auto") == "generated" or node.name in lo.aten.generated_products
+    rows = hint(lo, a.shape[0]) if a.ndim == 2 else 0
+    if not wanted and not 0 < rows <= FEW_TILES:
+        return None
     share = _bytes_behind(lo, b)
-    if not wanted and not (share <= 0.5 and a.ndim == 2 and hint(lo, a.shape[0]) <= (FEW_TILES if share > 0.4 else FEW_PACKED)):
+    if not wanted and (share > 0.5 or rows > FEW_PACKED and share <= 0.4):
         return None
     x, y = in_memory(lo, a), _computed(lo, b) if share <= 0.5 else in_memory(lo, b)
     if x is None or y is None:
@@ -123,8 +126,10 @@ def few_rows(lo: Lowering, m: Any, a: Ref, b: Ref) -> Ref | None:
     are then read once, as they are. None for anything else."""
     if a.ndim != 2 or m.dtype not in ROW_DTYPES or min(hint(lo, s) for s in b.shape) < LEAST_ROW:
         return None
+    if not is_one(a.shape[0]) and not (type(a.shape[0]) is int and a.shape[0] <= FEW_ROWS):
+        return None
     computed = _bytes_behind(lo, b) <= 0.5
-    if not is_one(a.shape[0]) and not (type(a.shape[0]) is int and a.shape[0] <= FEW_ROWS and computed):
+    if not is_one(a.shape[0]) and not computed:
         return None
     x, v = in_memory(lo, a), strided(b)
     if x is None or v is None or not same(v[1][0], 1):   # (a weight as Linear keeps it)
@@ -149,6 +154,8 @@ def few_rows(lo: Lowering, m: Any, a: Ref, b: Ref) -> Ref | None:
 
 def _bytes_behind(lo: Lowering, b: Ref) -> float:
     """The bytes that a matrix is computed from, element by element, for each of its own; a value for each column (a scale) does not count."""
+    if all(v.attr[0].kind in ("input", "constant") for v in walk([b.value]) if v.op == "load"):
+        return 1.0                                       # (a weight as it is)
     made = _made(lo)
     leaves: dict[Buffer, int] = {}
     todo = [b.value]

@@ -25,6 +25,7 @@ from ...codegen.triton.printer import print_kernel, without_locals
 from ...codegen.triton.product import find_product, product_choices
 from ...fusion.fuse import schedule
 from ...fusion.schedule import Launch
+from ...errors import ToolchainError
 from ...lowering.ir import Buffer, Kernel
 from ...lowering.lower import lower
 from ...lowering.lowered import Extern
@@ -78,8 +79,8 @@ def choose(aten: Any, opts: Any) -> Any:
 def find_candidates(aten: Any, opts: Any, target: GpuTarget, bandwidth: float) -> list[Candidate]:
     """What may win by its bytes and operations, the most promising first. `bandwidth`: bytes a second."""
     names = frozenset(n.name for n in aten.graph.nodes if str(n.target) in PRODUCTS)
-    by_library = schedule(lower(aten, opts), opts)
-    generated = schedule(lower(replace(aten, generated_products=names), opts), opts)
+    by_library = schedule(lower(aten, opts, trial=True), opts)
+    generated = schedule(lower(replace(aten, generated_products=names), opts, trial=True), opts)
     calls = {s.origin: s for s in by_library.steps if isinstance(s, Extern)}
     launches = [s.kernel for s in by_library.steps if isinstance(s, Launch)]
     found: dict[str, Candidate] = {}
@@ -133,7 +134,7 @@ def _wins(c: Candidate, target: GpuTarget, index: int, opts: Any, until: float) 
         events.emit("progress", text=f"comparing {c.kernel.name} with the library, at most {until - time.perf_counter():.1f} s left", done=0, total=1)
         try:
             trials, best = _race(c, target, index, opts)
-        except (torch.OutOfMemoryError, KeyError) as e:          # (KeyError: a size that has no hint)
+        except (RuntimeError, ToolchainError, KeyError) as e:    # memory, a call that no CUDA graph can hold, a size that has no hint
             torch.cuda.empty_cache()
             events.emit("fallback", what="autotune", reason=f"{c.kernel.name} stays the library's: {str(e).splitlines()[0][:200]}", count=1)
             return False
@@ -151,13 +152,13 @@ def _race(c: Candidate, target: GpuTarget, index: int, opts: Any) -> tuple[list[
     given = tune.arguments(c.kernel.kernel, index)
     behind = [tune.arguments(k.kernel, index) for k in c.superfluous]
     if given is None or None in behind:
-        raise torch.OutOfMemoryError("not enough memory to measure a product")
+        raise RuntimeError("its operands would take too much memory to be measured")
     contract = not opts.get("emulate_precision", False)
     variants = tune.printed_variants(c.kernel, [Choices(), *product_choices(c.kernel.source.choices)], target, opts)
     binaries = tune.those_that_compile([Job(k.source, target, contract=contract) for k in [*c.superfluous, *(v for _, v in variants)]], opts)
     n = len(c.superfluous)
     if None in binaries[:n]:
-        raise torch.OutOfMemoryError("a kernel of the graph does not compile")
+        raise ToolchainError(f"{c.superfluous[binaries.index(None)].name} does not compile")
     follow = [make_kernel(k, b, target, index, opts) for k, b in zip(c.superfluous, binaries)]
     operands = [_operand(a, c.kernel.kernel.hints, index) for a in c.extern.args]
 
