@@ -637,9 +637,6 @@ static PyObject *cuda_setup(PyObject *module, PyObject *allocate)
     tc_torch_api.products[1][PRODUCT_BMM] = dlsym(gpu, "aoti_torch_cuda_bmm_out");
     tc_torch_api.products[1][PRODUCT_ADDMM] = dlsym(gpu, "aoti_torch_cuda_addmm_out");
     tc_torch_api.products[1][PRODUCT_BADDBMM] = dlsym(gpu, "aoti_torch_cuda_baddbmm_out");
-    tc_torch_api.attention[ATTENTION_FLASH] = dlsym(gpu, "aoti_torch_cuda__scaled_dot_product_flash_attention");
-    tc_torch_api.attention[ATTENTION_CUDNN] = dlsym(gpu, "aoti_torch_cuda__scaled_dot_product_cudnn_attention");
-    tc_torch_api.attention[ATTENTION_EFFICIENT] = dlsym(gpu, "aoti_torch_cuda__scaled_dot_product_efficient_attention");
     Py_XSETREF(allocate_again, Py_NewRef(allocate));
     cu.ready = 1;
     Py_RETURN_NONE;

@@ -405,6 +405,10 @@ static PyObject *launcher_setup(PyObject *module, PyObject *args)
     tc_torch_api.products[0][PRODUCT_ADDMM] = dlsym(cpu, "aoti_torch_cpu_addmm_out");
     tc_torch_api.products[0][PRODUCT_BADDBMM] = dlsym(cpu, "aoti_torch_cpu_baddbmm_out");
     FIND(cpu, delete_tensor, "aoti_torch_delete_tensor_object");
+    int (*new_undefined)(AtenTensor *);
+    *(void **)&new_undefined = dlsym(cpu, "aoti_torch_new_uninitialized_tensor");
+    if (!tc_torch_api.undefined && new_undefined && new_undefined(&tc_torch_api.undefined))
+        tc_torch_api.undefined = NULL;
     FIND(python, wrap, "_Z16THPVariable_WrapRKN2at10TensorBaseE");
     tc_torch_api.tensor_offset = 0;
     for (Py_ssize_t at = sizeof(PyObject); at + (Py_ssize_t)sizeof(void *) <= Py_TYPE(sample)->tp_basicsize && at < 80; at += sizeof(void *))
@@ -428,6 +432,21 @@ static PyObject *launcher_setup(PyObject *module, PyObject *args)
     return Py_NewRef(none);
 }
 
+/* The address of an exported function of libtorch, 0 where it has none of that name. */
+static PyObject *torch_function(PyObject *module, PyObject *name)
+{
+    static const char *names[] = {"libtorch_cpu.so", "libtorch_cuda.so"};
+    const char *wanted = PyUnicode_AsUTF8(name);
+    void *found = NULL;
+    if (!wanted)
+        return NULL;
+    for (size_t i = 0; !found && i < sizeof names / sizeof *names; i++) {
+        void *lib = dlopen(names[i], RTLD_NOLOAD | RTLD_LAZY);
+        found = lib ? dlsym(lib, wanted) : NULL;
+    }
+    return PyLong_FromVoidPtr(found);
+}
+
 static PyObject *launcher_threads(PyObject *module, PyObject *unused)
 {
     return PyLong_FromLong(tc_torch_api.parallel && !forked ? tc_torch_api.max_threads() : 1);
@@ -438,6 +457,7 @@ static PyMethodDef methods[] = {
      "empty_strided(shape, stride, dtype_code) -> CPU tensor; the code is that of c10::ScalarType."},
     {"launcher_setup", launcher_setup, METH_VARARGS,
      "launcher_setup(sample, torch.Tensor, sample._cdata, sample.data_ptr()) -> None, or why this torch can't be served."},
+    {"torch_function", torch_function, METH_O, "torch_function(name) -> the address of an exported function of libtorch, 0: there is none."},
     {"launcher_threads", launcher_threads, METH_NOARGS, "Threads that a large kernel would use now."},
     {NULL},
 };

@@ -30,8 +30,6 @@ typedef void *AtenTensor;              /* at::Tensor* */
 
 enum { PRODUCT_MM, PRODUCT_BMM, PRODUCT_ADDMM, PRODUCT_BADDBMM, N_PRODUCTS };
 
-enum { ATTENTION_FLASH, ATTENTION_CUDNN, ATTENTION_EFFICIENT, N_ATTENTIONS };
-
 /* torch's C functions, found by launcher_setup() and cuda_setup(). Those that return int give 0 where they succeeded. */
 typedef struct {
     int ready;
@@ -46,11 +44,11 @@ typedef struct {
     int (*from_blob)(void *, int64_t, const int64_t *, const int64_t *, int64_t, int32_t, int32_t, int32_t, AtenTensor *);
     int (*reinterpret)(AtenTensor, int64_t, const int64_t *, const int64_t *, int64_t, AtenTensor *);
     int (*delete_tensor)(AtenTensor);
+    AtenTensor undefined;              /* what torch takes and gives for no tensor */
     uint8_t (*grad_enabled)(void);
     void (*set_grad_enabled)(uint8_t);
     PyObject *(*wrap)(const void *);
     void *products[2][N_PRODUCTS];     /* into given memory; [0] on the CPU, [1] on a GPU */
-    void *attention[N_ATTENTIONS];     /* on a GPU; NULL where this torch has none of that form */
     void (*parallel)(void (*)(void *), void *, unsigned, unsigned);
     int (*max_threads)(void);
     int (*in_parallel)(void);

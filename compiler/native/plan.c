@@ -72,6 +72,11 @@ static inline void *data_of(const Frame *f, int at)
     return s->kind == SLOT_ALIAS ? (char *)f->live[s->index].data + f->value[s->offset] : f->live[at].data;
 }
 
+static inline int is_undefined(AtenTensor t)
+{
+    return tc_torch_api.undefined && *(void **)t == *(void **)tc_torch_api.undefined;       /* (one object stands for every tensor that is none) */
+}
+
 /* A tensor to compute with, which must not be kept by whom it is given to. */
 static AtenTensor tensor_of(Frame *f, int at)
 {
@@ -79,6 +84,8 @@ static AtenTensor tensor_of(Frame *f, int at)
     Live *l = &f->live[at];
     if (l->tensor)
         return l->tensor;
+    if (s->kind == SLOT_RESULT)                  /* an operator left it out */
+        return tc_torch_api.undefined;
     Kept *k = &f->p->kept[at];
     void *data = data_of(f, at);
     if (k->tensor && k->address == data && s->fixed)
@@ -107,7 +114,7 @@ static PyObject *object_of(Frame *f, int at)
         return f->args[s->index];
     if (s->kind == SLOT_CONSTANT)
         return PyTuple_GET_ITEM(f->p->constants, s->index);
-    if (s->kind == SLOT_OWN && l->tensor)
+    if ((s->kind == SLOT_OWN || s->kind == SLOT_RESULT) && l->tensor)
         return l->object = tc_torch_api.wrap(l->tensor);
     if (s->kind == SLOT_ALIAS && f->live[s->index].tensor) {
         const int64_t *dims = &f->value[s->dims];
@@ -176,13 +183,21 @@ static PyObject *dims_tuple(const int64_t *dims, int n)
     return t;
 }
 
+static int lies_as_planned(const Frame *f, int at, AtenTensor t)
+{
+    const Slot *s = &f->p->slots[at];
+    const int64_t *dims = &f->value[s->dims];
+    int64_t *shape, *stride, ndim;
+    return !tc_torch_api.ndim(t, &ndim) && ndim == s->ndim && !tc_torch_api.sizes(t, &shape) && !tc_torch_api.strides(t, &stride) &&
+           !memcmp(shape, dims, sizeof(int64_t) * ndim) && !memcmp(stride, dims + ndim, sizeof(int64_t) * ndim);
+}
+
 /* What a call gave for a slot. Kernels address memory by the strides that were planned, and torch's kernels may choose others. */
 static int accept(Frame *f, int at, PyObject *o)
 {
     const Slot *s = &f->p->slots[at];
     Live *l = &f->live[at];
     const int64_t *dims = &f->value[s->dims];
-    int64_t *shape, *stride, ndim;
     if (o == Py_None) {                                     /* an operator leaves out a result that is not needed */
         l->object = Py_NewRef(o);
         return 0;
@@ -193,9 +208,7 @@ static int accept(Frame *f, int at, PyObject *o)
         return l->tensor ? 0 : -1;                          /* a sparse tensor, which only Python sees */
     if (address_of(o, l) < 0)
         return -1;
-    if (LIKELY(!tc_torch_api.ndim(l->tensor, &ndim) && ndim == s->ndim && !tc_torch_api.sizes(l->tensor, &shape) &&
-               !tc_torch_api.strides(l->tensor, &stride) && !memcmp(shape, dims, sizeof(int64_t) * ndim) &&
-               !memcmp(stride, dims + ndim, sizeof(int64_t) * ndim)))
+    if (LIKELY(lies_as_planned(f, at, l->tensor)))
         return 0;
     PyObject *sizes = dims_tuple(dims, s->ndim), *strides = dims_tuple(dims + s->ndim, s->ndim);
     PyObject *copy = sizes && strides ? PyObject_CallFunctionObjArgs(f->p->as_planned, o, sizes, strides, NULL) : NULL;
@@ -258,46 +271,78 @@ static int run_product(Frame *f, const Step *st)
     return r ? 0 : -1;
 }
 
-/* What torch's C function gave for a slot: `t`, which the slot owns from now on. */
-static int accept_handle(Frame *f, int at, AtenTensor t)
+/* What torch's C function gave for a slot: `t`, which the slot owns from now on. Python sees it only where something asks for its object. */
+static int accept_tensor(Frame *f, int at, AtenTensor t)
 {
+    Live *l = &f->live[at];
+    if (is_undefined(t)) {
+        tc_torch_api.delete_tensor(t);
+        l->object = Py_NewRef(Py_None);
+        return 0;
+    }
+    if (LIKELY(lies_as_planned(f, at, t) && !tc_torch_api.data_ptr(t, &l->data))) {
+        l->tensor = t;
+        l->owned = 1;
+        return 0;
+    }
     PyObject *o = tc_launcher_wrap(t);
     int rc = o ? accept(f, at, o) : -1;
     Py_XDECREF(o);
     return rc;
 }
 
-static int run_attention(Frame *f, const Step *st)
+static int call_function(int (*function)(), const int64_t *w, const double *d)
 {
-    AtenTensor t[4] = {NULL}, r[9] = {NULL}, *bias = NULL;
-    int64_t sizes[2];
-    double scale = st->scale, *given = st->has_scale ? &scale : NULL;
-    for (int i = 0; i < 4; i++)
-        if (st->slots[i] >= 0 && UNLIKELY(!(t[i] = tensor_of(f, st->slots[i]))))
-            return -1;
-    bias = st->slots[3] >= 0 ? &t[3] : NULL;
-    int rc, n = st->product == ATTENTION_EFFICIENT ? 4 : 9;
-    void *function = tc_torch_api.attention[st->product];
-    if (st->product == ATTENTION_FLASH)
-        rc = ((int (*)(AtenTensor, AtenTensor, AtenTensor, double, int32_t, int32_t, double *, AtenTensor *, AtenTensor *, AtenTensor *, AtenTensor *, int64_t *,
-                       int64_t *, AtenTensor *, AtenTensor *, AtenTensor *))function)(t[0], t[1], t[2], st->dropout, st->causal, 0, given, &r[0], &r[1], &r[2],
-                                                                                      &r[3], &sizes[0], &sizes[1], &r[6], &r[7], &r[8]);
-    else if (st->product == ATTENTION_CUDNN)
-        rc = ((int (*)(AtenTensor, AtenTensor, AtenTensor, AtenTensor *, int32_t, double, int32_t, int32_t, double *, AtenTensor *, AtenTensor *, AtenTensor *,
-                       AtenTensor *, int64_t *, int64_t *, AtenTensor *, AtenTensor *, AtenTensor *))function)(
-            t[0], t[1], t[2], bias, st->with_sums, st->dropout, st->causal, 0, given, &r[0], &r[1], &r[2], &r[3], &sizes[0], &sizes[1], &r[6], &r[7], &r[8]);
-    else
-        rc = ((int (*)(AtenTensor, AtenTensor, AtenTensor, AtenTensor *, int32_t, double, int32_t, double *, AtenTensor *, AtenTensor *, AtenTensor *,
-                       AtenTensor *))function)(t[0], t[1], t[2], bias, st->with_sums, st->dropout, st->causal, given, &r[0], &r[1], &r[2], &r[3]);
-    if (UNLIKELY(rc))
-        return run_call(f, st->call);
-    for (int i = 0; i < n; i++) {
-        if (!r[i])
+    typedef int64_t W;
+    typedef int (*Function)(W, W, W, W, W, W, W, W, W, W, W, W, W, W, W, W, W, W, W, W, W, W, W, W, W, W, W, W, W, W, W, W, double, double);
+    _Static_assert(MOST_WORDS == 32 && MOST_REALS == 2, "the call below");
+    return ((Function)function)(w[0], w[1], w[2], w[3], w[4], w[5], w[6], w[7], w[8], w[9], w[10], w[11], w[12], w[13], w[14], w[15], w[16], w[17], w[18], w[19],
+                                w[20], w[21], w[22], w[23], w[24], w[25], w[26], w[27], w[28], w[29], w[30], w[31], d[0], d[1]);
+}
+
+static int run_torch(Frame *f, const Step *st)
+{
+    const TorchCall *c = st->torch;
+    int64_t words[MOST_WORDS] = {0}, numbers[MOST_RESULTS];
+    double reals[MOST_REALS] = {0};
+    AtenTensor given[MOST_WORDS], results[MOST_RESULTS] = {NULL};
+    for (int i = 0; i < c->n_words; i++) {
+        const Word w = c->words[i];
+        switch (w.kind) {
+        case WORD_VALUE:
+            words[i] = f->value[w.index];
+            break;
+        case WORD_ADDRESS:
+            words[i] = (intptr_t)&f->value[w.index];
+            break;
+        case WORD_LIST:                            /* that might have been None: where its address is */
+            given[i] = (void *)&f->value[w.index];
+            words[i] = (intptr_t)&given[i];
+            break;
+        case WORD_TENSOR: case WORD_OPTIONAL:
+            if (UNLIKELY(!(given[i] = tensor_of(f, w.index))))
+                return -1;
+            words[i] = w.kind == WORD_TENSOR ? (intptr_t)given[i] : is_undefined(given[i]) ? 0 : (intptr_t)&given[i];
+            break;
+        case WORD_UNDEFINED:
+            words[i] = (intptr_t)tc_torch_api.undefined;
+            break;
+        default:
+            words[i] = w.kind == WORD_RESULT ? (intptr_t)&results[w.index] : (intptr_t)&numbers[w.index];
+        }
+    }
+    for (int i = 0; i < c->n_reals; i++)
+        memcpy(&reals[i], &f->value[c->reals[i]], sizeof *reals);
+    if (UNLIKELY(call_function(c->function, words, reals)))
+        return run_call(f, st->call);              /* as with products: it raises what torch raised, or succeeds in a second try */
+    int rc = 0;
+    for (int i = 0; i < st->call->n_outs; i++) {
+        if (!results[i])
             continue;
-        if (rc || i >= st->call->n_outs || st->call->outs[i] < 0)
-            tc_torch_api.delete_tensor(r[i]);
+        if (rc || st->call->outs[i] < 0)
+            tc_torch_api.delete_tensor(results[i]);
         else
-            rc = accept_handle(f, st->call->outs[i], r[i]);
+            rc = accept_tensor(f, st->call->outs[i], results[i]);
     }
     return rc;
 }
@@ -383,8 +428,8 @@ static int run_steps(Frame *f)
         case STEP_PRODUCT:
             rc = run_product(f, st);
             break;
-        case STEP_ATTENTION:
-            rc = run_attention(f, st);
+        case STEP_TORCH:
+            rc = run_torch(f, st);
             break;
         case STEP_WRITING:
             f->writing = 1;

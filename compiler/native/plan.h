@@ -7,9 +7,10 @@
 
 /* the numbers of compiler/runtime/program.py */
 enum { SLOT_INPUT, SLOT_CONSTANT, SLOT_OWN, SLOT_SCRATCH, SLOT_ALIAS, SLOT_RESULT, N_SLOT_KINDS };
-enum { STEP_KERNEL, STEP_MAKE, STEP_FREE, STEP_PRODUCT, STEP_CALL, STEP_ATTENTION, STEP_WRITING, STEP_GONE };   /* STEP_WRITING: from here on inputs are written, and an error is final */
+enum { STEP_KERNEL, STEP_MAKE, STEP_FREE, STEP_PRODUCT, STEP_CALL, STEP_TORCH, STEP_WRITING, STEP_GONE };   /* STEP_WRITING: from here on inputs are written, and an error is final */
 enum { OUT_SLOT, OUT_INPUT, OUT_VALUE, OUT_CONSTANT, OUT_CALL };
 enum { ARG_OBJECT, ARG_SLOT, ARG_VALUE, ARG_INPUT, ARG_LIST, ARG_TUPLE };
+enum { WORD_VALUE, WORD_ADDRESS, WORD_LIST, WORD_TENSOR, WORD_OPTIONAL, WORD_UNDEFINED, WORD_RESULT, WORD_NUMBER };
 enum { SYM_SIZE, SYM_STRIDE, SYM_VALUE };
 
 typedef struct {
@@ -36,17 +37,27 @@ typedef struct {
     int *outs;
 } CallSpec;
 
+/* One of torch's C functions. Its arguments are words (integers and pointers) and reals, which the calling conventions of x86-64 and AArch64 hand over
+   apart from each other, each in their order: so all are called as one function of MOST_WORDS words and MOST_REALS reals. */
+enum { MOST_WORDS = 32, MOST_REALS = 2, MOST_RESULTS = 10 };
+typedef struct { int kind, index; } Word;      /* index: of a value, a slot, a result */
+typedef struct {
+    int (*function)();
+    int n_words, n_reals;
+    Word words[MOST_WORDS];
+    int reals[MOST_REALS];             /* values that hold their bits */
+} TorchCall;
+
 typedef struct {
     int kind, slot;                    /* slot: of STEP_MAKE and STEP_FREE; of STEP_GONE: an input that no later step uses */
     PyObject *kernel;
     KernelFacts facts;
     int *slots, *sizes, *params;       /* of a kernel; params: inputs. slots of a product: out, [c], a, b */
-    int product;                       /* which; of an attention, too: ATTENTION_... */
+    int product;                       /* which */
     double beta, alpha;
-    double dropout, scale;             /* of an attention */
-    int has_scale, causal, with_sums;  /* with_sums: the logarithms of the sums are asked for */
     Gemm *gemm;                        /* or NULL */
-    CallSpec *call;                    /* of STEP_CALL; of STEP_PRODUCT: what raises torch's error */
+    TorchCall *torch;                  /* of STEP_TORCH */
+    CallSpec *call;                    /* of STEP_CALL; of STEP_PRODUCT and STEP_TORCH: what raises torch's error */
 } Step;
 
 typedef struct { int kind, index; CallSpec *call; } Output;

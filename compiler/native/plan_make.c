@@ -113,6 +113,34 @@ static CallSpec *read_call(ProgramObject *p, PyObject *tuple)
 
 static int most(int a, int b) { return a > b ? a : b; }
 
+static int read_torch(ProgramObject *p, Step *st, PyObject *tuple)
+{
+    unsigned long long address;
+    PyObject *words, *reals, *call;
+    TorchCall *c = st->torch = calloc(1, sizeof *c);
+    if (!c || !PyArg_ParseTuple(tuple, "iKO!O!O", &st->kind, &address, &PyTuple_Type, &words, &PyTuple_Type, &reals, &call) || !(st->call = read_call(p, call)))
+        return c ? -1 : bad();
+    p->calls = 1;
+    c->function = (int (*)())(uintptr_t)address;
+    c->n_words = (int)PyTuple_GET_SIZE(words);
+    c->n_reals = (int)PyTuple_GET_SIZE(reals);
+    if (!address || !tc_torch_api.undefined || c->n_words > MOST_WORDS || c->n_reals > MOST_REALS || st->call->n_outs > MOST_RESULTS)
+        return bad();
+    for (int i = 0; i < c->n_words; i++) {
+        Word *w = &c->words[i];
+        if (!PyArg_ParseTuple(PyTuple_GET_ITEM(words, i), "ii", &w->kind, &w->index))
+            return -1;
+        int limit = w->kind <= WORD_LIST ? p->n_values : w->kind <= WORD_OPTIONAL ? p->n_slots : w->kind == WORD_UNDEFINED ? 1 : st->call->n_outs;
+        if (w->kind < 0 || w->kind > WORD_NUMBER || w->index < 0 || w->index >= limit)
+            return bad();
+    }
+    int *at = read_ints(reals, c->n_reals, 0, p->n_values);
+    if (at)
+        memcpy(c->reals, at, sizeof(int) * c->n_reals);
+    free(at);
+    return at ? 0 : -1;
+}
+
 static int read_step(ProgramObject *p, Step *st, PyObject *tuple)
 {
     if (!PyTuple_Check(tuple) || !PyTuple_GET_SIZE(tuple))
@@ -156,17 +184,8 @@ static int read_step(ProgramObject *p, Step *st, PyObject *tuple)
             return bad();
         return (st->slots = read_ints(a, st->product >= PRODUCT_ADDMM ? 4 : 3, 0, p->n_slots)) && (st->call = read_call(p, b)) ? 0 : -1;
     }
-    case STEP_ATTENTION: {                 /* (kind, which, slots of q, k, v and the bias or -1, dropout, causal, with sums, scale or None, call) */
-        PyObject *scale;
-        if (!PyArg_ParseTuple(tuple, "liOdiiOO", &kind, &st->product, &a, &st->dropout, &st->causal, &st->with_sums, &scale, &b))
-            return -1;
-        p->calls = 1;
-        st->has_scale = scale != Py_None;
-        st->scale = st->has_scale ? PyFloat_AsDouble(scale) : 0;
-        if (PyErr_Occurred() || p->device < 0 || st->product < 0 || st->product >= N_ATTENTIONS || !tc_torch_api.attention[st->product])
-            return bad();
-        return (st->slots = read_ints(a, 4, -1, p->n_slots)) && (st->call = read_call(p, b)) ? 0 : -1;
-    }
+    case STEP_TORCH:                       /* (kind, address, words: (kind, index) each, reals, call) */
+        return read_torch(p, st, tuple);
     case STEP_WRITING:                     /* (kind,) */
         return 0;
     case STEP_CALL:                        /* (kind, call) */
@@ -331,6 +350,7 @@ static int program_clear(PyObject *self)
         free(st->params);
         free_call(st->call);
         tc_gemm_free(st->gemm);
+        free(st->torch);
     }
     for (int i = 0; i < n_outputs; i++)
         free_call(p->outputs[i].call);

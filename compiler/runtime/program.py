@@ -20,6 +20,7 @@ from ..native import native
 from ..symbolic.expr import ZERO, Expr, as_expr, ceildiv
 from ..symbolic.stack_code import stack_code
 from . import output_pool
+from .torch_calls import TorchCall, numbers_of, torch_call
 
 __all__ = ["make_program", "fast_empty", "DTYPE_CODES"]
 
@@ -31,13 +32,12 @@ DTYPE_CODES: dict[torch.dtype, int] = {
 
 # numbers shared with compiler/native/plan.c
 SLOT_INPUT, SLOT_CONSTANT, SLOT_OWN, SLOT_SCRATCH, SLOT_ALIAS, SLOT_RESULT = range(6)
-STEP_KERNEL, STEP_MAKE, STEP_FREE, STEP_PRODUCT, STEP_CALL, STEP_ATTENTION, STEP_WRITING, STEP_GONE = range(8)
+STEP_KERNEL, STEP_MAKE, STEP_FREE, STEP_PRODUCT, STEP_CALL, STEP_TORCH, STEP_WRITING, STEP_GONE = range(8)
 OUT_SLOT, OUT_INPUT, OUT_VALUE, OUT_CONSTANT, OUT_CALL = range(5)
 ARG_OBJECT, ARG_SLOT, ARG_VALUE, ARG_INPUT, ARG_LIST, ARG_TUPLE = range(6)
+WORD_VALUE, WORD_ADDRESS, WORD_LIST, WORD_TENSOR, WORD_OPTIONAL, WORD_UNDEFINED, WORD_RESULT, WORD_NUMBER = range(8)
 _SYMBOL_KINDS = {"size": 0, "stride": 1, "value": 2}
 _PRODUCTS = {"aten.mm.default": 0, "aten.bmm.default": 1, "aten.addmm.default": 2, "aten.baddbmm.default": 3}
-
-_ATTENTION = {f"aten._scaled_dot_product_{name}_attention.default": i for i, name in enumerate(("flash", "cudnn", "efficient"))}
 
 # cudaDataType
 _LIBRARY_DTYPES = {torch.float32: 0, torch.float16: 2, torch.bfloat16: 14}
@@ -113,6 +113,9 @@ class _ProgramBuilder:
         self.block = _Block(_ALIGN[generated.cuda is not None])
         self.late: list[tuple[int, Expr]] = []           # (slot, place among the varying ones): their offsets, once the static part is known
         self.pooled: list[output_pool.Wanted] = []       # large results: made by the pool, handed to the program as further inputs
+        device = "cpu" if generated.cuda is None else "cuda"
+        calls = ((id(step), torch_call(step, device)) for step in self.s.steps if isinstance(step, Extern))
+        self.torch_calls = {at: c for at, c in calls if c is not None}
         self.survey()
 
     # ---- what is known before the first step
@@ -145,9 +148,9 @@ class _ProgramBuilder:
                 self.addressed.add(id(step.base))
             used = _buffers((step.args, step.kwargs, step.outputs)) if isinstance(step, Extern) else \
                 [*step.inputs, *step.outputs] if isinstance(step, Launch) else []
-            if isinstance(step, Extern) and not self._is_product(step):
+            if isinstance(step, Extern) and not self._in_c(step):
                 self.tensors.update(id(self._root(b)) for b in used)
-            if not isinstance(step, Extern) or self._is_product(step) or str(step.op) in _ATTENTION:
+            if not isinstance(step, Extern) or self._in_c(step):
                 self.addressed.update(id(b) for b in used)
             for b in used:
                 self.last[id(self._root(b))] = at
@@ -164,7 +167,7 @@ class _ProgramBuilder:
         s = self.s
         seen = {id(b) for b in (*_buffers(s.mutations), *_buffers([o.value for o in s.outputs]))}
         for step in reversed(s.steps):
-            if isinstance(step, Extern) and not self._is_product(step):
+            if isinstance(step, Extern) and not self._in_c(step):
                 seen.update(id(b) for b in _buffers((step.args, step.kwargs, step.outputs)))
             elif isinstance(step, View) and id(step.buffer) in seen:
                 seen.add(id(step.base))
@@ -173,8 +176,12 @@ class _ProgramBuilder:
     def _root(self, b: Buffer) -> Buffer:
         return self.root.get(id(b), b)
 
+    def _in_c(self, step: Extern) -> bool:
+        """Whether one of torch's C functions runs it, which sees memory by its address."""
+        return id(step) in self.torch_calls or self._is_product(step)
+
     def _is_product(self, step: Extern) -> bool:
-        """Whether one of torch's C functions runs it: a product into memory of the plan's."""
+        """Whether it is a product into memory of the plan's that C runs."""
         if step.out_variant is None or str(step.op) not in _PRODUCTS or set(step.kwargs) - {"beta", "alpha"}:
             return False
         return all(isinstance(a, Buffer) and not a.dtype.is_complex for a in step.args) and \
@@ -351,21 +358,26 @@ class _ProgramBuilder:
         returns = step.op._schema.returns
         single = len(returns) == 1 and len(outs) == 1 and not str(returns[0].type).startswith("List")
         call = (direct_function(op), tuple(args), tuple(names), tuple(outs), single)
-        return self._attention(step, call) or (STEP_CALL, call)
+        return (STEP_CALL, call) if id(step) not in self.torch_calls else self._by_torch(self.torch_calls[id(step)], call)
 
-    def _attention(self, step: Extern, call: tuple) -> tuple:
-        """A library's attention by torch's C function; () where that can't be asked for what is wanted."""
-        which = _ATTENTION.get(str(step.op))
-        if which is None or self.g.cuda is None:
-            return ()
-        a = {x.name: x.default_value for x in step.op._schema.arguments} | step.kwargs
-        a.update(zip((x.name for x in step.op._schema.arguments), step.args))
-        operands = [a[n] for n in ("query", "key", "value")] + [a.get("attn_bias")]
-        if a.get("return_debug_mask") or any(not isinstance(b, Buffer | None) for b in operands) \
-                or not all(isinstance(a[n], (int, float)) for n in ("dropout_p", "is_causal")) or not isinstance(a["scale"], float | None):
-            return ()
-        slots = tuple(-1 if b is None else self._slot(b) for b in operands)
-        return (STEP_ATTENTION, which, slots, float(a["dropout_p"]), int(a["is_causal"]), int(a.get("compute_log_sumexp", 1)), a["scale"], call)
+    def _by_torch(self, c: TorchCall, call: tuple) -> tuple:
+        words: list[tuple[int, int]] = []
+        reals: list[int] = []
+        for kind, x in c.arguments:
+            if kind[0] == "T":
+                words.append((WORD_OPTIONAL if kind == "T?" else WORD_TENSOR, self._slot(x)) if x is not None else
+                             (WORD_VALUE, self._value(ZERO)) if kind == "T?" else (WORD_UNDEFINED, 0))
+                continue
+            numbers = () if x is None else numbers_of(kind, x)
+            at = self._value(*numbers or (ZERO,))
+            if kind == "f":
+                reals.append(at)
+                continue
+            words.append((WORD_VALUE if x is None or kind in "ib" else WORD_LIST if kind == "I?" else WORD_ADDRESS, at))
+            if kind[0] in "IB":
+                words.append((WORD_VALUE, self._value(as_expr(len(x or ())))))
+        words += [(WORD_RESULT if kind == "T" else WORD_NUMBER, i) for i, kind in enumerate(c.results)]
+        return STEP_TORCH, c.address, tuple(words), tuple(reals), call
 
     def _gemm(self, step: Extern) -> tuple:
         """The product as cuBLASLt is asked for it (the fields of gemm.c's GemmSpec); () where it is torch's to run: not on a GPU,

@@ -220,3 +220,52 @@ def test_fp8_storage():
     for dtype in (torch.float8_e4m3fn, torch.float8_e5m2):
         like_eager(lambda x, s: (x * s).to(dtype).to(torch.float32) * 2 + 1, x, s)
         like_eager(lambda y, s: y.to(torch.bfloat16) * s, x.to(dtype), s.to(torch.bfloat16))
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+@pytest.mark.parametrize("how", [dict(), dict(stride=2, bias=False), dict(groups=16), dict(transposed=True, output_padding=1, stride=2), dict(first=3, kernel_size=7, stride=2, bias=False)], ids=str)
+def test_convolutions_forward_and_backward(how, dtype):
+    torch.manual_seed(0)
+    how = {"kernel_size": 3, "padding": 1, "first": 16, "transposed": False, **how}
+    first, transposed = how.pop("first"), how.pop("transposed")
+    m, same = ((nn.ConvTranspose2d if transposed else nn.Conv2d)(first, 16, device="cuda", dtype=dtype, **how) for _ in range(2))
+    same.load_state_dict(m.state_dict())
+    c = tcompile.compile(lambda x: torch.relu(m(x.sin()) * 2))
+    tolerance = TOLERANCE[dtype]
+    for _ in range(3):
+        x = torch.randn(4, first, 20, 20, device="cuda", dtype=dtype)
+        x, y = x.clone().requires_grad_(), x.clone().requires_grad_()
+        got, want = c(x), torch.relu(same(y.sin()) * 2)
+        assert got.stride() == want.stride()
+        weight = torch.randn_like(want)
+        (got * weight).sum().backward()
+        (want * weight).sum().backward()
+        for a, b in zip((got, x.grad, *(p.grad for p in m.parameters())), (want, y.grad, *(p.grad for p in same.parameters())), strict=True):
+            torch.testing.assert_close(a, b, atol=tolerance * float(b.abs().max()), rtol=tolerance)
+
+
+@pytest.mark.parametrize("backend", ["FLASH_ATTENTION", "CUDNN_ATTENTION", "EFFICIENT_ATTENTION"])
+def test_gradients_of_attention_by_every_library(backend):
+    f = lambda q, k, v: F.scaled_dot_product_attention(q * 1.5, k, v, is_causal=True) + 1
+    c = tcompile.compile(f, options={"attention": "library"})
+    with torch.nn.attention.sdpa_kernel(getattr(torch.nn.attention.SDPBackend, backend)):
+        for _ in range(3):
+            given = [torch.randn(2, 4, 128, 64, device="cuda", dtype=torch.bfloat16).requires_grad_() for _ in range(3)]
+            same = [t.detach().clone().requires_grad_() for t in given]
+            got, want = c(*given), f(*same)
+            weight = torch.randn_like(want)
+            (got * weight).sum().backward()
+            (want * weight).sum().backward()
+            for a, b in zip((got, *(t.grad for t in given)), (want, *(t.grad for t in same)), strict=True):
+                torch.testing.assert_close(a, b, atol=3e-2, rtol=3e-2)
+
+
+def test_dropout_of_the_library_draws_as_eager_does():
+    f = lambda x: F.dropout(x.sin(), 0.3) * 2
+    c = tcompile.compile(f)
+    x = torch.randn(64, 256, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+    for seed in range(3):
+        torch.manual_seed(seed)
+        got = c(x)
+        torch.manual_seed(seed)
+        torch.testing.assert_close(got, f(x), atol=2e-2, rtol=2e-2)
