@@ -2,21 +2,22 @@
    library's choice of an algorithm) is done once here. out[m, n] = a[m, k] b[k, n] (+ a bias of n).
 
    The library counts by columns, so it computes the transposed product: its A is our b, its B our a. The sums are accumulated in float32,
-   and parts of a split sum are never rounded to 16 bits. Nothing is linked: torch has the library loaded. Where it is missing, or has no
-   algorithm, torch's function runs the product. */
+   and parts of a split sum are never rounded to 16 bits. Which of its algorithms runs is the library's guess, or was measured
+   (compiler/runtime/gpu/algorithms.py). Nothing is linked: torch has the library loaded. Where it is missing, or has no algorithm, torch's
+   function runs the product. */
 #include "launcher.h"
 
 #include <dlfcn.h>
 #include <stdlib.h>
 
-typedef struct { uint64_t data[8]; } Algorithm;
 typedef struct { Algorithm algorithm; size_t workspace; int status; float waves; int reserved[4]; } Found;
 
 /* numbers of cublasLt.h, the same in every version */
 enum { OPERATION_T = 1, FLOAT32 = 0, COMPUTE_FLOAT32 = 68, COMPUTE_TF32 = 77 };
 enum { DESC_TRANSA = 3, DESC_TRANSB = 4, DESC_EPILOGUE = 7, DESC_BIAS = 8, EPILOGUE_BIAS = 4 };
 enum { PREFER_WORKSPACE = 1, PREFER_REDUCTIONS = 3, PREFER_ALIGNMENT = 5, REDUCE_IN_COMPUTE_TYPE = 2 };
-enum { MOST_WORKSPACE = 32 << 20, MOST_DEVICES = 64 };
+enum { CONFIG_SPLITS = 2 };
+enum { MOST_WORKSPACE = 32 << 20, MOST_DEVICES = 64, MOST_FOUND = 32, ALIGNED = 16 };
 
 static struct {
     int looked, ready;
@@ -30,13 +31,15 @@ static struct {
     int (*preference_create)(void **);
     int (*preference_destroy)(void *);
     int (*preference_set)(void *, int, const void *, size_t);
+    int (*config)(const Algorithm *, int, void *, size_t, size_t *);
+    size_t (*version)(void);
     int (*choose)(void *, void *, void *, void *, void *, void *, void *, int, Found *, int *);
     int (*matmul)(void *, void *, const void *, const void *, void *, const void *, void *, const void *, const void *, void *, void *, void *,
                   const Algorithm *, void *, size_t, void *);
 } lt;
 
 typedef struct {
-    int failed;
+    int failed, given;                     /* given: the algorithm was measured, for pointers that are ALIGNED */
     void *context;                         /* that the algorithm was chosen in; NULL: none was chosen yet */
     void *desc, *a, *b, *d;                /* those of the library's: b, a and out of ours */
     uint32_t alignment[4];                 /* of A, B, C and D, that the algorithm was chosen for */
@@ -60,6 +63,7 @@ static int look(void)
         {&lt.desc_set, "cublasLtMatmulDescSetAttribute"}, {&lt.layout_create, "cublasLtMatrixLayoutCreate"},
         {&lt.layout_destroy, "cublasLtMatrixLayoutDestroy"}, {&lt.preference_create, "cublasLtMatmulPreferenceCreate"},
         {&lt.preference_destroy, "cublasLtMatmulPreferenceDestroy"}, {&lt.preference_set, "cublasLtMatmulPreferenceSetAttribute"},
+        {&lt.config, "cublasLtMatmulAlgoConfigGetAttribute"}, {&lt.version, "cublasLtGetVersion"},
         {&lt.choose, "cublasLtMatmulAlgoGetHeuristic"}, {&lt.matmul, "cublasLtMatmul"}};
     lt.looked = 1;
     for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++)
@@ -68,25 +72,34 @@ static int look(void)
     return lt.ready = 1;
 }
 
-Gemm *tc_gemm_new(const GemmSpec *spec)
+Gemm *tc_gemm_new(const GemmSpec *spec, const Algorithm *algorithm, size_t workspace)
 {
     Gemm *g = calloc(1, sizeof *g);
-    if (g)
-        g->spec = *spec;
+    if (!g)
+        return NULL;
+    g->spec = *spec;
+    if (algorithm) {
+        g->choices[0].given = 1;
+        g->choices[0].algorithm = *algorithm;
+        g->choices[0].workspace = workspace;
+    }
     return g;
+}
+
+static void forget(Choice *c)
+{
+    void *layouts[] = {c->a, c->b, c->d};
+    if (c->desc)
+        lt.desc_destroy(c->desc);
+    for (int i = 0; i < 3; i++)
+        if (layouts[i])
+            lt.layout_destroy(layouts[i]);
 }
 
 void tc_gemm_free(Gemm *g)
 {
-    for (int k = 0; g && k < 2; k++) {
-        Choice *c = &g->choices[k];
-        if (c->desc)
-            lt.desc_destroy(c->desc);
-        void *layouts[] = {c->a, c->b, c->d};
-        for (int i = 0; i < 3; i++)
-            if (layouts[i])
-                lt.layout_destroy(layouts[i]);
-    }
+    for (int k = 0; g && k < 2; k++)
+        forget(&g->choices[k]);
     free(g);
 }
 
@@ -112,40 +125,69 @@ static uint32_t alignment_of(const void *p)
     return low == 0 || low > 256 ? 256 : (uint32_t)low;
 }
 
-/* The library's descriptions, and the algorithm that it takes for pointers aligned like these. */
-static int prepare(Choice *g, const GemmSpec *s, int compute, void *handle, void *const *pointer, const void *bias)
+/* The library's descriptions of a product, made once. */
+static int describe(Choice *g, const GemmSpec *s, int compute)
 {
     int32_t t = OPERATION_T, epilogue = EPILOGUE_BIAS;
-    if (!g->desc) {
-        if (lt.desc_create(&g->desc, compute, FLOAT32) || (s->transposed_b && lt.desc_set(g->desc, DESC_TRANSA, &t, sizeof t)) ||
-            (s->transposed_a && lt.desc_set(g->desc, DESC_TRANSB, &t, sizeof t)) ||
-            (s->bias && lt.desc_set(g->desc, DESC_EPILOGUE, &epilogue, sizeof epilogue)) ||
-            lt.layout_create(&g->a, s->dtype, s->transposed_b ? s->k : s->n, s->transposed_b ? s->n : s->k, s->ldb) ||
-            lt.layout_create(&g->b, s->dtype, s->transposed_a ? s->m : s->k, s->transposed_a ? s->k : s->m, s->lda) ||
-            lt.layout_create(&g->d, s->dtype, s->n, s->m, s->ldd))
-            return -1;
-    }
-    if (s->bias && lt.desc_set(g->desc, DESC_BIAS, &bias, sizeof bias))
-        return -1;
+    if (g->desc)
+        return 0;
+    return lt.desc_create(&g->desc, compute, FLOAT32) || (s->transposed_b && lt.desc_set(g->desc, DESC_TRANSA, &t, sizeof t)) ||
+           (s->transposed_a && lt.desc_set(g->desc, DESC_TRANSB, &t, sizeof t)) ||
+           (s->bias && lt.desc_set(g->desc, DESC_EPILOGUE, &epilogue, sizeof epilogue)) ||
+           lt.layout_create(&g->a, s->dtype, s->transposed_b ? s->k : s->n, s->transposed_b ? s->n : s->k, s->ldb) ||
+           lt.layout_create(&g->b, s->dtype, s->transposed_a ? s->m : s->k, s->transposed_a ? s->k : s->m, s->lda) ||
+           lt.layout_create(&g->d, s->dtype, s->n, s->m, s->ldd);
+}
+
+/* The algorithms that the library takes for pointers of the given alignments to be the fastest, the best first; how many. */
+static int ask(const Choice *g, void *handle, const uint32_t *alignment, uint64_t workspace, Found *found, int most)
+{
     void *preference = NULL;
-    uint64_t workspace = MOST_WORKSPACE;
     uint32_t reductions = REDUCE_IN_COMPUTE_TYPE;        /* in place, parts meet through counters in the workspace, which nobody clears here */
     int n = 0, rc = lt.preference_create(&preference);
     rc = rc || lt.preference_set(preference, PREFER_WORKSPACE, &workspace, sizeof workspace) ||
          lt.preference_set(preference, PREFER_REDUCTIONS, &reductions, sizeof reductions);
-    for (int i = 0; i < 4 && !rc; i++) {
-        g->alignment[i] = alignment_of(pointer[i]);
-        rc = lt.preference_set(preference, PREFER_ALIGNMENT + i, &g->alignment[i], sizeof g->alignment[i]);
-    }
-    Found found;
-    rc = rc || lt.choose(handle, g->desc, g->a, g->b, g->d, g->d, preference, 1, &found, &n) || n < 1 || found.status;
+    for (int i = 0; i < 4 && !rc; i++)
+        rc = lt.preference_set(preference, PREFER_ALIGNMENT + i, &alignment[i], sizeof alignment[i]);
+    rc = rc || lt.choose(handle, g->desc, g->a, g->b, g->d, g->d, preference, most, found, &n);
     if (preference)
         lt.preference_destroy(preference);
-    if (rc)
+    int fit = 0;
+    for (int i = 0; !rc && i < n; i++)
+        if (!found[i].status)
+            found[fit++] = found[i];
+    return fit;
+}
+
+/* An algorithm for pointers aligned like these. */
+static int prepare(Choice *g, const GemmSpec *s, int compute, void *handle, void *const *pointer, const void *bias)
+{
+    if (describe(g, s, compute) || (s->bias && lt.desc_set(g->desc, DESC_BIAS, &bias, sizeof bias)))
+        return -1;
+    int aligned = 1;
+    for (int i = 0; i < 4; i++) {
+        g->alignment[i] = alignment_of(pointer[i]);
+        aligned &= g->alignment[i] >= ALIGNED;
+    }
+    if (g->given && aligned) {
+        for (int i = 0; i < 4; i++)
+            g->alignment[i] = ALIGNED;
+        return 0;
+    }
+    g->given = 0;
+    Found found;
+    if (!ask(g, handle, g->alignment, MOST_WORKSPACE, &found, 1))
         return -1;
     g->algorithm = found.algorithm;
     g->workspace = found.workspace;
     return 0;
+}
+
+static void *handle_of(int device)
+{
+    if (!lt.handles[device] && lt.create(&lt.handles[device]))
+        lt.handles[device] = NULL;
+    return lt.handles[device];
 }
 
 int tc_gemm_run(Gemm *gemm, int device, void *out, const void *a, const void *b, const void *bias)
@@ -165,12 +207,7 @@ int tc_gemm_run(Gemm *gemm, int device, void *out, const void *a, const void *b,
         chosen = ((uintptr_t)pointer[i] & (g->alignment[i] - 1)) == 0;
     if (!chosen && tc_cuda_capturing(stream))
         return -1;                         /* a new handle of the library's may allocate, which ends the recording */
-    if (!lt.handles[device] && lt.create(&lt.handles[device])) {
-        lt.handles[device] = NULL;
-        g->failed = 1;
-        return -1;
-    }
-    if (!chosen && prepare(g, &gemm->spec, tf32 ? COMPUTE_TF32 : COMPUTE_FLOAT32, lt.handles[device], pointer, bias)) {
+    if (!handle_of(device) || (!chosen && prepare(g, &gemm->spec, tf32 ? COMPUTE_TF32 : COMPUTE_FLOAT32, lt.handles[device], pointer, bias))) {
         g->failed = 1;
         return -1;
     }
@@ -192,4 +229,59 @@ int tc_gemm_run(Gemm *gemm, int device, void *out, const void *a, const void *b,
     if (rc)
         g->failed = 1;
     return rc ? -1 : 0;
+}
+
+int tc_gemm_spec(PyObject *fields, GemmSpec *out)
+{
+    long long n[6];
+    if (!PyArg_ParseTuple(fields, "iiiiLLLLLL", &out->dtype, &out->bias, &out->transposed_a, &out->transposed_b, &n[0], &n[1], &n[2], &n[3], &n[4], &n[5]))
+        return -1;
+    out->m = n[0], out->n = n[1], out->k = n[2], out->lda = n[3], out->ldb = n[4], out->ldd = n[5];
+    return 0;
+}
+
+static PyObject *gemm_algorithms(PyObject *module, PyObject *args)
+{
+    PyObject *fields;
+    GemmSpec spec;
+    Choice g = {0};
+    int device, most, n = 0;
+    if (!PyArg_ParseTuple(args, "iO!i", &device, &PyTuple_Type, &fields, &most) || tc_gemm_spec(fields, &spec) < 0)
+        return NULL;
+    if ((!lt.looked && !look()) || !lt.ready || device < 0 || device >= MOST_DEVICES || !handle_of(device))
+        return PyTuple_New(0);
+    Found found[MOST_FOUND];
+    const uint32_t alignment[4] = {ALIGNED, ALIGNED, ALIGNED, ALIGNED};
+    if (!describe(&g, &spec, COMPUTE_FLOAT32))
+        n = ask(&g, lt.handles[device], alignment, MOST_WORKSPACE, found, most < MOST_FOUND ? most : MOST_FOUND);
+    forget(&g);
+    PyObject *out = PyTuple_New(n);
+    for (int i = 0; out && i < n; i++) {
+        uint32_t splits = 0;
+        size_t written;
+        lt.config(&found[i].algorithm, CONFIG_SPLITS, &splits, sizeof splits, &written);
+        PyObject *row = Py_BuildValue("y#nI", (char *)&found[i].algorithm, (Py_ssize_t)sizeof found[i].algorithm, (Py_ssize_t)found[i].workspace, splits);
+        if (!row)
+            Py_CLEAR(out);
+        else
+            PyTuple_SET_ITEM(out, i, row);
+    }
+    return out;
+}
+
+static PyObject *gemm_library(PyObject *module, PyObject *unused)
+{
+    return PyLong_FromSize_t((lt.looked || look()) && lt.ready ? lt.version() : 0);
+}
+
+static PyMethodDef methods[] = {
+    {"gemm_algorithms", gemm_algorithms, METH_VARARGS,
+     "gemm_algorithms(device, fields of a GemmSpec, most) -> ((algorithm, bytes of workspace, parts of the sum), ...): what cuBLASLt expects to be fast, the best first."},
+    {"gemm_library", gemm_library, METH_NOARGS, "The version of cuBLASLt, 0 where there is none: an algorithm's bytes mean something to that version alone."},
+    {NULL, NULL, 0, NULL},
+};
+
+int tc_init_gemm(PyObject *module)
+{
+    return PyModule_AddFunctions(module, methods);
 }

@@ -73,8 +73,10 @@ HIDDEN PyObject *tc_kernel_call(PyObject *self, PyObject *name, const KernelFact
 /* A product of static sizes by cuBLASLt (gemm.c). dtype: the library's number; ld*: strides of the rows, or of the columns where
    transposed, in elements. */
 typedef struct { int dtype, bias, transposed_a, transposed_b; int64_t m, n, k, lda, ldb, ldd; } GemmSpec;
+typedef struct { uint64_t data[8]; } Algorithm;        /* of the library's; its bytes may be kept for the same version */
 typedef struct Gemm Gemm;
-HIDDEN Gemm *tc_gemm_new(const GemmSpec *spec);
+HIDDEN int tc_gemm_spec(PyObject *fields, GemmSpec *out);
+HIDDEN Gemm *tc_gemm_new(const GemmSpec *spec, const Algorithm *algorithm, size_t workspace);     /* algorithm: NULL, the library's guess */
 HIDDEN void tc_gemm_free(Gemm *g);
 HIDDEN int tc_gemm_run(Gemm *g, int device, void *out, const void *a, const void *b, const void *bias);   /* -1: torch has to run it */
 

@@ -34,5 +34,6 @@ HIDDEN void tc_mark_final(void);
 HIDDEN int tc_init_plan(PyObject *module);
 /* cuda.c: the GPU's launcher. */
 HIDDEN int tc_init_cuda(PyObject *module);
+HIDDEN int tc_init_gemm(PyObject *module);
 
 #endif

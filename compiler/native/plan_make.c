@@ -166,16 +166,21 @@ static int read_step(ProgramObject *p, Step *st, PyObject *tuple)
         if (!PyArg_ParseTuple(tuple, "li", &kind, &st->slot))
             return -1;
         return st->slot < 0 || st->slot >= p->n_inputs ? bad() : 0;
-    case STEP_PRODUCT: {                   /* (kind, which, slots, beta, alpha, call, gemm: the fields of a GemmSpec, or ()) */
+    case STEP_PRODUCT: {                   /* (kind, which, slots, beta, alpha, call, gemm: the fields of a GemmSpec, or (), algorithm: (bytes, workspace), or ()) */
         GemmSpec g;
-        if (!PyArg_ParseTuple(tuple, "liOddOO!", &kind, &st->product, &a, &st->beta, &st->alpha, &b, &PyTuple_Type, &c))
+        if (!PyArg_ParseTuple(tuple, "liOddOO!O!", &kind, &st->product, &a, &st->beta, &st->alpha, &b, &PyTuple_Type, &c, &PyTuple_Type, &d))
             return -1;
         if (PyTuple_GET_SIZE(c)) {
-            long long n[6];
-            if (!PyArg_ParseTuple(c, "iiiiLLLLLL", &g.dtype, &g.bias, &g.transposed_a, &g.transposed_b, &n[0], &n[1], &n[2], &n[3], &n[4], &n[5]))
+            Algorithm algorithm;
+            const char *bytes = NULL;
+            Py_ssize_t n_bytes = 0, workspace = 0;
+            if (tc_gemm_spec(c, &g) < 0 || (PyTuple_GET_SIZE(d) && !PyArg_ParseTuple(d, "y#n", &bytes, &n_bytes, &workspace)))
                 return -1;
-            g.m = n[0], g.n = n[1], g.k = n[2], g.lda = n[3], g.ldb = n[4], g.ldd = n[5];
-            if (p->device >= 0 && !(st->gemm = tc_gemm_new(&g))) {
+            if (bytes && n_bytes != sizeof algorithm)
+                return bad();
+            if (bytes)
+                memcpy(&algorithm, bytes, sizeof algorithm);
+            if (p->device >= 0 && !(st->gemm = tc_gemm_new(&g, bytes ? &algorithm : NULL, (size_t)workspace))) {
                 PyErr_NoMemory();
                 return -1;
             }

@@ -22,7 +22,7 @@ from ..symbolic.stack_code import stack_code
 from . import output_pool
 from .torch_calls import TorchCall, numbers_of, torch_call
 
-__all__ = ["make_program", "fast_empty", "DTYPE_CODES"]
+__all__ = ["make_program", "one_product", "gemm_of", "fast_empty", "DTYPE_CODES"]
 
 # c10::ScalarType
 DTYPE_CODES: dict[torch.dtype, int] = {
@@ -55,12 +55,24 @@ def fast_empty() -> Callable[..., torch.Tensor]:
     return empty_strided
 
 
-def make_program(generated: Generated, kernels: dict[str, Callable], opts: Any) -> Callable[..., tuple] | None:
-    """The plan as a native.Program; None where it needs Python."""
+def make_program(generated: Generated, kernels: dict[str, Callable], opts: Any, algorithms: dict[tuple, tuple[bytes, int]] | None = None) -> Callable[..., tuple] | None:
+    """The plan as a native.Program; None where it needs Python. `algorithms`: of products (`gemm_of`), where one was chosen by measuring, and its workspace."""
     try:
-        return _ProgramBuilder(generated, kernels, opts).build()
+        return _ProgramBuilder(generated, kernels, opts, algorithms).build()
     except _NotInC:
         return None
+
+
+def one_product(step: Extern, index: int, algorithm: tuple[bytes, int] | tuple[()] = ()) -> Callable[..., tuple]:
+    """A program of nothing but a product of static sizes on device `index`: program(out, *operands) -> (); `algorithm`: as in `make_program`."""
+    slots, values = [], []
+    for i, b in enumerate((*step.outputs, *step.args)):
+        slots.append((SLOT_INPUT, i, DTYPE_CODES[b.dtype], b.dtype.itemsize, len(b.shape), len(values), 0))
+        values += [as_expr(x).value for x in (*b.shape, *b.stride)]
+    at = tuple(range(len(slots)))
+    call = (direct_function(step.out_variant), tuple((ARG_INPUT, i) for i in (*at[1:], 0)), step.out_names or ("out",), (), False)
+    return native.Program(len(slots), index, (), tuple(values), (), (-1,) * len(values), tuple(slots),
+                          ((STEP_PRODUCT, _PRODUCTS[str(step.op)], at, 1.0, 1.0, call, gemm_of(step), algorithm),), (), (), -1, as_planned)
 
 
 class _NotInC(Exception):
@@ -103,8 +115,9 @@ class _Block:
 
 
 class _ProgramBuilder:
-    def __init__(self, generated: Generated, kernels: dict[str, Callable], opts: Any):
+    def __init__(self, generated: Generated, kernels: dict[str, Callable], opts: Any, algorithms: dict[tuple, tuple[bytes, int]] | None = None):
         self.g, self.s, self.kernels, self.opts = generated, generated.schedule, kernels, opts
+        self.algorithms = algorithms or {}
         self.values: list[Expr] = []
         self.value_at: dict[tuple[Expr, ...], int] = {}
         self.slots: list[list[Any]] = []                 # kind, index, dtype, itemsize, ndim, dims, offset
@@ -346,8 +359,8 @@ class _ProgramBuilder:
             call = (direct_function(op), tuple(args), tuple(names), (), False)
             if self._is_product(step):
                 beta, alpha = (float(step.kwargs.get(k, 1)) for k in ("beta", "alpha"))
-                return (STEP_PRODUCT, _PRODUCTS[str(step.op)], (slots[0], *map(self._slot, step.args)), beta, alpha, call,
-                        self._gemm(step) if beta == alpha == 1.0 else ())
+                gemm = gemm_of(step) if self.g.cuda is not None else ()
+                return (STEP_PRODUCT, _PRODUCTS[str(step.op)], (slots[0], *map(self._slot, step.args)), beta, alpha, call, gemm, self.algorithms.get(gemm, ()))
             return (STEP_CALL, call)
         outs = []
         for b in step.outputs:
@@ -378,25 +391,6 @@ class _ProgramBuilder:
                 words.append((WORD_VALUE, self._value(as_expr(len(x or ())))))
         words += [(WORD_RESULT if kind == "T" else WORD_NUMBER, i) for i, kind in enumerate(c.results)]
         return STEP_TORCH, c.address, tuple(words), tuple(reals), call
-
-    def _gemm(self, step: Extern) -> tuple:
-        """The product as cuBLASLt is asked for it (the fields of gemm.c's GemmSpec); () where it is torch's to run: not on a GPU,
-        deterministic algorithms (torch has checks of its own), sizes that vary, a sum that is no bias, layouts that the library has no name for."""
-        out, *_, a, b = (*step.outputs, *step.args)
-        bias = step.args[0] if str(step.op) == "aten.addmm.default" else None
-        kind = _LIBRARY_DTYPES.get(a.dtype)
-        dims = [as_expr(x) for t in (out, *step.args) for x in (*t.shape, *t.stride)]
-        if self.g.cuda is None or torch.are_deterministic_algorithms_enabled() or kind is None or len(a.shape) != 2 \
-                or any(not e.is_const for e in dims) or any(t.dtype != a.dtype for t in (out, *step.args)):
-            return ()
-        m, k, n = (as_expr(x).value for x in (*a.shape, b.shape[1]))
-        if min(m, n, k) < 2 or bias is not None and [as_expr(x).value for x in (*bias.shape, *bias.stride)] != [n, 1]:
-            return ()
-        leads = [_leading(t) for t in (a, b, out)]
-        if None in leads or leads[2][1]:
-            return ()
-        (lda, ta), (ldb, tb), (ldd, _) = leads
-        return kind, int(bias is not None), ta, tb, m, n, k, lda, ldb, ldd
 
     def _arg(self, x: Any) -> tuple[int, Any]:
         if isinstance(x, Buffer):                        # (what only Python sees may be without an address, as sparse tensors are)
@@ -440,6 +434,28 @@ class _ProgramBuilder:
         dims = (self._arg(tuple(map(as_expr, part))) for part in (shape, stride))
         return OUT_CALL, (view_of, (seen, *dims, self._arg(as_expr(offset)), (ARG_OBJECT, o.dtype)),
                           (), (), False)
+
+
+def gemm_of(step: Extern) -> tuple:
+    """A product on a GPU as cuBLASLt is asked for it (the fields of gemm.c's GemmSpec); () where it is torch's to run: deterministic
+    algorithms (torch has checks of its own), sizes that vary, a sum that is no bias, layouts that the library has no name for."""
+    if str(step.op) not in _PRODUCTS or any(step.kwargs.get(k, 1) != 1 for k in ("beta", "alpha")) or len(step.outputs) != 1:
+        return ()
+    out, *_, a, b = (*step.outputs, *step.args)
+    bias = step.args[0] if str(step.op) == "aten.addmm.default" else None
+    kind = _LIBRARY_DTYPES.get(a.dtype)
+    dims = [as_expr(x) for t in (out, *step.args) for x in (*t.shape, *t.stride)]
+    if torch.are_deterministic_algorithms_enabled() or kind is None or len(a.shape) != 2 \
+            or any(not e.is_const for e in dims) or any(t.dtype != a.dtype for t in (out, *step.args)):
+        return ()
+    m, k, n = (as_expr(x).value for x in (*a.shape, b.shape[1]))
+    if min(m, n, k) < 2 or bias is not None and [as_expr(x).value for x in (*bias.shape, *bias.stride)] != [n, 1]:
+        return ()
+    leads = [_leading(t) for t in (a, b, out)]
+    if None in leads or leads[2][1]:
+        return ()
+    (lda, ta), (ldb, tb), (ldd, _) = leads
+    return kind, int(bias is not None), ta, tb, m, n, k, lda, ldb, ldd
 
 
 def _leading(t: Buffer) -> tuple[int, int] | None:

@@ -8,7 +8,13 @@ import torch.nn as nn
 import torch.nn.functional as F
 
 import tcompile
-from tcompile.compiler.runtime.gpu import graphs
+from tcompile.compiler import events
+from tcompile.compiler.fusion.schedule import Extern
+from tcompile.compiler.lowering.ir import Buffer
+from tcompile.compiler.native import native
+from tcompile.compiler.runtime.gpu import algorithms, graphs
+from tcompile.compiler.runtime.gpu.device import why_not
+from tcompile.compiler.runtime.program import gemm_of, one_product
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device on this machine")
 TOLERANCE = {torch.float32: 2e-3, torch.float16: 4e-3, torch.bfloat16: 3e-2}
@@ -269,3 +275,44 @@ def test_dropout_of_the_library_draws_as_eager_does():
         got = c(x)
         torch.manual_seed(seed)
         torch.testing.assert_close(got, f(x), atol=2e-2, rtol=2e-2)
+
+
+def _product(m, k, n, transposed_a, transposed_b, bias, dtype):
+    def matrix(name, rows, columns, by_columns=False):
+        return Buffer(name, dtype, (rows, columns), (1, rows) if by_columns else (columns, 1))
+    a, b, out = matrix("a", m, k, transposed_a), matrix("b", k, n, transposed_b), matrix("out", m, n)
+    args = (Buffer("c", dtype, (n,), (1,)), a, b) if bias else (a, b)
+    op = torch.ops.aten.addmm if bias else torch.ops.aten.mm
+    return Extern(op.default, args, {}, [out], op.out, ("out",))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("layout", [(0, 0, 0), (0, 1, 1), (1, 0, 0), (1, 1, 0)], ids=str)
+def test_every_algorithm_that_the_library_proposes_computes_the_product(layout, dtype):
+    assert why_not() is None
+    for m, k, n in ((32, 4096, 512), (256, 512, 1024)):
+        step = _product(m, k, n, *layout, dtype)
+        out, *given = algorithms._operands(step, 0)[0]
+        for t in given:
+            t.normal_(std=k ** -0.25)
+        want = (given[-2].double() @ given[-1].double()) + (given[0].double() if layout[2] else 0)
+        rows = native.gemm_algorithms(0, gemm_of(step), 8)
+        assert len(rows) > 1
+        for row in [(), *(r[:2] for r in rows)]:
+            out.zero_()
+            one_product(step, 0, row)(out, *given)
+            torch.testing.assert_close(out.double(), want, atol=TOLERANCE[dtype] * float(want.abs().max()), rtol=TOLERANCE[dtype])
+
+
+def test_max_autotune_tries_the_librarys_algorithms():
+    f = lambda x, w: x @ w
+    x, w = torch.randn(32, 4096, device="cuda", dtype=torch.float16), torch.randn(4096, 2048, device="cuda", dtype=torch.float16)
+    heard = []
+    with events.listen(heard.append), torch.no_grad():
+        c = tcompile.compile(f, mode="max-autotune-no-cudagraphs", dynamic=False, options={"gpu_products": "library", "cache": False})
+        torch.testing.assert_close(c(x, w), f(x, w), atol=0.2, rtol=2e-2)
+        memory = torch.randn(32 * 4096 + 1, device="cuda", dtype=torch.float16)
+        odd = memory[1:].view(32, 4096)                  # less aligned than the algorithm was measured for
+        torch.testing.assert_close(c(odd, w), f(odd, w), atol=0.2, rtol=2e-2)
+    trials, = (e.trials for e in heard if e.kind == "autotune")
+    assert len(trials) > 1 and sum(t["kept"] for t in trials) == 1

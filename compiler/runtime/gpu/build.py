@@ -8,6 +8,7 @@ from ...codegen.generated import Generated
 from ...errors import ToolchainError
 from ..build import CompiledGraph, _announce, python_plan
 from ..program import make_program
+from .algorithms import choose_algorithms
 from .graphs import CudaGraphs, why_not_captured
 from .kernels import load_kernels
 
@@ -32,7 +33,7 @@ def build_gpu(generated: Generated, opts: Any, eager: Callable[..., tuple] | Non
         return CompiledGraph(generated, eager, "eager", {})
     by_name = {k.name: c for k, c in zip(generated.kernels, kernels)}
     _announce(generated)
-    program = make_program(generated, by_name, opts)
+    program = make_program(generated, by_name, opts, choose_algorithms(generated.schedule, opts, index))
     plan, how = (program, "program") if program is not None else (python_plan(generated, by_name), "python")
     if opts.get("cudagraphs"):
         why = why_not_captured(generated.schedule, index)
