@@ -1,4 +1,4 @@
-"""Which of the library's algorithms products run by under max-autotune, with made-up times; tests/gpu has the library itself."""
+"""Which of the library's algorithms products run by, with made-up times; tests/gpu has the library itself."""
 from types import SimpleNamespace
 
 import pytest
@@ -45,6 +45,7 @@ def device(monkeypatch, tmp_path):
     monkeypatch.setattr(algorithms, "one_product", lambda step, index, algorithm: lambda *a: ())
     monkeypatch.setattr(algorithms, "_operands", lambda step, index: [[]])
     monkeypatch.setattr(algorithms, "time_from_graphs", time)
+    monkeypatch.setattr(algorithms.tune, "time_in_turn", lambda calls, rounds: time(calls))
     monkeypatch.setattr(torch.cuda, "device", Quiet)
     monkeypatch.setattr(torch.random, "fork_rng", Quiet)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
@@ -91,6 +92,13 @@ def test_the_guess_stands_where_nothing_is_clearly_better_or_nothing_can_be_meas
     with events.listen(heard.append):
         assert algorithms.choose_algorithms(Schedule([product(8, 8, 32)], [], []), AUTOTUNE, 0) == {}
     assert any(e.kind == "progress" and "budget" in e.text for e in heard)
+
+
+def test_large_products_are_timed_in_every_mode(device):
+    device.times = [100.0, 90.0, 95.0]
+    s = Schedule([product(8192, 1024, 4096, bias=True), product(64, 64, 64)], [], [])
+    assert list(algorithms.choose_algorithms(s, Options.make(), 0)) == [gemm_of(s.steps[0])] and device.timed == [3]
+    assert len(algorithms.choose_algorithms(s, AUTOTUNE, 0)) == 2 and device.timed == [3, 3]
 
 
 @pytest.mark.parametrize("bias", [False, True])

@@ -1,9 +1,10 @@
-"""mode="max-autotune" on a GPU: which of cuBLASLt's algorithms runs each kind of product.
+"""Which of cuBLASLt's algorithms runs each kind of product of 16 bits.
 
-The library guesses by a model of the device, and its first guess runs otherwise. Here its first few are timed, from CUDA graphs and over
-operands that go round in more memory than the caches hold: a product rarely finds its matrices there. Another than the first is kept only where
-it is clearly faster. Like products of a graph are measured once; the answer lies in the disk cache, under the device and the library's version,
-to which alone the bytes of an algorithm mean something.
+The library guesses by a model of the device; its first guess is a tenth slower than its best on some large products. Those are timed
+whatever the mode is: that takes some 20 ms each, launched as they are. Under mode="max-autotune" all are, the small ones from CUDA graphs.
+Operands go round in more memory than the caches hold: a product rarely finds its matrices there. Another algorithm than the first is kept only
+where it is clearly faster. Like products are measured once; the answer lies in the disk cache, under the device and the library's version, to
+which alone the bytes of an algorithm mean something.
 """
 from __future__ import annotations
 
@@ -23,13 +24,15 @@ from ...symbolic.expr import as_expr
 from ..cache import content_key, open_cache
 from ..program import gemm_of, one_product
 from . import tune
-from .products import REPEATS, time_from_graphs
+from .products import FLOPS, REPEATS, time_from_graphs
 
 __all__ = ["choose_algorithms"]
 
 CANDIDATES = 8
 DTYPES = (torch.bfloat16, torch.float16)
-MOST_S = 2.0                   # of search for one graph
+LARGE_US = 45.0                # what a large product takes at least: launches are hidden behind it
+MOST_S, LARGE_S = 2.0, 0.2     # of search for one graph: under max-autotune, otherwise
+ROUNDS = 5
 BEYOND_CACHES = 2              # times the second-level cache, that operands go round in
 
 
@@ -43,20 +46,28 @@ def choose_algorithms(s: Schedule, opts: Any, index: int) -> dict[tuple, tuple[b
             if gemm:
                 found.setdefault(gemm, step)
                 times[gemm] += 1
-    version = native.gemm_library() if found and opts.get("max_autotune") and native is not None else 0
+    whole = bool(opts.get("max_autotune"))
+    wanted = [gemm for gemm in sorted(found, key=lambda g: -times[g] * _us(g)) if whole or _us(gemm) >= LARGE_US]
+    version = native.gemm_library() if wanted and native is not None else 0
     if not version:
         return {}
     cache = open_cache(opts)
     chosen: dict[tuple, tuple[bytes, int]] = {}
-    until = time.perf_counter() + min(MOST_S, float(opts.get("autotune_seconds")) * len(found))
+    until = time.perf_counter() + (min(MOST_S, float(opts.get("autotune_seconds")) * len(wanted)) if whole else LARGE_S)
     with torch.cuda.device(index), torch.random.fork_rng([index]):
         if torch.cuda.is_current_stream_capturing():
             return {}
-        for gemm in sorted(found, key=lambda g: -times[g] * g[4] * g[5] * g[6]):
+        for gemm in wanted:
             note = _note(gemm, found[gemm], version, cache, opts, index, until)
             if note is not None and note["algorithm"]:
                 chosen[gemm] = bytes.fromhex(note["algorithm"]), int(note["workspace"])
     return chosen
+
+
+def _us(gemm: tuple) -> float:
+    """Microseconds that a product takes at least, by its operations."""
+    m, n, k = gemm[4:7]
+    return 2 * m * n * k / FLOPS * 1e6
 
 
 def _note(gemm: tuple, step: Extern, version: int, cache: Any, opts: Any, index: int, until: float) -> dict[str, Any] | None:
@@ -89,7 +100,8 @@ def _race(gemm: tuple, step: Extern, index: int) -> dict[str, Any]:
     if len(rows) < 2:
         return {"algorithm": "", "workspace": 0, "trials": []}
     sets = _operands(step, index)
-    times = time_from_graphs([_in_turn(one_product(step, index, row[:2]), sets) for row in rows])
+    calls = [_in_turn(one_product(step, index, row[:2]), sets) for row in rows]
+    times = tune.time_in_turn(calls, ROUNDS) if _us(gemm) >= LARGE_US else time_from_graphs(calls)
     best = min(range(len(rows)), key=lambda i: times[i])
     if times[best] >= tune.CLEARLY * times[0]:
         best = 0
