@@ -432,7 +432,7 @@ static PyObject *launcher_setup(PyObject *module, PyObject *args)
     return Py_NewRef(none);
 }
 
-/* The address of an exported function of libtorch, 0 where it has none of that name. */
+/* The address of a C function of libtorch, 0 where it has none of that name, or no tensor that stands for none. */
 static PyObject *torch_function(PyObject *module, PyObject *name)
 {
     static const char *names[] = {"libtorch_cpu.so", "libtorch_cuda.so"};
@@ -440,7 +440,7 @@ static PyObject *torch_function(PyObject *module, PyObject *name)
     void *found = NULL;
     if (!wanted)
         return NULL;
-    for (size_t i = 0; !found && i < sizeof names / sizeof *names; i++) {
+    for (size_t i = 0; tc_torch_api.undefined && !found && i < sizeof names / sizeof *names; i++) {
         void *lib = dlopen(names[i], RTLD_NOLOAD | RTLD_LAZY);
         found = lib ? dlsym(lib, wanted) : NULL;
     }
@@ -457,7 +457,7 @@ static PyMethodDef methods[] = {
      "empty_strided(shape, stride, dtype_code) -> CPU tensor; the code is that of c10::ScalarType."},
     {"launcher_setup", launcher_setup, METH_VARARGS,
      "launcher_setup(sample, torch.Tensor, sample._cdata, sample.data_ptr()) -> None, or why this torch can't be served."},
-    {"torch_function", torch_function, METH_O, "torch_function(name) -> the address of an exported function of libtorch, 0: there is none."},
+    {"torch_function", torch_function, METH_O, "torch_function(name) -> the address of a C function of libtorch, 0: there is none."},
     {"launcher_threads", launcher_threads, METH_NOARGS, "Threads that a large kernel would use now."},
     {NULL},
 };

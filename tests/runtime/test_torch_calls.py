@@ -13,6 +13,7 @@ from tcompile.compiler.lowering.ir import Buffer
 from tcompile.compiler.lowering.lowered import Param
 from tcompile.compiler.native import native
 from tcompile.compiler.runtime import program, torch_calls
+from tcompile.compiler.runtime.kernels import native_ready
 from tcompile.compiler.symbolic.expr import as_expr
 
 from .helper import add_constant, compiled, s0
@@ -43,6 +44,7 @@ def buffer(name, shape, dtype=torch.float32, stride=None, kind="input"):
 
 
 def test_forms_are_those_of_the_installed_torch():
+    assert native_ready()
     for name, form in torch_calls.FORMS.items():
         assert torch_calls.form_of(getattr(aten, name).default._schema) == form, name
         assert native.torch_function(f"aoti_torch_cpu_{name}") or native.torch_function(f"aoti_torch_cuda_{name}") or "attention" in name
@@ -152,6 +154,7 @@ def test_pools_and_dropout(on_cpu):
 
 
 def test_what_c_cannot_hand_over_is_python_s(on_cpu):
+    assert native_ready()
     x = buffer("x", (4, 4))
     outs = [buffer("o", (4, 4), kind="temp"), None]
     assert torch_calls.torch_call(Extern(aten.native_dropout.default, (x, 0.5, True), {}, outs), "cpu") is not None
