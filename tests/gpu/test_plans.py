@@ -309,7 +309,7 @@ def test_max_autotune_tries_the_librarys_algorithms():
     x, w = torch.randn(32, 4096, device="cuda", dtype=torch.float16), torch.randn(4096, 2048, device="cuda", dtype=torch.float16)
     heard = []
     with events.listen(heard.append), torch.no_grad():
-        c = tcompile.compile(f, mode="max-autotune-no-cudagraphs", dynamic=False, options={"gpu_products": "library", "cache": False})
+        c = tcompile.compile(f, dynamic=False, options={"max_autotune": True, "gpu_products": "library", "cache": False})
         torch.testing.assert_close(c(x, w), f(x, w), atol=0.2, rtol=2e-2)
         memory = torch.randn(32 * 4096 + 1, device="cuda", dtype=torch.float16)
         odd = memory[1:].view(32, 4096)                  # less aligned than the algorithm was measured for
