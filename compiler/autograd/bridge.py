@@ -96,6 +96,8 @@ class GradGraph:
         events.emit("aten", graph_module=p.forward, name=p.forward.name)
         with torch.no_grad():
             self.forward = compile_aten(p.forward, opts)
+        begin = getattr(getattr(self.forward, "call", None), "begin_step", None)
+        self.step = begin(joint.n_outputs) if begin is not None else None      # of CUDA graphs (runtime/gpu/held.py): what forward and backward share
         self.backwards: dict[tuple, _Backward] = {}
         self._variants: dict[tuple, AtenGraph] = {}                  # made before they are compiled (parts.py)
         self.n_tangents, self.n_inputs = len(plan.tensors), len(captured.inputs)
@@ -244,7 +246,10 @@ class GradGraph:
                 events.emit("fallback", what=graph.name, reason=f"{type(e).__name__}: {e}; the graph runs by torch's own kernels", count=1)
                 call = _by_eager_kernels(graph)
         decided = [g[0] for g in env.guards[known:]] if env is not None and self.backwards else []
-        return _Backward(graph, getattr(call, "call", call), decided, reads)
+        call = getattr(call, "call", call)
+        if hasattr(call, "end_step"):
+            call.end_step(self.step)
+        return _Backward(graph, call, decided, reads)
 
     def run_backward(self, saved: list, rest: list, tangents: tuple, needs: tuple[bool, ...], part: Part | None = None) -> list:
         """One gradient or None per input of the graph. Of a part, `saved` and `tangents` hold None where they are another's. `saved` is emptied:

@@ -417,13 +417,13 @@ typedef struct {
 } StaticInput;
 
 typedef struct {
-    int kind, index;                       /* OUT_COPY: of dims; OUT_INPUT: of the input; OUT_OBJECT: of the object */
+    int kind, index;                       /* OUT_COPY: of dims; OUT_INPUT: of the input; OUT_OBJECT, OUT_VIEW: of the object */
     uint64_t address;
     int64_t bytes;
     int ndim, dtype;
 } StaticOutput;
 
-enum { OUT_COPY, OUT_INPUT, OUT_OBJECT };
+enum { OUT_COPY, OUT_INPUT, OUT_OBJECT, OUT_VIEW };
 
 typedef struct {
     PyObject_HEAD
@@ -469,7 +469,18 @@ static PyObject *static_load(PyObject *self, PyObject *inputs)
     return PyLong_FromLong(-1);
 }
 
-/* results(inputs) -> tuple of new tensors with what the graph left */
+/* A new tensor over the memory of `like`, which lies there as `like` does. */
+static PyObject *view_of(PyObject *like)
+{
+    AtenTensor t = tc_launcher_tensor(like), view;
+    int64_t ndim, *shape, *stride;
+    if (UNLIKELY(!t || tc_torch_api.ndim(t, &ndim) || tc_torch_api.sizes(t, &shape) || tc_torch_api.strides(t, &stride) ||
+                 tc_torch_api.reinterpret(t, ndim, shape, stride, 0, &view)))
+        return NULL;
+    return tc_launcher_wrap(view);
+}
+
+/* results(inputs) -> tuple: new tensors with what the graph left, and views of what stays there */
 static PyObject *static_results(PyObject *self, PyObject *inputs)
 {
     StaticObject *s = (StaticObject *)self;
@@ -491,6 +502,8 @@ static PyObject *static_results(PyObject *self, PyObject *inputs)
                 Py_CLEAR(value);
         } else if (o->kind == OUT_INPUT) {
             value = Py_XNewRef(PyTuple_GetItem(inputs, o->index));
+        } else if (o->kind == OUT_VIEW) {
+            value = view_of(PyTuple_GET_ITEM(s->objects, o->index));
         } else {
             value = Py_NewRef(PyTuple_GET_ITEM(s->objects, o->index));
         }
@@ -561,7 +574,7 @@ static PyObject *static_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
             at += 2 * o->ndim;
         } else {
             o->index = (int)bytes;
-            if (o->index < 0 || (o->kind == OUT_OBJECT && o->index >= PyTuple_GET_SIZE(objects))) {
+            if (o->index < 0 || (o->kind != OUT_INPUT && o->index >= PyTuple_GET_SIZE(objects))) {
                 PyErr_SetString(PyExc_ValueError, "an output names nothing");
                 goto fail;
             }
@@ -585,7 +598,7 @@ static void static_dealloc(PyObject *self)
 
 static PyMethodDef static_methods[] = {
     {"load", static_load, METH_O, "load(inputs) -> -1 after copying what has to be copied, or the number of an input that is at another address."},
-    {"results", static_results, METH_O, "results(inputs) -> tuple: copies of the graph's results."},
+    {"results", static_results, METH_O, "results(inputs) -> tuple: copies of the graph's results, and views of those that stay."},
     {NULL},
 };
 
@@ -594,7 +607,8 @@ static PyTypeObject Static_Type = {
     .tp_name = "tcompile.compiler.native._native.CudaStatic",
     .tp_doc = "CudaStatic(device, inputs, outputs, objects)\n\n"
               "inputs: (index, address, bytes to copy there, or -1 where the input must be there); outputs: (0, bytes, address, shape, stride,\n"
-              "dtype code) for a copy, (1, input, 0, (), (), 0), (2, object, 0, (), (), 0). See compiler/runtime/gpu/graphs.py.",
+              "dtype code) for a copy (0 bytes: only the memory is made), (1, input, 0, (), (), 0), (2, object, 0, (), (), 0), and (3, object, 0, (), (), 0)\n"
+              "for a view of a tensor. See compiler/runtime/gpu/graphs.py.",
     .tp_basicsize = sizeof(StaticObject),
     .tp_flags = Py_TPFLAGS_DEFAULT,
     .tp_new = static_new,

@@ -18,7 +18,7 @@
 
 /* What Python expects of the built extension; compiler/native/__init__.py has the same number. Raise both when the two
    sides must change together: an extension built from older sources then counts as missing. */
-#define TCOMPILE_NATIVE_API 27
+#define TCOMPILE_NATIVE_API 28
 
 #define HIDDEN __attribute__((visibility("hidden")))
 #define LIKELY(x) __builtin_expect(!!(x), 1)
@@ -35,5 +35,7 @@ HIDDEN int tc_init_plan(PyObject *module);
 /* cuda.c: the GPU's launcher. */
 HIDDEN int tc_init_cuda(PyObject *module);
 HIDDEN int tc_init_gemm(PyObject *module);
+/* blob.c: memory of somebody else's as a tensor. */
+HIDDEN int tc_init_blob(PyObject *module);
 
 #endif

@@ -147,3 +147,100 @@ def test_memory_after_many_calls():
             c(torch.randn(16, 64, device="cuda"))
         torch.cuda.synchronize()
         assert torch.cuda.memory_allocated() <= before
+
+
+# ---- training: tests/runtime/test_training_graphs.py has the rest, for this device and without one
+def steps(module, call, optimizer, inputs, amp=False):
+    """The losses of training on these inputs, one after the other."""
+    losses = []
+    for i, x in enumerate(inputs):
+        torch.manual_seed(i)
+        optimizer.zero_grad(set_to_none=True)
+        with torch.autocast("cuda", torch.bfloat16, enabled=amp):
+            loss = call(x).float().square().mean()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.detach())
+    return torch.stack(losses)
+
+
+def trained(m, inputs, amp=False, **options):
+    """Losses and parameters of the module compiled and eager, and what was captured meanwhile."""
+    import copy
+    m2 = copy.deepcopy(m)
+    before = {id(o) for o in live()}
+    got = steps(m, tcompile.compile(m, mode="reduce-overhead", **options), torch.optim.SGD(m.parameters(), 0.05), inputs, amp)
+    made = [o for o in live() if id(o) not in before]
+    want = steps(m2, m2, torch.optim.SGD(m2.parameters(), 0.05), inputs, amp)
+    return got, want, list(zip(m.parameters(), m2.parameters())), made
+
+
+def convolutions():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Conv2d(3, 32, 3, 2, 1, bias=False), nn.BatchNorm2d(32), nn.ReLU(), nn.Conv2d(32, 32, 3, 1, 1, bias=False), nn.BatchNorm2d(32),
+                         nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32, 10)).cuda()
+
+
+def test_training_convolutions_under_autocast():
+    got, want, parameters, made = trained(convolutions(), [torch.randn(16, 3, 64, 64, device="cuda") for _ in range(9)], amp=True)
+    torch.testing.assert_close(got, want, atol=2e-2, rtol=2e-2)
+    forward, backward = sorted(made, key=lambda c: c.backward)
+    g, b = next(iter(forward.entries.values())), next(iter(backward.entries.values()))
+    assert g.held is not None and b.destroys and not forward.reasons and not backward.reasons
+
+
+def test_training_attention_with_dropout():
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(256, 4, 512, dropout=0.1, batch_first=True, norm_first=True, activation="gelu")
+    m = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).cuda().train()
+    got, want, parameters, made = trained(m, [torch.randn(4, 128, 256, device="cuda") for _ in range(9)], amp=True)
+    torch.testing.assert_close(got, want, atol=3e-2, rtol=3e-2)
+    assert len(made) == 2, [c.reasons for c in made]
+
+
+def test_training_on_two_streams():
+    m = model(3).train()
+    inputs = [torch.randn(32, 64, device="cuda") for _ in range(12)]
+    import copy
+    m2 = copy.deepcopy(m)
+    c, side = tcompile.compile(m, mode="reduce-overhead"), torch.cuda.Stream()
+    for i, x in enumerate(inputs):
+        with torch.cuda.stream(side if i % 2 else torch.cuda.current_stream()):
+            torch.cuda.current_stream().wait_stream(torch.cuda.default_stream() if i % 2 else side)
+            for call, p in ((c, m), (m2, m2)):
+                call(x).square().mean().backward()
+            torch.cuda.current_stream().synchronize()
+        for p, q in zip(m.parameters(), m2.parameters()):
+            torch.testing.assert_close(p.grad, q.grad, atol=1e-4, rtol=1e-3)
+
+
+def test_the_memory_of_training():
+    """What is kept lies there once, the backward's own beside nothing of it, and all of it goes with the function."""
+    torch.manual_seed(0)
+
+    def chain():
+        return nn.Sequential(*[m for _ in range(12) for m in (nn.Linear(256, 256), nn.LayerNorm(256), nn.GELU())]).cuda()
+    inputs = [torch.randn(1 << 15, 256, device="cuda") for _ in range(8)]
+
+    def peak(mode):
+        tcompile.reset()
+        gc.collect()
+        torch.cuda.empty_cache()
+        before = torch.cuda.memory_reserved()
+        m = chain()
+        c, o = tcompile.compile(m, mode=mode), torch.optim.SGD(m.parameters(), 0.01)
+        steps(m, c, o, inputs[:4])
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+        steps(m, c, o, inputs[4:])
+        most = torch.cuda.max_memory_reserved() - before
+        del m, c, o
+        return most
+    plain, replayed = peak("default"), peak("reduce-overhead")
+    assert replayed < 1.25 * plain, (plain >> 20, replayed >> 20)
+    del inputs
+    tcompile.reset()
+    gc.collect()
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    assert torch.cuda.memory_reserved() < 0.3 * plain, torch.cuda.memory_reserved() >> 20

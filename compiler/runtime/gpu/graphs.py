@@ -4,7 +4,10 @@ The first two calls run plainly and show which inputs keep their address (parame
 they are and never copied; the others are copied into memory of the graph's before each replay. Results are copied out, so that they
 stay valid. Inputs that are written must keep their address. Sizes and numbers that vary have a graph each, up to MOST.
 
-All graphs of a device share one pool of memory; replays on another stream than the last one wait for it. Where a replay measured
+What the forward of a training step keeps for its backward stays in the graph's memory (`held.py`), and the backward is captured reading it there,
+as soon as the forward is a graph. A call whose forward ran plainly, because results of an earlier one were still needed, has a plain backward.
+
+The other graphs of a device share one pool of memory; replays on another stream than the last one wait for it. Where a replay measured
 slower than plain launches, or costs more to feed than it saves, the plain plan is kept; what is not captured says why.
 """
 from __future__ import annotations
@@ -23,6 +26,7 @@ from ...lowering.ir import Buffer
 from ...native import native
 from ...symbolic.expr import Expr
 from ..program import DTYPE_CODES
+from .held import Held, Pool, Step, can_hold, common_pool, held_bytes, most_bytes, over, place_of, span
 
 __all__ = ["CudaGraphs", "why_not_captured"]
 
@@ -31,8 +35,9 @@ RECAPTURES = 3                   # of one graph, as inputs turn out to move
 GAIN = 0.98                      # a replay takes less than this part of plain launches, or is not kept
 LAUNCH_S, COPY_S, BANDWIDTH = 4e-6, 3e-6, 3e12      # seconds, bytes a second: for plans that can't be run twice to be measured
 
+TOGETHER = 4                     # results of one dtype that are copied out by one call, at least
+
 _lock = threading.RLock()
-_pools: dict[int, tuple] = {}
 _last_stream: dict[int, tuple[int, torch.cuda.Stream]] = {}     # the raw handle and the stream of the last replay
 _stopped = ""                    # why nothing is captured any more
 
@@ -51,9 +56,6 @@ def why_not_captured(s: Schedule, index: int) -> str | None:
             for b in step.outputs:
                 if b is not None and torch.device(b.device or "cpu") != device:
                     return f"{step.op} gives a tensor on {b.device}"
-    for o in s.outputs:
-        if o.kind == "view":
-            return "a result is a view that must alias its base"
     if not any(isinstance(step, (Launch, Extern)) for step in s.steps):
         return "there is nothing to launch"
     return None
@@ -70,6 +72,11 @@ class _Graph:
     graph: Any = None
     static: Any = None
     keep: list[Any] = field(default_factory=list)           # results and copied inputs, in memory that the graph writes
+    together: list[tuple[list[int], list[torch.Tensor]]] = field(default_factory=list)      # results that are copied out by one call
+    held: Held | None = None                                # of a forward: what its replays leave for backward
+    kept_bytes: int = 0                                     # of a forward that was not captured yet: what it keeps
+    read: list[tuple[int, torch.Tensor]] = field(default_factory=list)      # of a backward: its inputs that a forward's graph holds, over that memory
+    destroys: bool = False                                  # of a backward: its replay writes to that memory
 
 
 class CudaGraphs:
@@ -83,33 +90,108 @@ class CudaGraphs:
         self.key = _key_function(s)
         self.entries: dict[Any, _Graph] = {}
         self.reasons: list[str] = []
+        self.step: Step | None = None
+        self.backward = False
+        views = [o.value[0] for o in s.outputs if o.kind == "view"]
+        self.of_inputs = any(type(base) is int for base in views)
+        self.never = "a result is a view that must alias its base" if views else ""         # what is in the way of any graph
 
     @property
     def captured(self) -> int:
         return sum(g.graph is not None for g in self.entries.values())
 
+    def begin_step(self, n_outputs: int) -> Step | None:
+        """This is the forward of a training step: results from n_outputs on are for its backward alone."""
+        inputs = {id(b) for b in self.s.inputs}
+        if can_hold() and any(o.kind == "buffer" and id(o.value) not in inputs for o in self.s.outputs[n_outputs:]):
+            self.step = Step(n_outputs, self.index)
+        return self.step
+
+    def end_step(self, step: Step | None) -> None:
+        """This is a backward of the step that a forward began; None: of one that leaves nothing in graphs. Gradients need not alias each other."""
+        self.step, self.backward = step, True
+        if not self.of_inputs:
+            self.never = ""
+
     def __call__(self, *inputs: Any) -> tuple:
         g = self.entries.get(None if self.key is None else self.key(*inputs))
-        if g is not None and g.graph is not None and not torch._C._cuda_isCurrentStreamCapturing() and not (_stopped and self.random):
+        if g is not None and g.graph is not None and not _capturing() and not (_stopped and self.random):
             with _lock:
-                _in_order(self.index)
-                moved = g.static.load(inputs)
-                if moved < 0:
-                    g.graph.replay()
-                    out = g.static.results(inputs)
-                    if self.written:
-                        torch.autograd.graph.increment_version([inputs[i] for i in self.written])
-                    return out
+                moved = None
+                if g.held is None or not self._busy():
+                    _in_order(self.index)
+                    moved = g.static.load(inputs)
+                    if moved < 0:
+                        return self._replay(g, inputs)
+            if moved is None:
+                return self.plan(*inputs)
             self._moved(g, moved)
         return self._plainly(g, inputs)
 
+    def consume(self, given: list) -> tuple:
+        """The same of a backward, whose caller gives the inputs away: each leaves the list after its last use."""
+        step = self.step
+        if step is None:
+            return self(*given)
+        held = step.last
+        if held is None or not held.alive or _capturing():
+            if step.reason and not self.reasons:
+                self._say(f"plain launches: those of the forward are, too: {step.reason}")
+            return self._consume_plainly(given)
+        with _lock:
+            g = self._captured_over(held, given)
+            if g is not None:
+                _in_order(self.index)
+                if g.static.load(tuple(given)) < 0:
+                    if not g.destroys or self._alone(g, held, given):
+                        for i, _ in g.read:
+                            given[i] = None
+                        return self._replay(g, tuple(given))
+                    self._say("plain launches in some calls: what forward kept is needed after the backward pass, too (by another one, or a hook)")
+            _in_order(self.index)                  # a forward that is replayed on another stream waits for what reads its memory
+        return self._consume_plainly(given)
+
+    def _replay(self, g: _Graph, inputs: tuple) -> tuple:
+        if g.held is not None:
+            assert self.step is not None
+            self.step.last = g.held
+        g.graph.replay()
+        out = g.static.results(inputs)
+        for at, results in g.together:
+            torch._foreach_copy_([out[k] for k in at], results)
+        if self.written:
+            torch.autograd.graph.increment_version([inputs[i] for i in self.written])
+        return out
+
+    def _busy(self) -> bool:
+        """Whether an earlier call's results are still needed where this one's would lie."""
+        if self.step is None or not self.step.busy:
+            return False
+        self._say("plain launches in some calls: what an earlier call kept for its backward was still needed")
+        return True
+
+    def _alone(self, g: _Graph, held: Held, given: list) -> bool:
+        """Whether nobody but the list holds what this backward reads. What it reads leaves the list, and comes back where the plan is to run."""
+        for i, _ in g.read:
+            given[i] = None
+        if not held.alive:
+            return True
+        for i, view in g.read:
+            given[i] = view.detach()
+        return False
+
     # ---- calls without a replay
+    def _consume_plainly(self, given: list) -> tuple:
+        return self.plan.consume(given) if hasattr(self.plan, "consume") else self.plan(*given)
+
     def _plainly(self, g: _Graph | None, inputs: tuple) -> tuple:
         if g is None:
             if len(self.entries) >= MOST:
                 return self.plan(*inputs)
             g = self.entries[None if self.key is None else self.key(*inputs)] = _Graph()
-        if g.reason or torch._C._cuda_isCurrentStreamCapturing():
+            if self.never:
+                self._give_up(g, self.never)
+        if g.reason or _capturing():
             return self.plan(*inputs)
         if _stopped:
             self._give_up(g, _stopped)
@@ -118,25 +200,40 @@ class CudaGraphs:
         here = tuple(inputs[i].data_ptr() for i in self.tensors)
         if g.calls <= 2 and not g.captures:
             g.seen.append(here)
-            return self.plan(*inputs)
+            out = self.plan(*inputs)
+            if self.step is not None:
+                g.kept_bytes = sum(span(t) * t.element_size() for t in out[self.step.first:] if isinstance(t, torch.Tensor))
+            return out
         g.moving |= {i for k, i in enumerate(self.tensors) if any(s[k] != here[k] for s in g.seen)}
         g.seen = [here]
         with _lock:
-            out = self._capture(g, inputs)
+            out = None if self._busy() else self._capture(g, inputs)
         return self.plan(*inputs) if out is None else out
 
     def _moved(self, g: _Graph, i: int) -> None:
         """An input that seemed to keep its address does not: it will be copied from now on."""
         g.moving.add(i)
-        g.graph = g.static = None
-        g.keep = []
+        self._drop(g)
         if g.captures > RECAPTURES:
             self._give_up(g, "inputs keep changing their addresses")
 
+    def _drop(self, g: _Graph) -> None:
+        if g.held is not None:
+            g.held.dropped = True
+        g.graph = g.static = g.held = None
+        g.keep, g.together, g.read = [], [], []
+
     def _give_up(self, g: _Graph, reason: str) -> None:
-        g.reason, g.graph, g.static, g.keep = reason, None, None, []
-        self.reasons.append(reason)
-        events.emit("fallback", what="CUDA graph", reason=f"plain launches: {reason}", count=1)
+        self._drop(g)
+        g.reason = reason
+        if self.step is not None and not self.backward:
+            self.step.reason = reason
+        self._say(f"plain launches: {reason}")
+
+    def _say(self, reason: str) -> None:
+        if reason not in self.reasons:
+            self.reasons.append(reason)
+            events.emit("fallback", what="CUDA graph", reason=reason, count=1)
 
     # ---- capture
     def _capture(self, g: _Graph, inputs: tuple) -> tuple | None:
@@ -144,50 +241,94 @@ class CudaGraphs:
         if set(self.written) & g.moving:
             self._give_up(g, "an input that is written changes its address from call to call")
             return None
+        step = None if self.backward else self.step
+        if step is not None:
+            if held_bytes(self.index) + g.kept_bytes > most_bytes(self.index):
+                self._give_up(g, f"what it keeps for backward ({g.kept_bytes >> 20} MB) would pass a quarter of the device's memory")
+                return None
+            torch.cuda.empty_cache()         # what plain calls left to the allocator: the pool takes as much from the device
         fed = list(inputs)
+        return self(*inputs) if self._record_and_decide(g, inputs, fed, step.pool if step else common_pool(self.index)) else None
+
+    def _captured_over(self, held: Held, given: list) -> _Graph | None:
+        """The backward's graph for what a forward graph holds, captured now where it was not; None: it runs plainly."""
+        key = (None if self.key is None else self.key(*given), held)
+        g = self.entries.get(key)
+        if g is not None and (g.graph is not None or g.reason):
+            return g if g.graph is not None and not (_stopped and self.random) else None
+        places = [(i, place) for i in self.tensors if (place := place_of(given[i])) in held.views]
+        for old in [k for k in self.entries if k[1].dropped]:
+            del self.entries[old]
+        if not places or held.dropped or len(self.entries) >= MOST:
+            return None                      # of a call whose forward ran plainly
+        g = self.entries[key] = _Graph()
+        if _stopped or self.never:
+            self._give_up(g, _stopped or self.never)
+            return None
+        assert self.step is not None
+        g.read = [(i, held.views[place]) for i, place in places]
+        g.moving = {i for i in self.tensors if i not in dict(places) and given[i].data_ptr() not in held.static}
+        g.destroys = self._alone(g, held, given) and bool(held.own)
+        fed, inputs = list(given), [None] * len(given)
+        for i, place in places:
+            given[i] = held.views[place].detach()
+            fed[i] = held.own.pop(place, None) if g.destroys else given[i]
+            if fed[i] is None:               # given twice: the first has it
+                fed[i] = held.views[place].detach()
+        if g.destroys:
+            held.own.clear()
+        for i in g.moving:
+            inputs[i] = given[i]
+        return g if self._record_and_decide(g, inputs, fed, self.step.pool if g.destroys else common_pool(self.index)) else None
+
+    def _record_and_decide(self, g: _Graph, inputs: Sequence[Any], fed: list, pool: Pool) -> bool:
+        """Whether there is a graph now. `fed`: the inputs as the plan gets them; those that move are copied. Of a backward the list is emptied."""
         copied: list[tuple[int, torch.Tensor]] = []
         for i in sorted(g.moving):
             fed[i] = _own_copy(inputs[i])
             copied.append((i, fed[i]))
+        sizes = {i: span(t) * t.element_size() for i, t in copied}
+        rows = tuple((i, fed[i].data_ptr(), sizes.get(i, -1)) for i in self.tensors)
         g.captures += 1
         try:
-            graph, outs = self._record(fed)
+            graph, outs = self._record(pool, fed)
         except Exception as e:
             torch.cuda.synchronize(self.index)
             self._give_up(g, f"capture failed: {type(e).__name__}: {str(e).splitlines()[0][:200]}")
-            return None
-        outputs, objects, why = _describe_outputs(outs, fed)
+            return False
+        first = len(outs) if self.step is None or self.backward else self.step.first
+        results = _Results(outs, fed, first, self.backward, {i for i, _ in g.read}, pool)
+        if results.why:
+            self._give_up(g, results.why)
+            return False
+        if results.kept:
+            g.held = Held(results.kept, pool, frozenset(a for _, a, n in rows if n < 0 and a))
+        outputs, objects, g.together = results.rows(g.held)
+        g.static = native.CudaStatic(self.index, rows, outputs, objects)
+        g.graph, g.keep = graph, [results.copied, [t for _, t in copied]]
+        n_copies = len(copied) + sum(o[0] == 0 for o in outputs) - sum(len(at) - 1 for at, _ in g.together)
+        why = self._worth_it(g, tuple(inputs), sum(sizes.values()), results.bytes, n_copies)
         if why:
             self._give_up(g, why)
-            return None
-        sizes = {i: _span(t) * t.element_size() for i, t in copied}
-        rows = tuple((i, fed[i].data_ptr(), sizes.get(i, -1)) for i in self.tensors)
-        g.static = native.CudaStatic(self.index, rows, tuple(outputs), tuple(objects))
-        g.graph, g.keep = graph, [outs, [t for _, t in copied]]
-        out_bytes = sum(o[1] for o in outputs if o[0] == 0)
-        n_copies = len(copied) + sum(o[0] == 0 for o in outputs)
-        why = self._worth_it(g, inputs, sum(sizes.values()), out_bytes, n_copies)
-        if why:
-            self._give_up(g, why)
-            return None
-        events.emit("cudagraph", captured=True, copied_inputs=len(copied), copied_bytes=sum(sizes.values()), result_bytes=out_bytes,
-                    launches=sum(isinstance(s, (Launch, Extern)) for s in self.s.steps))
-        return self(*inputs)
+            return False
+        events.emit("cudagraph", captured=True, copied_inputs=len(copied), copied_bytes=sum(sizes.values()), result_bytes=results.bytes,
+                    held_bytes=g.held.bytes if g.held else 0, launches=sum(isinstance(s, (Launch, Extern)) for s in self.s.steps))
+        return True
 
-    def _record(self, inputs: Sequence[Any]) -> tuple[Any, tuple]:
-        index = self.index
+    def _record(self, pool: Pool, fed: list) -> tuple[Any, tuple]:
+        index, side = self.index, pool.side
         with torch.cuda.device(index):
-            pool, side = _pool_of(index)
             torch.cuda.synchronize(index)
             graph = torch.cuda.CUDAGraph()
             before = torch.cuda.default_generators[index].clone_state()
+            reserved = torch.cuda.memory_reserved(index)
             collecting = gc.isenabled()
             gc.disable()                     # a graph or a tensor of another pool that is freed now would end the capture
             try:
                 with torch.cuda.stream(side):
                     try:
-                        graph.capture_begin(pool=pool, capture_error_mode="thread_local")
-                        outs = self.plan(*inputs)
+                        graph.capture_begin(pool=pool.handle, capture_error_mode="thread_local")
+                        outs = self._consume_plainly(fed) if self.backward else self.plan(*fed)
                     except BaseException:
                         _abandon(graph, index, before)
                         raise
@@ -196,12 +337,14 @@ class CudaGraphs:
                 if collecting:
                     gc.enable()
             torch.cuda.current_stream(index).wait_stream(side)
+        if self.step is not None and pool is not common_pool(index):
+            self.step.reserved += torch.cuda.memory_reserved(index) - reserved
         return graph, outs
 
     def _worth_it(self, g: _Graph, inputs: tuple, in_bytes: int, out_bytes: int, n_copies: int) -> str:
         """Why plain launches are better; "" where replays are."""
         launches = sum(isinstance(s, (Launch, Extern)) for s in self.s.steps)
-        if self.written or self.random:         # can't be run to be measured
+        if self.written or self.random or g.held is not None or g.read:         # can't be run to be measured
             cost = (2 * in_bytes + 2 * out_bytes) / BANDWIDTH + n_copies * COPY_S
             if cost > launches * LAUNCH_S:
                 return f"copying {in_bytes + out_bytes} bytes in and out takes longer than {launches} launches"
@@ -230,20 +373,9 @@ class CudaGraphs:
         return ""
 
 
-def _pool_of(index: int) -> tuple[Any, torch.cuda.Stream]:
-    """The device's pool of graph memory and the stream that captures run on. A graph that stays keeps the pool alive: torch forgets
-    the pool with its last graph."""
-    found = _pools.get(index)
-    if found is None:
-        handle, side = torch.cuda.graph_pool_handle(), torch.cuda.Stream(index)
-        torch.cuda.synchronize(index)
-        anchor = torch.cuda.CUDAGraph()
-        with torch.cuda.stream(side):
-            anchor.capture_begin(pool=handle, capture_error_mode="thread_local")
-            kept = torch.empty(1, device=torch.device("cuda", index)).zero_()
-            anchor.capture_end()
-        found = _pools[index] = (handle, side, anchor, kept)
-    return found[0], found[1]
+def _capturing() -> bool:
+    """Whether the user records a graph."""
+    return torch._C._cuda_isCurrentStreamCapturing()
 
 
 def _abandon(graph: Any, index: int, before: torch.Generator) -> None:
@@ -283,38 +415,67 @@ def _draws_random_numbers(s: Schedule) -> bool:
     return any(isinstance(x, Extern) and torch.Tag.nondeterministic_seeded in x.op.tags for x in s.steps)
 
 
-def _span(t: torch.Tensor) -> int:
-    """Elements from the first to the last that the strides reach."""
-    return 1 + sum((n - 1) * st for n, st in zip(t.shape, t.stride())) if t.numel() else 0
-
-
 def _own_copy(t: torch.Tensor) -> torch.Tensor:
     """Memory of the same layout, gaps included, with the tensor's contents."""
-    n = _span(t)
+    n = span(t)
     flat = torch.empty(n, dtype=t.dtype, device=t.device)
     with torch.no_grad():
         flat.copy_(t.detach().as_strided((n,), (1,), t.storage_offset()))
     return flat.as_strided(t.shape, t.stride())
 
 
-def _describe_outputs(outs: tuple, fed: Sequence[Any]) -> tuple[list[tuple], list[Any], str]:
-    """Rows for native.CudaStatic, the objects they name, and why the results can't be copied out."""
-    rows: list[tuple] = []
-    objects: list[Any] = []
-    memory = {x.untyped_storage().data_ptr() for x in fed if isinstance(x, torch.Tensor) and x.numel()}
-    for o in outs:
-        same = next((i for i, x in enumerate(fed) if x is o), None) if isinstance(o, torch.Tensor) else None
-        if same is not None:
-            rows.append((1, same, 0, (), (), 0))
-        elif not isinstance(o, torch.Tensor):
-            rows.append((2, len(objects), 0, (), (), 0))
-            objects.append(o)
-        else:
-            if o.dtype not in DTYPE_CODES:
-                return [], [], f"a result is of {o.dtype}"
-            where = o.untyped_storage().data_ptr()
-            if o.numel() and where in memory:
-                return [], [], "a result shares its memory with an input or another result"
-            memory.add(where)
-            rows.append((0, _span(o) * o.element_size(), o.data_ptr(), tuple(o.shape), tuple(o.stride()), DTYPE_CODES[o.dtype]))
-    return rows, objects, ""
+class _Results:
+    """How the results of a capture are handed out: copied, as the input that they are, as the object that they are, or (from `first` on, what a
+    forward keeps for its backward) left where they are. why: what is in the way; kept, copied: those that stay, those that are copied."""
+
+    def __init__(self, outs: tuple, fed: Sequence[Any], first: int, gradients: bool, read: set[int], pool: Pool):
+        self.why, self.bytes = "", 0
+        self.kept: list[torch.Tensor] = []
+        self.copied: list[Any] = []              # over the results, in the pool's memory
+        self.parts: list[tuple] = []             # per result: its row, and what the row is about
+        memory = {x.untyped_storage().data_ptr() for x in fed if isinstance(x, torch.Tensor) and x.numel()}
+        own: set[int] = set()
+        for k, o in enumerate(outs):
+            same = next((i for i, x in enumerate(fed) if x is o), None) if isinstance(o, torch.Tensor) else None
+            if not isinstance(o, torch.Tensor):
+                self.parts.append((2, o))
+            elif same is not None and same not in read:
+                self.parts.append((1, same))
+            else:
+                where = o.untyped_storage().data_ptr()
+                if o.dtype not in DTYPE_CODES or not _lies_on(o, pool.index):
+                    self.why = f"a result is of {o.dtype} on {o.device}"
+                elif o.numel() and not gradients and (where in memory or where in own and k < first):
+                    self.why = "a result shares its memory with an input or another result"
+                own.add(where)
+                if k >= first and o.numel():
+                    self.parts.append((3, o))
+                    self.kept.append(o)
+                else:
+                    self.bytes += span(o) * o.element_size()
+                    self.parts.append((0, o if pool is common_pool(pool.index) or not o.numel() else over(o, pool)))
+                    self.copied.append(self.parts[-1][1])
+
+    def rows(self, held: Held | None) -> tuple[tuple, tuple, list[tuple[list[int], list[torch.Tensor]]]]:
+        """Rows for native.CudaStatic, the objects they name, and the results that are copied by one call: positions, and where they are."""
+        rows: list[tuple] = []
+        objects: list[Any] = []
+        dense: dict[torch.dtype, list[int]] = {}
+        for k, (kind, x) in enumerate(self.parts):
+            if kind == 0 and span(x) == x.numel() > 0:
+                dense.setdefault(x.dtype, []).append(k)
+        together = [(at, [self.parts[k][1] for k in at]) for at in dense.values() if len(at) >= TOGETHER]
+        later = {k for at, _ in together for k in at}
+        for k, (kind, x) in enumerate(self.parts):
+            if kind == 0:
+                rows.append((0, 0 if k in later else span(x) * x.element_size(), x.data_ptr(), tuple(x.shape), tuple(x.stride()), DTYPE_CODES[x.dtype]))
+            elif kind == 1:
+                rows.append((1, x, 0, (), (), 0))
+            else:
+                rows.append((kind, len(objects), 0, (), (), 0))
+                objects.append(held.views[place_of(x)] if kind == 3 and held is not None else x)
+        return tuple(rows), tuple(objects), together
+
+
+def _lies_on(t: torch.Tensor, index: int) -> bool:
+    return t.is_cuda and t.device.index == index

@@ -1,0 +1,130 @@
+"""What the forward of a training step keeps for its backward, left in the memory of its CUDA graph (`graphs.py`).
+
+What is kept has a fixed place there. After a replay it is handed out as tensors over that memory, and the backward graph reads it where it is.
+Whoever holds such a tensor (autograd's graph, a hook, the user) holds a reference to its storage: while there are more of them than before
+anything was handed out, nothing that writes to the memory may run. So one forward at a time has its results there, and others run plainly.
+
+The graphs of a step have a pool of memory of their own. When the backward is captured, nobody else holding what was kept, the allocator gets
+each place back after its last use, as in plain calls, so that what the backward makes lies there: its replay destroys what it reads, and may
+only run where nobody else holds it. A backward that is captured while others hold it (a graph that is retained, a second loss) is kept out of
+the pool: it destroys nothing. The pool lives as long as a graph or a tensor over its memory does.
+"""
+from __future__ import annotations
+
+import weakref
+from typing import Any, Sequence
+
+import torch
+
+from ...native import native
+
+__all__ = ["Pool", "Held", "Step", "common_pool", "over", "held_bytes", "most_bytes"]
+
+SHARE = 4                        # one part in so many of a device's memory, at most, holds what forwards keep
+
+_common: dict[int, Pool] = {}
+_sides: dict[int, torch.cuda.Stream] = {}
+_steps: weakref.WeakSet[Step] = weakref.WeakSet()
+
+_uses = getattr(torch._C, "_storage_Use_Count", None)
+
+
+class Pool:
+    """Memory for graphs, and the stream that captures run on. torch forgets a pool with its last graph: `anchor` is one that stays."""
+
+    def __init__(self, index: int):
+        if index not in _sides:
+            _sides[index] = torch.cuda.Stream(index)
+        self.index, self.side, self.handle = index, _sides[index], torch.cuda.graph_pool_handle()
+        torch.cuda.synchronize(index)
+        self.anchor = torch.cuda.CUDAGraph()
+        with torch.cuda.stream(self.side):
+            self.anchor.capture_begin(pool=self.handle, capture_error_mode="thread_local")
+            self.memory = torch.empty(1, device=torch.device("cuda", index)).zero_()
+            self.anchor.capture_end()
+
+
+def common_pool(index: int) -> Pool:
+    """The pool of all graphs of a device that leave nothing in their memory."""
+    if index not in _common:
+        _common[index] = Pool(index)
+    return _common[index]
+
+
+def over(t: torch.Tensor, pool: Any) -> torch.Tensor:
+    """A tensor over the memory of `t`, which stays the allocator's: only the pool is kept."""
+    kind, index = (2, t.device.index) if t.is_cuda else (1, 0)
+    n = span(t) * t.element_size()
+    memory = torch.from_dlpack(native.blob(t.data_ptr(), n, kind, index, pool))
+    with torch.no_grad():
+        return torch.empty(0, dtype=t.dtype, device=t.device).set_(memory.untyped_storage(), 0, t.shape, t.stride())
+
+
+def span(t: torch.Tensor) -> int:
+    """Elements from the first to the last that the strides reach."""
+    return 1 + sum((n - 1) * st for n, st in zip(t.shape, t.stride())) if t.numel() else 0
+
+
+def place_of(t: torch.Tensor) -> tuple:
+    return t.data_ptr(), t.dtype, tuple(t.shape), t.stride()
+
+
+class Held:
+    """What one forward graph keeps. `views`: place -> tensor over it; `own`: the same as tensors that own the memory, until a backward was
+    captured that gives it back; `static`: addresses of the forward's inputs that do not move; `dropped`: the forward graph is no more."""
+
+    def __init__(self, kept: Sequence[torch.Tensor], pool: Any, static: frozenset[int]):
+        self.own = {place_of(t): t for t in kept}
+        self.views = {place: over(t, pool) for place, t in self.own.items()}
+        self.static, self.dropped = static, False
+        self.storages = [t.untyped_storage()._cdata for t in self.views.values()]
+        self.idle = self._count()
+
+    def _count(self) -> int:
+        assert _uses is not None
+        return sum(map(_uses, self.storages))
+
+    @property
+    def alive(self) -> bool:
+        """Whether anybody holds what was handed out."""
+        return self._count() > self.idle
+
+    @property
+    def bytes(self) -> int:
+        return sum(span(t) * t.element_size() for t in self.views.values())
+
+
+class Step:
+    """What the graphs of one forward and its backwards share. `first`: the forward's results from this position on are for the backward alone."""
+
+    def __init__(self, first: int, index: int):
+        self.first, self.index = first, index
+        self.last: Held | None = None            # what the last replay of a forward graph handed out
+        self.reason = ""                         # why forward graphs were given up
+        self.reserved = 0                        # bytes that captures in the pool took from the device
+        self._pool: Pool | None = None
+        _steps.add(self)
+
+    @property
+    def pool(self) -> Pool:
+        if self._pool is None:
+            self._pool = Pool(self.index)
+        return self._pool
+
+    @property
+    def busy(self) -> bool:
+        """Whether something that a forward graph kept is still needed."""
+        return self.last is not None and self.last.alive
+
+
+def held_bytes(index: int) -> int:
+    """Bytes of the device in pools of training steps."""
+    return sum(s.reserved for s in list(_steps) if s.index == index)
+
+
+def most_bytes(index: int) -> int:
+    return torch.cuda.mem_get_info(index)[1] // SHARE
+
+
+def can_hold() -> bool:
+    return _uses is not None and native is not None and hasattr(native, "blob")

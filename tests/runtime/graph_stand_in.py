@@ -1,0 +1,124 @@
+"""CUDA graphs without a GPU: what `runtime/gpu/graphs.py` and `held.py` decide, over memory of the CPU.
+
+A stand-in for a graph runs its plan over the addresses that it was recorded with. As a real one may, it first destroys whatever of its pool is not
+its own to read, and after that what it reads where the pool was given that memory back.
+"""
+from __future__ import annotations
+
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any, Iterator
+
+import pytest
+import torch
+
+import tcompile
+from tcompile.compiler.runtime.build import CompiledGraph
+from tcompile.compiler.runtime.gpu import graphs, held
+
+common: Any = None
+
+
+class Pool:
+    def __init__(self, index: int):
+        self.index = index
+        self.blocks: list[torch.Tensor] = []         # all that was ever allocated in it
+
+    def destroy(self, but: set[int]) -> None:
+        for b in self.blocks:
+            if b.data_ptr() not in but:
+                b.untyped_storage().fill_(0x7f)
+
+
+class Graph:
+    """`fed`: views of what is read; `outs`: views of where results lie; `consumes`: whether what is read is given back."""
+
+    def __init__(self, owner: graphs.CudaGraphs, pool: Pool, fed: list, outs: list, consumes: bool):
+        self.owner, self.pool, self.fed, self.outs, self.consumes = owner, pool, fed, outs, consumes
+
+    def replay(self) -> None:
+        read = {x.data_ptr() for x in self.fed if isinstance(x, torch.Tensor)}
+        with torch.no_grad():
+            self.pool.destroy(but=read)
+            results = [r.clone() if isinstance(r, torch.Tensor) else r for r in self.owner.plan(*self.fed)]
+            if self.consumes:
+                self.pool.destroy(but=set())
+            for r, o in zip(results, self.outs):
+                if o is not None:
+                    o.copy_(r)
+
+
+class Static:
+    """native.CudaStatic in Python."""
+
+    def __init__(self, device: int, inputs: tuple, outputs: tuple, objects: tuple):
+        self.inputs, self.outputs, self.objects = inputs, outputs, objects
+        self.copies: dict[int, torch.Tensor] = {}
+
+    def load(self, inputs: tuple) -> int:
+        for i, address, n in self.inputs:
+            if n < 0 and inputs[i].data_ptr() != address:
+                return i
+        for i, address, n in self.inputs:
+            if n > 0:
+                over = torch.from_dlpack(held.native.blob(address, n, 1, 0, None))
+                flat = inputs[i].detach().as_strided((held.span(inputs[i]),), (1,), inputs[i].storage_offset())
+                over.copy_(flat.view(torch.uint8) if flat.dtype != torch.bool else flat.to(torch.uint8))
+        return -1
+
+    def results(self, inputs: tuple) -> tuple:
+        out: list[Any] = []
+        codes = {code: dtype for dtype, code in graphs.DTYPE_CODES.items()}
+        for kind, n, address, shape, stride, code in self.outputs:
+            if kind == 0:
+                t = torch.empty_strided(shape, stride, dtype=codes[code])
+                if n:
+                    flat = t.as_strided((n // t.element_size(),), (1,))
+                    flat.copy_(torch.from_dlpack(held.native.blob(address, n, 1, 0, None)).view(t.dtype))
+                out.append(t)
+            elif kind == 1:
+                out.append(inputs[n])
+            else:
+                out.append(self.objects[n] if kind == 2 else self.objects[n].detach())
+        return tuple(out)
+
+
+def _record(self: graphs.CudaGraphs, pool: Pool, fed: list) -> tuple[Any, tuple]:
+    tensors = [x for x in fed if isinstance(x, torch.Tensor)]
+    before, state = [x.detach().clone() for x in tensors], torch.get_rng_state()
+    pool.blocks += [x for x in tensors if any(x.data_ptr() == o.data_ptr() for o in pool.blocks)]
+    read = [held.over(x, pool) if isinstance(x, torch.Tensor) else x for x in fed]
+    consumes = self.backward and bool(self.step) and pool is not common
+    inputs = list(fed)
+    outs = self._consume_plainly(fed) if self.backward else self.plan(*fed)
+    with torch.no_grad():
+        for x, b in zip(tensors, before):
+            if not torch.equal(x, b):
+                x.copy_(b)
+        torch.set_rng_state(state)
+    new = [o if isinstance(o, torch.Tensor) and not any(o is x for x in inputs) else None for o in outs]
+    if not self.backward:
+        pool.blocks += [o for o in new if o is not None]
+    return Graph(self, pool, read, [None if o is None else held.over(o, o.detach()) for o in new], consumes), outs
+
+
+@contextmanager
+def graphs_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """What is compiled inside runs by stand-ins for CUDA graphs."""
+    global common
+    common = Pool(0)
+    monkeypatch.setattr(graphs, "_capturing", lambda: False)
+    monkeypatch.setattr(graphs, "_in_order", lambda index: None)
+    monkeypatch.setattr(graphs, "_lies_on", lambda t, index: True)
+    monkeypatch.setattr(graphs, "native", SimpleNamespace(CudaStatic=Static))
+    monkeypatch.setattr(graphs, "common_pool", lambda index: common)
+    monkeypatch.setattr(graphs, "most_bytes", lambda index: 1 << 40)
+    monkeypatch.setattr(graphs.CudaGraphs, "_record", _record)
+    monkeypatch.setattr(held, "Pool", Pool)
+    build = tcompile.stages.original("runtime")
+
+    def runtime(generated: Any, opts: Any, eager: Any = None) -> Any:
+        g = build(generated, opts, eager=eager)
+        return CompiledGraph(generated, graphs.CudaGraphs(g.call, generated.schedule, 0), "cuda graph", g.kernels)
+    with tcompile.stages.replace("runtime", runtime):
+        yield

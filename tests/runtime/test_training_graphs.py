@@ -1,0 +1,334 @@
+"""Training steps by CUDA graphs: what forward keeps stays in the graph's memory, and is never read after it was overwritten. On the GPU where there
+is one, and by stand-ins for graphs on the CPU (`graph_stand_in.py`)."""
+from __future__ import annotations
+
+import copy
+import gc
+import sys
+import weakref
+from typing import Any, Callable, Iterator
+
+import pytest
+import torch
+import torch.nn as nn
+
+import tcompile
+from tcompile.compiler import events
+from tcompile.compiler.native import native
+from tcompile.compiler.runtime.gpu import graphs, held
+
+from .graph_stand_in import graphs_on_the_cpu
+
+device = "cpu"
+
+pytestmark = pytest.mark.skipif(native is None, reason="CUDA graphs need the C extension")
+
+
+@pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device on this machine"))])
+def made(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[graphs.CudaGraphs]]:
+    """All that is captured, with the number of replays, where whether they pay off is not asked."""
+    found: list[Any] = []
+    init, replay = graphs.CudaGraphs.__init__, graphs.CudaGraphs._replay
+
+    def noted(self: Any, *args: Any) -> None:
+        init(self, *args)
+        self.replays = 0
+        found.append(self)
+
+    def counted(self: Any, *args: Any) -> tuple:
+        self.replays += 1
+        return replay(self, *args)
+    monkeypatch.setattr(graphs.CudaGraphs, "__init__", noted)
+    monkeypatch.setattr(graphs.CudaGraphs, "_replay", counted)
+    monkeypatch.setattr(graphs.CudaGraphs, "_worth_it", lambda *a: "")
+    monkeypatch.setattr(sys.modules[__name__], "device", request.param)
+    if request.param == "cuda":
+        yield found
+    else:
+        with graphs_on_the_cpu(monkeypatch):
+            yield found
+
+
+def data(*shape: int) -> torch.Tensor:
+    return torch.randn(*shape, device=device)
+
+
+def net(norm: bool = True) -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(16, 32), nn.BatchNorm1d(32) if norm else nn.LayerNorm(32), nn.GELU(), nn.Linear(32, 16), nn.Tanh(), nn.Linear(16, 8))
+
+
+def replays(made: list, backward: bool) -> int:
+    return sum(c.replays for c in made if c.backward == backward)
+
+
+def reasons(made: list) -> str:
+    return " | ".join(r for c in made for r in c.reasons)
+
+
+class Pair:
+    """The same module twice, compiled and eager, and their optimizers."""
+
+    def __init__(self, module: nn.Module, **options: Any):
+        self.modules = (module.to(device), copy.deepcopy(module))
+        self.calls: tuple[Callable, Callable] = (tcompile.compile(module, mode="reduce-overhead", **options), self.modules[1])
+        self.optimizers = [torch.optim.SGD(m.parameters(), 0.05, momentum=0.9) for m in self.modules]
+
+    def step(self, how: Callable[[Callable], Any], update: bool = True) -> None:
+        """how(call) runs forward and backward."""
+        seed = int(torch.randint(1 << 30, ()))
+        for call, m, o in zip(self.calls, self.modules, self.optimizers):
+            torch.manual_seed(seed)
+            if update:
+                o.zero_grad()
+            how(call)
+            if update:
+                o.step()
+        self.check()
+
+    def check(self) -> None:
+        for p, q in zip(self.modules[0].parameters(), self.modules[1].parameters()):
+            torch.testing.assert_close(p, q, atol=5e-5, rtol=1e-3)
+            assert (p.grad is None) == (q.grad is None)
+            if p.grad is not None:
+                torch.testing.assert_close(p.grad, q.grad, atol=5e-5, rtol=1e-3)
+        for a, b in zip(self.modules[0].buffers(), self.modules[1].buffers()):
+            torch.testing.assert_close(a, b)
+
+
+def test_both_passes_replay_and_nothing_is_copied(made: list) -> None:
+    pair = Pair(net())
+    for _ in range(10):
+        x = data(12, 16)
+        pair.step(lambda call: call(x).square().mean().backward())
+    forward, backward = made
+    assert replays(made, False) == 8 and replays(made, True) == 8 and not reasons(made)
+    g, = forward.entries.values()
+    assert g.held is not None and len(g.held.views) >= 4 and not g.held.own and not g.held.alive
+    assert [row[0] for row in g.static.outputs].count(0) == 1                    # the result alone is copied out
+    b, = backward.entries.values()
+    assert b.destroys and sum(n > 0 for _, _, n in b.static.inputs) <= 2         # its tangent, and x, which moves
+
+
+def test_gradients_add_up_over_steps(made: list) -> None:
+    pair = Pair(net())
+    for _ in range(8):
+        x = data(12, 16)
+        pair.step(lambda call: call(x).square().mean().backward(), update=False)
+    assert replays(made, True) >= 5
+
+
+def test_two_forwards_before_one_backward(made: list) -> None:
+    pair = Pair(net(norm=False))
+    for _ in range(8):
+        x, y = data(12, 16), data(12, 16)
+        pair.step(lambda call: (call(x) - call(y)).square().mean().backward())
+    assert replays(made, False) >= 5 and replays(made, True) >= 5
+    assert "an earlier call" in reasons(made)
+
+
+def test_a_retained_graph(made: list) -> None:
+    pair = Pair(net())
+
+    def twice(call: Callable) -> None:
+        loss = call(x).square().mean()
+        loss.backward(retain_graph=True)
+        loss.backward()
+    for _ in range(8):
+        x = data(12, 16)
+        pair.step(twice)
+    assert replays(made, True) >= 10                             # captured while the graph was retained: it destroys nothing
+    made.clear()
+    pair = Pair(net())
+    for i in range(9):
+        x = data(12, 16)
+        pair.step(twice if i > 5 else lambda call: call(x).square().mean().backward())
+    assert "after the backward pass" in reasons(made)
+
+
+def test_hooks_that_keep_what_was_saved(made: list) -> None:
+    pair = Pair(net(norm=False))
+    kept: list[tuple[torch.Tensor, torch.Tensor]] = []
+    updated = {p.data_ptr() for m in pair.modules for p in m.parameters()}
+
+    def pack(t: torch.Tensor) -> torch.Tensor:
+        if t.data_ptr() not in updated:
+            kept.append((t, t.detach().clone()))
+        return t
+    for i in range(10):
+        x = data(12, 16)
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
+            pair.step(lambda call: call(x).square().mean().backward())
+        if i % 3 == 2:
+            assert all(torch.equal(t, was) for t, was in kept)
+            kept.clear()
+    assert replays(made, False) > 0
+
+
+def test_a_hook_that_moves_what_was_saved(made: list) -> None:
+    pair = Pair(net())
+    for _ in range(8):
+        x = data(12, 16)
+        with torch.autograd.graph.saved_tensors_hooks(lambda t: t.clone(), lambda t: t):
+            pair.step(lambda call: call(x).square().mean().backward())
+    assert replays(made, False) >= 5
+
+
+def test_results_that_wait_for_their_backward(made: list) -> None:
+    pair = Pair(net(norm=False))
+    for i in range(12):
+        x, y = data(12, 16), data(12, 16)
+        waiting = {call: call(y) for call in pair.calls} if i % 3 == 1 else {}      # its backward comes after another step's, or never
+        pair.step(lambda call: call(x).square().mean().backward(), update=not waiting)
+        if i % 2 and waiting:
+            pair.step(lambda call: waiting[call].sum().backward(), update=False)
+    assert replays(made, False) >= 8 and replays(made, True) >= 6 and "an earlier call" in reasons(made)
+
+
+def test_an_exception_between(made: list) -> None:
+    pair = Pair(net())
+    for i in range(9):
+        x = data(12, 16)
+
+        def run(call: Callable) -> None:
+            loss = call(x).square().mean()
+            if i % 3 == 1:
+                raise ValueError
+            loss.backward()
+        for call, o in zip(pair.calls, pair.optimizers):
+            o.zero_grad()
+            try:
+                run(call)
+            except ValueError:
+                continue
+            o.step()
+        pair.check()
+    assert replays(made, True) >= 3
+
+
+def test_parameters_that_move(made: list) -> None:
+    pair = Pair(net(norm=False))
+    for i in range(14):
+        if i in (5, 9):
+            for m in pair.modules:
+                m[0].weight.data = m[0].weight.data.clone()
+        x = data(12, 16)
+        pair.step(lambda call: call(x).square().mean().backward())
+    assert sum(g.captures for c in made if not c.backward for g in c.entries.values()) >= 2 and replays(made, True) >= 2
+    backward = next(c for c in made if c.backward)
+    assert all(not held.dropped for _, held in backward.entries)
+
+
+def test_sizes_have_graphs_each(made: list) -> None:
+    pair = Pair(net(norm=False), dynamic=True)
+    for i in range(20):
+        x = data((5, 9, 33)[i % 3], 16)
+        pair.step(lambda call: call(x).square().mean().backward())
+    assert replays(made, False) >= 9 and replays(made, True) >= 9
+
+
+def test_dropout(made: list) -> None:
+    pair = Pair(nn.Sequential(nn.Linear(16, 32), nn.Dropout(0.5), nn.ReLU(), nn.Linear(32, 8)))
+    for _ in range(8):
+        x = data(12, 16)
+        pair.step(lambda call: call(x).square().mean().backward())
+    assert replays(made, True) >= 5
+
+
+def test_evaluation_between_and_two_models(made: list) -> None:
+    pairs = [Pair(net()), Pair(net(norm=False))]
+    for i in range(12):
+        x = data(12, 16)
+        for p in pairs:
+            p.step(lambda call: call(x).square().mean().backward())
+        with torch.no_grad():
+            for p in pairs:
+                torch.testing.assert_close(p.calls[0](x), p.calls[1](x), atol=5e-5, rtol=1e-3)
+    assert replays(made, True) >= 16
+
+
+def test_independent_losses(made: list) -> None:
+    torch.manual_seed(0)
+
+    class Two(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b = net(False), net(False)
+
+        def forward(self, x: torch.Tensor) -> tuple:
+            return self.a(x).square().mean(), self.b(x).square().mean()
+    pair = Pair(Two())
+
+    def run(call: Callable) -> None:
+        first, second = call(x)
+        (second if turned else first).backward()
+        (first if turned else second).backward()
+    for i in range(12):
+        x, turned = data(12, 16), i % 4 == 3
+        pair.step(run)
+    assert replays(made, False) >= 8 and replays(made, True) >= 8
+
+
+def test_several_results_and_gradients_that_are_not_asked_for(made: list) -> None:
+    class Two(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b, self.c = nn.Linear(16, 16), nn.Linear(16, 16), nn.Linear(16, 16)
+
+        def forward(self, x: torch.Tensor) -> tuple:
+            h = torch.tanh(self.a(x))
+            return torch.sigmoid(self.b(h)), torch.exp(self.c(h))
+    torch.manual_seed(0)
+    pair = Pair(Two())
+    for i in range(16):
+        x = data(12, 16)
+        pair.step(lambda call: sum(t.sum() for t, used in zip(call(x), (i % 3 != 0, i % 3 != 1)) if used).backward())
+    assert replays(made, True) >= 8
+
+
+def test_the_function_goes_before_the_backward(made: list) -> None:
+    m = net(norm=False).to(device)
+    c = tcompile.compile(m, mode="reduce-overhead")
+    for _ in range(5):
+        c(data(12, 16)).square().mean().backward()
+    m.zero_grad()
+    x = data(12, 16)
+    want = torch.autograd.grad(m(x).square().mean(), list(m.parameters()))
+    loss = c(x).square().mean()
+    pool = weakref.ref(made[0].step.pool)
+    made.clear()
+    del c
+    gc.collect()
+    loss.backward()
+    for p, g in zip(m.parameters(), want):
+        torch.testing.assert_close(p.grad, g, atol=5e-5, rtol=1e-3)
+    del loss, m, p
+    tcompile.reset()
+    gc.collect()
+    assert pool() is None
+
+
+def test_without_room_it_runs_plainly(made: list, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(graphs, "most_bytes", lambda index: 100)
+    pair = Pair(net())
+    said: list[str] = []
+    with events.listen(lambda e: said.append(e.reason) if e.kind == "fallback" else None):
+        for _ in range(6):
+            x = data(12, 16)
+            pair.step(lambda call: call(x).square().mean().backward())
+    assert not any(c.captured for c in made) and len(said) == 2 and all("quarter" in s for s in said)
+
+
+def test_a_tensor_over_memory_keeps_its_pool() -> None:
+    class Owner:
+        pass
+    pool, t = Owner(), torch.arange(12.0).reshape(3, 4).t()
+    v = held.over(t, pool)
+    gone = weakref.ref(pool)
+    del pool
+    assert torch.equal(v, t) and v.stride() == t.stride() and v.data_ptr() == t.data_ptr() and gone() is not None
+    w = v.detach()
+    del v
+    assert gone() is not None
+    del w
+    assert gone() is None
