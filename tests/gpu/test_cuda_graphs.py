@@ -221,6 +221,9 @@ def test_the_memory_of_training():
     def chain():
         return nn.Sequential(*[m for _ in range(12) for m in (nn.Linear(256, 256), nn.LayerNorm(256), nn.GELU())]).cuda()
     inputs = [torch.randn(1 << 15, 256, device="cuda") for _ in range(8)]
+    gc.collect()
+    torch.cuda.empty_cache()
+    floor = torch.cuda.memory_reserved()
 
     def peak(mode):
         tcompile.reset()
@@ -238,9 +241,8 @@ def test_the_memory_of_training():
         return most
     plain, replayed = peak("default"), peak("reduce-overhead")
     assert replayed < 1.25 * plain, (plain >> 20, replayed >> 20)
-    del inputs
     tcompile.reset()
     gc.collect()
     torch.cuda.synchronize()
     torch.cuda.empty_cache()
-    assert torch.cuda.memory_reserved() < 0.3 * plain, torch.cuda.memory_reserved() >> 20
+    assert torch.cuda.memory_reserved() - floor < 0.1 * plain, (torch.cuda.memory_reserved() >> 20, floor >> 20)

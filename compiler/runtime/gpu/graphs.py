@@ -1,6 +1,6 @@
 """CUDA graphs: a plan's launches recorded once and replayed by one call (`reduce-overhead`, `max-autotune`, backend `cudagraphs`).
 
-The first two calls run plainly and show which inputs keep their address (parameters, buffers, anything that stays): those are read where
+The first calls (WATCHED) run plainly and show which inputs keep their address (parameters, buffers, anything that stays): those are read where
 they are and never copied; the others are copied into memory of the graph's before each replay. Results are copied out, so that they
 stay valid. Inputs that are written must keep their address. Sizes and numbers that vary have a graph each, up to MOST.
 
@@ -30,12 +30,13 @@ from .held import Held, Pool, Step, can_hold, common_pool, held_bytes, most_byte
 
 __all__ = ["CudaGraphs", "why_not_captured"]
 
+WATCHED = 2                      # calls that show which inputs keep their address
 MOST = 16                        # graphs of one plan
 RECAPTURES = 3                   # of one graph, as inputs turn out to move
 GAIN = 0.98                      # a replay takes less than this part of plain launches, or is not kept
 LAUNCH_S, COPY_S, BANDWIDTH = 4e-6, 3e-6, 3e12      # seconds, bytes a second: for plans that can't be run twice to be measured
 
-TOGETHER = 4                     # results of one dtype that are copied out by one call, at least
+TOGETHER = 4                     # gradients of one dtype that are copied out by one call, at least (their versions are 1 then, which nobody asks)
 
 _lock = threading.RLock()
 _last_stream: dict[int, tuple[int, torch.cuda.Stream]] = {}     # the raw handle and the stream of the last replay
@@ -198,11 +199,11 @@ class CudaGraphs:
             return self.plan(*inputs)
         g.calls += 1
         here = tuple(inputs[i].data_ptr() for i in self.tensors)
-        if g.calls <= 2 and not g.captures:
+        if g.calls <= WATCHED and not g.captures:
             g.seen.append(here)
             out = self.plan(*inputs)
             if self.step is not None:
-                g.kept_bytes = sum(span(t) * t.element_size() for t in out[self.step.first:] if isinstance(t, torch.Tensor))
+                g.kept_bytes = sum(t.numel() * t.element_size() for t in out[self.step.first:] if isinstance(t, torch.Tensor))
             return out
         g.moving |= {i for k, i in enumerate(self.tensors) if any(s[k] != here[k] for s in g.seen)}
         g.seen = [here]
@@ -429,7 +430,7 @@ class _Results:
     forward keeps for its backward) left where they are. why: what is in the way; kept, copied: those that stay, those that are copied."""
 
     def __init__(self, outs: tuple, fed: Sequence[Any], first: int, gradients: bool, read: set[int], pool: Pool):
-        self.why, self.bytes = "", 0
+        self.why, self.bytes, self.gradients = "", 0, gradients
         self.kept: list[torch.Tensor] = []
         self.copied: list[Any] = []              # over the results, in the pool's memory
         self.parts: list[tuple] = []             # per result: its row, and what the row is about
@@ -441,6 +442,8 @@ class _Results:
                 self.parts.append((2, o))
             elif same is not None and same not in read:
                 self.parts.append((1, same))
+            elif o.layout is not torch.strided:
+                self.why = f"a result is of layout {o.layout}"
             else:
                 where = o.untyped_storage().data_ptr()
                 if o.dtype not in DTYPE_CODES or not _lies_on(o, pool.index):
@@ -462,7 +465,7 @@ class _Results:
         objects: list[Any] = []
         dense: dict[torch.dtype, list[int]] = {}
         for k, (kind, x) in enumerate(self.parts):
-            if kind == 0 and span(x) == x.numel() > 0:
+            if kind == 0 and self.gradients and x.numel() and torch.ops.aten.is_non_overlapping_and_dense(x):
                 dense.setdefault(x.dtype, []).append(k)
         together = [(at, [self.parts[k][1] for k in at]) for at in dense.values() if len(at) >= TOGETHER]
         later = {k for at, _ in together for k in at}
