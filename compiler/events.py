@@ -1,7 +1,8 @@
 """The event stream: every stage says what it does here, once. Reports, logs and progress lines are listeners.
 
 `stage(name)` times a stage of the pipeline; `emit(kind, **facts)` states a fact. Listeners are per thread of work (a
-context variable), so that two threads that compile at once do not mix their reports; `subscribe` adds one for all.
+context variable), so that two threads that compile at once do not mix their reports; `subscribe` adds one for all. Threads that Python did not
+start work for one that waits, as autograd's do for backward() on a GPU: where one thread alone listens, it hears them.
 
 Kinds and their facts (what listeners may rely on):
   stage         name, phase "begin"|"end", seconds (end), frame
@@ -24,6 +25,7 @@ Kinds and their facts (what listeners may rely on):
 from __future__ import annotations
 
 import contextvars
+import threading
 import time
 from contextlib import contextmanager
 from typing import Any, Callable, Iterator
@@ -50,11 +52,12 @@ class Event:
 Listener = Callable[[Event], None]
 _local: contextvars.ContextVar[tuple[Listener, ...]] = contextvars.ContextVar("tcompile_listeners", default=())
 _global: list[Listener] = []
+_listening: list[tuple[int, Listener]] = []          # those of every context, with the thread of each
 
 
 def emit(kind: str, **facts: Any) -> None:
     """State a fact. Costs one check where nobody listens."""
-    local = _local.get()
+    local = _local.get() or _listening and _of_who_waits()
     if local or _global:
         e = Event(kind, facts)
         for f in (*local, *_global):
@@ -63,7 +66,13 @@ def emit(kind: str, **facts: Any) -> None:
 
 def heard() -> bool:
     """Whether anybody listens: for facts that cost something to gather."""
-    return bool(_local.get() or _global)
+    return bool(_local.get() or _global or _listening and _of_who_waits())
+
+
+def _of_who_waits() -> tuple[Listener, ...]:
+    """The listeners of the thread that this one works for, where this one is not Python's."""
+    foreign = isinstance(threading.current_thread(), threading._DummyThread)
+    return tuple(f for _, f in _listening) if foreign and len({thread for thread, _ in _listening}) == 1 else ()
 
 
 @contextmanager
@@ -80,10 +89,12 @@ def stage(name: str, **facts: Any) -> Iterator[None]:
 @contextmanager
 def listen(f: Listener) -> Iterator[None]:
     """Hear the events of this context for the length of a with-block."""
-    token = _local.set((*_local.get(), f))
+    token, here = _local.set((*_local.get(), f)), (threading.get_ident(), f)
+    _listening.append(here)
     try:
         yield
     finally:
+        _listening.remove(here)
         _local.reset(token)
 
 

@@ -215,12 +215,12 @@ def test_training_on_two_streams():
 
 
 def test_the_memory_of_training():
-    """What is kept lies there once, the backward's own beside nothing of it, and all of it goes with the function."""
+    """What is kept lies there once, what backward makes takes its place, and all of it goes with the function."""
     torch.manual_seed(0)
 
     def chain():
-        return nn.Sequential(*[m for _ in range(12) for m in (nn.Linear(256, 256), nn.LayerNorm(256), nn.GELU())]).cuda()
-    inputs = [torch.randn(1 << 15, 256, device="cuda") for _ in range(8)]
+        return nn.Sequential(*[m for _ in range(24) for m in (nn.Linear(256, 256), nn.LayerNorm(256), nn.GELU())], nn.Linear(256, 1)).cuda()
+    inputs = [torch.randn(1 << 15, 256, device="cuda")] * 8
     gc.collect()
     torch.cuda.empty_cache()
     floor = torch.cuda.memory_reserved()

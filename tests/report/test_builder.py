@@ -1,5 +1,6 @@
 """Events in, report out."""
 
+import _thread
 import threading
 
 import pytest
@@ -124,6 +125,40 @@ def test_threads_do_not_mix():
     threads = [threading.Thread(target=work, args=(n,)) for n in (1, 2, 3)]
     [t.start() for t in threads], [t.join() for t in threads]
     assert heard == {1: 1, 2: 2, 3: 3}
+
+
+def test_a_thread_that_works_for_the_one_that_listens_is_heard():
+    """As autograd's own are, which run backward on a GPU: Python did not start them."""
+
+    def foreign():
+        done = threading.Event()
+
+        def say():
+            events.emit("fallback", what="backward", reason="a reason", count=1)
+            done.set()
+
+        _thread.start_new_thread(say, ())
+        assert done.wait(10)
+
+    with record() as b:
+        foreign()
+    foreign()
+    assert [x.reason for x in b.report().fallbacks] == ["a reason"]
+    one, two = threading.Event(), threading.Event()
+
+    def other():
+        with record():
+            one.set()
+            two.wait(10)
+
+    t = threading.Thread(target=other)
+    t.start()
+    one.wait(10)
+    with record() as b:
+        foreign()  # whose is it?
+    two.set()
+    t.join()
+    assert not b.report().fallbacks
 
 
 def test_nothing_of_a_tensor_is_kept_by_the_data():
