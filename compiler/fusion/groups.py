@@ -431,8 +431,9 @@ def _sizes(nest: LoopNest) -> tuple:
 
 def in_order_of(nest: LoopNest, loads: list, g: Group) -> LoopNest | None:
     """The nest with its axes in the group's order, as far as some memory that both touch tells which axis is which; None where that
-    changes nothing, or would move the innermost axis."""
-    if nest.reduce_op is not None:
+    changes nothing, or would move the innermost axis. A GPU's rows are reduced in any order of the rows."""
+    reduced = {a.symbol.name for a in nest.reduce_axes}
+    if reduced and not (nest.on_gpu and nest.reduce_op is not None and not nest.alone and not nest.product):
         return None
     for b, e in loads:
         at = g.writes.get(b)
@@ -447,12 +448,17 @@ def in_order_of(nest: LoopNest, loads: list, g: Group) -> LoopNest | None:
             if c is not None and not (c.op == "int" and c.value == 0):
                 place[c] = n
         order = [place.get(at.coeff(f"g{k}")) for k in range(len(g.factors))]
+        inner = order[-1] if order else None
+        if nest.on_gpu:                                  # (one that runs once for each row)
+            order = [k for k, f in zip(order, g.factors) if k is not None or not f.reduced]
         if set(order) != set(range(len(nest.domain))) or len(order) != len(nest.domain):
             continue
-        if order == list(range(len(order))) or order[-1] != len(order) - 1:
+        if order == list(range(len(order))) or inner is not None and inner != len(order) - 1:
             continue
-        axes = tuple(nest.domain[k] for k in order)
-        return replace(nest, axes=axes, domain=axes)
+        domain = tuple(nest.domain[k] for k in order)
+        axes = tuple(a for a in domain if a.symbol.name not in reduced)
+        if tuple(a for a in domain if a.symbol.name in reduced) == nest.reduce_axes:
+            return replace(nest, axes=axes, domain=domain)
     return None
 
 
