@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from .. import philox
 from ..errors import InternalError
 from ..fusion.schedule import Alloc, Extern, Free, Launch, OutputSpec, Schedule, View
 from ..lowering.ir import Buffer
@@ -24,7 +25,7 @@ __all__ = ["host_plan", "direct_function", "as_planned", "is_whole", "view_of"]
 # Operators whose torch function takes the same positional arguments and has less overhead than the OpOverload.
 _DIRECT = {"aten.mm.default": torch.mm, "aten.bmm.default": torch.bmm, "aten.addmm.default": torch.addmm,
            "aten.mm.out": torch.mm, "aten.bmm.out": torch.bmm, "aten.addmm.out": torch.addmm, "aten.baddbmm.out": torch.baddbmm,
-           "aten.baddbmm.default": torch.baddbmm, "aten.convolution.default": torch.convolution}
+           "aten.baddbmm.default": torch.baddbmm, "aten.convolution.default": torch.convolution, str(philox.STATE): philox.draw}
 
 
 def direct_function(op: Any) -> Callable:

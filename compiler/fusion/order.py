@@ -9,7 +9,7 @@ from collections import deque
 from typing import Sequence
 
 from ..lowering.ir import Buffer, LoopNest, walk
-from ..lowering.lowered import Extern, LoweredStep
+from ..lowering.lowered import Extern, LoweredStep, View
 from .inline import buffers_read
 
 __all__ = ["sink"]
@@ -58,8 +58,8 @@ def sink(steps: Sequence[LoweredStep]) -> list[LoweredStep]:
             stack.extend((w, False) for w in sorted(needs, key=lambda w: (first[w], w), reverse=True))
 
     for i, s in enumerate(steps):
-        if isinstance(s, Extern):
-            emit(i)
+        if isinstance(s, Extern) or isinstance(s, View) and all(done[w] for w in writers.get(s.base, ())):
+            emit(i)                                      # (a view of what is there: between two nests it would keep them apart)
         else:
             held.append((i, calls))
             first[i] = isinstance(s, LoopNest) and s.reduce_op is None and not _small(s) and not any(b in writers for b in reads[i])

@@ -82,6 +82,7 @@ PRIMS: dict[str, int] = {
     "where": 3,      # where(cond, a, b)
     "fma": 3,        # only from patterns that are exact
     "check_index": 2,
+    "philox": 5,     # philox(seed, counter, at, threads, vector): the 32 bits that torch's kernel of so many threads draws for element `at` (../philox.py; GPUs alone)
     "masked": 3,     # masked(cond, a, b): like where, but `a` (its loads above all) is evaluated only where cond holds
 }
 REDUCE_OPS = ("sum", "prod", "max", "min", "any", "all", "argmax", "argmin", "xor_sum")

@@ -13,13 +13,13 @@ from typing import Any, Callable, Sequence
 import torch
 import torch.fx
 
-from .. import events
+from .. import events, philox
 from ..symbolic.expr import Expr, as_expr, ceildiv, maybe_int
 from .ir import Axis, Buffer, LoopNest, Value, cast, clear, const, index, load, param, walk
 from .lowered import Extern, LoweredGraph, LoweredStep, OutputSpec, Param, View
 from .ref import (Ref, Scalar, contiguous_strides, dim_symbol, flat_index, is_one, numel, ref_of_buffer, remap, same, shape_of, strided)
 
-__all__ = ["lower", "Lowering", "NoRule", "rule", "view_rule", "order_of_loads", "RULES"]
+__all__ = ["lower", "Lowering", "NoRule", "rule", "view_rule", "is_view", "order_of_loads", "RULES"]
 
 RULES: dict[Any, Callable] = {}
 _VIEWS: set[Any] = set()                                    # operators that look at memory and read no element
@@ -61,6 +61,11 @@ def view_rule(*names: str) -> Callable:
         copies.append(f"{ns}.{packet}_copy.{overload}")
     _VIEWS.update(o for n in names for o in _find(n))
     return rule(*names, *copies)
+
+
+def is_view(op: Any) -> bool:
+    """Whether an operator looks at memory and reads no element."""
+    return op in _VIEWS
 
 
 def _find(name: str) -> list[Any]:
@@ -137,6 +142,8 @@ class Lowering:
         self.foreign: set[Buffer] = set()                # made by library calls that allocate for themselves
         self._results: dict[torch.fx.Node, Buffer] = {}
         self._result_memory: set[Buffer] = set()
+        self.drawing: Extern | None = None               # what draws for rules (rules/random.py), until torch's kernels draw
+        self.drawing_at = 0                              # where that stands: before whatever may be computed of it
 
     # ---- the walk
     @property
@@ -477,6 +484,8 @@ class Lowering:
             self.foreign.update(b for b in outs if b is not None)
         lines = [tuple(x) for x in self.lines()]
         self.steps.append(Extern(op, cargs, ckwargs, outs, variant, names, reason, node.name, lines))
+        if philox.draws(op, args, kwargs) or op.namespace != "aten":
+            self.drawing, self.drawing_at = None, len(self.steps)
         return tuple(result) if isinstance(val, (tuple, list)) else result[0]
 
     def mask(self, a: Ref, m: Any) -> Buffer:

@@ -232,7 +232,8 @@ def _reduction(kernel: Kernel, target: GpuTarget, choices: Choices, reduced: tup
         while xblock > 1 and -(-x // xblock) < 4 * target.processors and not (x_fast and xblock <= 32):
             xblock //= 2
         lay.xblock = min(xblock, _pow2(x))
-        lay.warps = min(32, max(1, _floor_pow2(lay.xblock * rows // (32 * (4 if crowded else 16)))))
+        each = 4 if crowded else 8 if _draws(kernel) else 16
+        lay.warps = min(32, max(1, _floor_pow2(lay.xblock * rows // (32 * each))))
         if rows >= 1024:
             lay.warps = max(lay.warps, 4)
     elif x_fast:
@@ -289,6 +290,11 @@ def _live_rows(kernel: Kernel) -> int:
             if v.op == "load" and v.attr[1].symbol_names() & names:
                 seen[v.id] = seen.get(v.id, 0) + 1
     return max(1, sum(1 for n in seen.values() if n > 1))
+
+
+def _draws(kernel: Kernel) -> bool:
+    """Whether random numbers are made inside: of eight neighbours at a time, which then stay in the registers of one thread."""
+    return any(v.op == "philox" for st in kernel.stages for v in stage_values(st))
 
 
 def _row_loads(kernel: Kernel) -> int:

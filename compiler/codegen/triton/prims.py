@@ -23,7 +23,8 @@ class Operand:
     t: TType
     dims: frozenset[str] = frozenset()
     is_literal: bool = False
-    narrow: str = ""                 # of a position: its text in 32 bits, which hold it
+    narrow: str = ""                 # of a position or a random word: its text in 32 bits, which hold it
+    unsigned: bool = False           # of these
 
 
 BOOL = TType("i1", "tl.int1", "tl.int1", 1, "bool")
@@ -99,7 +100,7 @@ def expression(op: str, t: TType, args: list[Operand], need: Need) -> str:
     if op == "identity" or (op in _IDENTITY_ON_INT and not a.t.is_float):
         return a.text
     if op in _COMPARE:
-        if any(x.narrow for x in args) and all(x.narrow or x.is_literal and abs(int(x.text.strip("()"))) < 2 ** 31 for x in args):
+        if _in_32_bits(args):
             return f"{a.narrow or a.text} {_COMPARE[op]} {args[1].narrow or args[1].text}"
         return f"{a.text} {_COMPARE[op]} {args[1].text}"
     if op in _INFIX:
@@ -119,6 +120,15 @@ def expression(op: str, t: TType, args: list[Operand], need: Need) -> str:
     if op == "relu":
         return f"tl.where({a.text} < 0, {typed(literal(0, t), t)}, {a.text})"
     return _function(op, t, args, need)
+
+
+def _in_32_bits(args: list[Operand]) -> bool:
+    """Whether operands are compared as well in 32 bits, which hold one of them."""
+    narrow = [x for x in args if x.narrow]
+    if not narrow or len({x.unsigned for x in narrow}) > 1 or not all(x.narrow or x.is_literal for x in args):
+        return False
+    least, end = (0, 1 << 32) if narrow[0].unsigned else (1 - (1 << 31), 1 << 31)
+    return all(x.narrow or least <= int(x.text.strip("()")) < end for x in args)
 
 
 def _never(a: Operand) -> str:

@@ -15,17 +15,17 @@ from ...lowering.ir import Acc, Axis, Buffer, Kernel, Stage, Store, Value, cast,
 from ...lowering.printer import names_of
 from ...lowering.rewrite import Rewriter
 from ...symbolic.expr import Expr, as_expr, ceildiv, integer
-from . import cheap, eight_bits, indices, prims, scan
+from . import cheap, eight_bits, indices, philox, prims, scan
 from .attention_tiles import plan_attention
 from .dtypes import ttype
 from .layout import Choices, GpuTarget, Layout, numel, plan_layout, spans
 from .prims import Operand, reduce_identity, reduce_tile, reduce_update
 from .product import Product, find_product, print_product, product_layout
-from .values import NONE, Names, Values, stored
+from .values import NONE, Names, Tile, Values, stored
 
 __all__ = ["TritonSource", "Function", "Printer", "Scratch", "print_kernel", "without_locals"]
 
-HELPERS = {**prims.HELPERS, **indices.HELPERS, **cheap.HELPERS, **scan.HELPERS, **eight_bits.HELPERS}
+HELPERS = {**prims.HELPERS, **indices.HELPERS, **cheap.HELPERS, **scan.HELPERS, **eight_bits.HELPERS, **philox.HELPERS}
 
 
 @dataclass(frozen=True)
@@ -165,6 +165,7 @@ class Printer:
         self.accs: dict[str, Operand] = {}
         self.scratch: list[Scratch] = []
         self.asserts = False
+        self.tiles: dict[str, Tile] = {}                 # where the lanes of each dimension of tiles lie
         self.sizes = {a.symbol.name: int(as_expr(a.size).value) for a in (*kernel.outer, *self.reduced) if as_expr(a.size).is_const}
 
     def need(self, name: str) -> None:
@@ -232,6 +233,7 @@ class Printer:
     def _dim(self, dim: str, axes: tuple[Axis, ...], block: int, start: str, position: str, masks: dict[str, str]) -> list[str]:
         """The flat index of a tile dimension, its axes and its mask."""
         n = numel(axes)
+        self._lies(dim, axes, block, start, position)
         lines = [f"{dim}numel = {self._t(n)}"]
         lines.append(f"{dim}index = {start} + tl.arange(0, {dim.upper()}BLOCK){position}")
         if axes and not (n.is_const and n.value % block == 0):
@@ -241,6 +243,11 @@ class Printer:
             lines.append(f"{dim}mask = {dim}index < 1")
             masks[dim] = f"{dim}mask"
         return lines + self._axes(axes, dim)
+
+    def _lies(self, dim: str, axes: tuple[Axis, ...], block: int, start: str, position: str) -> None:
+        lay = self.lay
+        elements = lay.xblock * (lay.rblock if self.reduces else lay.yblock if lay.kind == "tiled" else 1)
+        self.tiles[dim] = Tile(dim, start, position, axes, block, elements // (32 * lay.warps))
 
     def _pid(self, text: str) -> str:
         return f"{text}.to(tl.int64)" if self.lay.wide else text
@@ -293,7 +300,7 @@ class Printer:
     def _values(self, stage: Stage, names: Names, masks: dict[str, str], number: int = -1) -> Values:
         return Values(names, self._axis_dims(stage), masks, self._shape, self._acc, self.need, self.itype,
                       (lambda b, d: self._policy(number, b, d)) if number >= 0 else (lambda b, d: ""), self.exact, self.target.backend, self.sizes,
-                      self._loose())
+                      self._loose(), tiles=self.tiles.values())
 
     def _loose(self) -> dict[str, tuple[str, int]]:
         n = numel(self.reduced)
@@ -374,6 +381,7 @@ class Printer:
     def _head(self, axes: tuple[Axis, ...], masks: dict[str, str]) -> tuple[list[str], dict[str, str]]:
         """How a pass of a loop over reduced axes begins: where its lanes are; and the masks inside of it."""
         n, inner, head = numel(axes), dict(masks), ["rindex = roffset + rbase"]
+        self._lies("r", axes, self.lay.rblock, "roffset", "[None, :]")
         if not (n.is_const and n.value % self.lay.rblock == 0):
             head.append("rmask = rindex < rnumel")
             inner["r"] = "rmask"

@@ -10,15 +10,15 @@ from typing import Callable, Iterable
 
 import torch
 
-from ...lowering.ir import Buffer, Value, indirect_values
-from ...symbolic.expr import Expr, symbol
+from ...lowering.ir import Axis, Buffer, Value, indirect_values
+from ...symbolic.expr import ONE, Expr, as_expr, symbol
 from ..guarded import Guard, GuardedValues
 from .cheap import cheap_expression, plus_one, plus_one_text
 from .dtypes import literal, ttype
 from .indices import index_text
-from .prims import Operand, conversion, expression, rounded
+from .prims import Operand, conversion, expression, materialised, rounded
 
-__all__ = ["Names", "Values", "stored"]
+__all__ = ["Names", "Tile", "Values", "stored"]
 
 NONE: frozenset[str] = frozenset()
 LOOPED = frozenset("rs")         # "r": a tile dimension of the loop over the reduced axes; "s": what changes from step to step alone
@@ -29,6 +29,18 @@ def stored(value: Value) -> Value:
     if value.op == "cast" and ttype(value.dtype).low_precision and value.args[0].dtype == torch.float32:
         return value.args[0]
     return value
+
+
+@dataclass(frozen=True)
+class Tile:
+    """Where the lanes of a tile dimension lie: `start`, a multiple of `block`, plus tl.arange(0, block) at `position`; `per`: elements of a tile for
+    each thread."""
+    dim: str
+    start: str
+    position: str
+    axes: tuple[Axis, ...]
+    block: int
+    per: int
 
 
 @dataclass
@@ -56,16 +68,17 @@ class Values(GuardedValues):
     shape: dims -> text of a tile's shape; acc: accumulator name -> Operand; policy: buffer -> eviction policy of its loads or "";
     exact: ids of values that take no short forms (None: all), `backend`: Triton's; sizes: axis symbol -> its size where that is a number;
     loose: dimension -> (name of a mask that ends at a multiple of 8, elements up to there), where a load may go so far;
-    zero: dimensions along which loads that are masked off give 0.
+    zero: dimensions along which loads that are masked off give 0; tiles: the dimensions of tiles, for what is computed for neighbours at once.
     """
     CARE = frozenset(("load", "check_index"))
 
     def __init__(self, names: Names, axis_dims: dict[str, str], masks: dict[str, str], shape: Callable[[frozenset], str],
                  acc: Callable[[str], Operand], need: Callable[[str], None], index_type: str,
                  policy: Callable[[Buffer, frozenset], str] = lambda b, d: "", exact: set[int] | None = None, backend: str = "cuda",
-                 sizes: dict[str, int] | None = None, loose: dict[str, tuple[str, int]] | None = None, zero: frozenset[str] = NONE):
+                 sizes: dict[str, int] | None = None, loose: dict[str, tuple[str, int]] | None = None, zero: frozenset[str] = NONE,
+                 tiles: Iterable[Tile] = ()):
         super().__init__(names.known)
-        self.exact, self.backend, self.sizes, self.loose, self.zero = exact, backend, sizes or {}, loose or {}, zero
+        self.exact, self.backend, self.sizes, self.loose, self.zero, self.tiles = exact, backend, sizes or {}, loose or {}, zero, tuple(tiles)
         self.names, self.axis_dims, self.masks, self.shape, self.acc = names, axis_dims, masks, shape, acc
         self.need, self.index_type, self.policy = need, index_type, policy
         self.outside: list[str] = []             # statements that stand outside of the loop over "r"
@@ -90,6 +103,8 @@ class Values(GuardedValues):
         return super().takes_care(v) and not self._inside(v)
 
     def operands(self, v: Value, guard: Guard) -> list[tuple[Value, Guard]]:
+        if v.op == "philox" and self._together(v):
+            return [(a, guard) for a in v.args if a is not v.args[2]]
         short = self._plus_one(v) if v.op != "masked" else None
         return super().operands(v, guard) if short is None else [(short[1], guard)]
 
@@ -121,6 +136,8 @@ class Values(GuardedValues):
             return self._load(v, guard)
         if v.op == "index":
             return self._index(v)
+        if v.op == "philox":
+            return self._philox(v, guard)
         args = [self.operand(a, g) for a, g in self.operands(v, guard)[:len(v.args)]]
         dims = frozenset().union(*(a.dims for a in args))
         if v.op == "cast":
@@ -224,6 +241,53 @@ class Values(GuardedValues):
             return self._let("index", f"({self.index(e)}).to({t.held})", v, dims)
         name = self._let("index", self.index(e), v, dims).text
         return Operand(f"{name}.to(tl.int64)", t, dims, narrow=name)          # (converted where it is neither compared nor becomes a float)
+
+    # ---- random numbers
+    def _together(self, v: Value) -> tuple[Tile, int] | None:
+        """Along which dimension of tiles, and for how many neighbours, the words of `philox` are computed at once: a counter gives those of four,
+        from a multiple of four on. None: each by itself."""
+        at = v.args[2]
+        if at.op != "index" or at.args or v.args[4].attr < 4:
+            return None
+        for tile in self.tiles:
+            if not tile.axes or at.attr.coeff(tile.axes[-1].symbol.name) is not ONE:
+                continue
+            fast = tile.axes[-1]
+            steps = [c for c, _ in (at.attr - fast.symbol).terms()] + [c for c, _ in as_expr(fast.size).terms()]
+            for n in (8, 4):
+                if n <= min(tile.block, tile.per) and all(c % n == 0 for c in steps):
+                    return tile, n
+        return None
+
+    def _philox(self, v: Value, guard: Guard) -> Operand:
+        seed, counter, threads, vector = (self.operand(v.args[k], guard) for k in (0, 1, 3, 4))
+        together, e, unsigned = self._together(v), v.args[2].attr, self.index_type.replace("int", "uint")
+        more = f"{threads.text if threads.is_literal else f'({threads.narrow or threads.text}).to({unsigned})'}, {vector.text}"
+        state = f"{seed.text}, {counter.text}"
+        self.need("_philox")
+        if together is None:
+            self.need("_philox_one")
+            at = self.operand(v.args[2], guard)
+            return self._word(f"_philox_one({state}, ({at.narrow or materialised(at)}).to({unsigned}), {more})", v, at.dims)
+        tile, n = together
+        self.need("_philox_four")
+        self.need(f"_philox_{n}")
+        dims = self.dims_of(e)
+        lanes, out = self.names.fresh("lanes"), self.inside if dims & LOOPED else self.outside
+        out.append(f"{lanes} = {tile.start} + {n} * tl.arange(0, {tile.dim.upper()}BLOCK // {n}){tile.position}")
+        where, inner = {}, ONE
+        for k, a in enumerate(reversed(tile.axes)):
+            at_axis = symbol(lanes) // inner
+            where[a.symbol.name] = at_axis if k == len(tile.axes) - 1 else at_axis % a.size
+            inner = inner * as_expr(a.size)
+        at_lanes = f"({self.index(e.subs(where))}).to({unsigned})"
+        if tile.position == "[:, None]":
+            return self._word(f"tl.trans(_philox_{n}({state}, tl.trans({at_lanes}), {more}))", v, dims)
+        return self._word(f"_philox_{n}({state}, {at_lanes}, {more})", v, dims)
+
+    def _word(self, text: str, v: Value, dims: frozenset[str]) -> Operand:
+        name = self._let("philox", text, v, dims).text
+        return Operand(f"{name}.to(tl.int64)", ttype(v.dtype), dims, narrow=name, unsigned=True)
 
     def _check(self, v: Value, args: list[Operand], guard: Guard, dims: frozenset[str]) -> Operand:
         i, n = args

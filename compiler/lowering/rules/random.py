@@ -1,17 +1,24 @@
-"""Random numbers of our own (option `fallback_random=False`): made inside of the kernel that uses them, from the element's position and a
-seed that torch's generator gives once per operator and call. torch.manual_seed repeats them; they are not the numbers that eager draws."""
+"""Random numbers made inside of the kernel that uses them.
+
+On a GPU they are those that eager draws (`Drawn`): an element's word is a function of the generator's state and of the element's place in
+torch's kernel (../../philox.py). With option `fallback_random=False` they are our own (`_Stream`), from the element's position and a seed that
+torch's generator gives once per operator and call: torch.manual_seed repeats them. Everything else is torch's kernels' to draw.
+"""
 from __future__ import annotations
 
 import math
+import operator
 from typing import Any
 
 import torch
 
+from ... import philox
+from ...symbolic.expr import as_expr
 from ..ir import Value, cast, const, index, load, prim
-from ..lower import Lowering, NoRule, rule
-from ..lowered import Extern
+from ..lower import Lowering, NoRule, is_view, rule
+from ..lowered import Extern, View
 from ..promote import compute_dtype, operand, rounded
-from ..ref import Ref, contiguous_strides, flat_index
+from ..ref import Ref, contiguous_strides, divides, flat_index, numel
 
 I64 = torch.int64
 
@@ -123,3 +130,174 @@ def native_dropout(lo: Lowering, node: Any, x: Ref, p: Any, train: bool | None) 
     scale = 0.0 if p == 1 else 1 / (1 - p)
     kept = prim("mul", prim("mul", operand(x, d), cast(mask.value, d)), const(scale, d))
     return lo.pointwise(rounded(kept, x.dtype), 0), mask
+
+
+# ---- eager's numbers
+_LEFT_OUT = "random numbers: "
+SMALL = 1 << 20                  # elements: without vectors each takes a word of four; beyond, that takes longer than a kernel of torch's
+
+
+class Drawn:
+    """The words of one operator's result as torch's kernel draws them, over j symbols of its shape."""
+
+    def __init__(self, lo: Lowering, meta: Any, vector: int = 1, in_order: bool = False, laid: Any = None, generator: Any = None):
+        """`vector`: neighbours that a thread takes at a time; `in_order`: elements are counted by their index, not as they lie in memory;
+        `laid`: a graph input that has to be aligned."""
+        self.lo, self.vector = lo, vector
+        shape, stride = tuple(meta.shape), tuple(meta.stride)
+        n, device = numel(shape), torch.device(lo._device())
+        hint = as_expr(n).eval({**dict.fromkeys(as_expr(n).symbol_names(), SMALL), **(getattr(lo.aten.env, "hints", None) or {})})
+        if vector < 4 and hint > SMALL:
+            raise NoRule(_LEFT_OUT + "too many for one word of four each")
+        if not in_order and not _dense(shape, stride):
+            raise NoRule(_LEFT_OUT + "elements that lie apart")
+        at = index(flat_index(shape, contiguous_strides(shape) if in_order else stride))
+        state = self._state(n, device, laid)
+        self.word = prim("philox", load(state, as_expr(0)), load(state, as_expr(1)), at, index(as_expr(philox.threads(n, device.index or 0))), const(vector, I64))
+
+    def _state(self, n: Any, device: torch.device, laid: Any) -> Any:
+        """Where seed and counter will lie. One step draws for all operators until one of torch's draws."""
+        lo = self.lo
+        if lo.drawing is None:
+            memory = lo._buffer(f"{lo._node_name()}_state", (0,), I64)
+            lo.foreign.add(memory)
+            lo.drawing = Extern(philox.STATE, ([], []), {"device": lo._device()}, [memory], reason="seeds of random numbers", origin=lo._node_name())
+            lo.steps.insert(lo.drawing_at, lo.drawing)
+        (inputs, increments), memory = lo.drawing.args, lo.drawing.outputs[0]
+        increments.append(as_expr(philox.increment(n, device.index or 0)))
+        if laid is not None and laid not in inputs:
+            inputs.append(laid)
+        memory.shape = (2 * len(increments),)
+        state = lo._buffer(f"{memory.name}_{len(increments)}", (2,), I64)
+        lo.steps.insert(lo.drawing_at + len(increments), View(state, memory, 2 * len(increments) - 2))
+        return state
+
+    def below(self, p: float) -> Value:
+        """Whether the uniform number is below p."""
+        return prim("lt", self.word, const(philox.threshold(p), I64))
+
+    def uniform(self) -> Value:
+        """In (0, 1], float32."""
+        f32 = torch.float32
+        return prim("add", prim("mul", cast(self.word, f32), const(2.0 ** -32, f32)), const(2.0 ** -33, f32))
+
+
+def _dense(shape: tuple, stride: tuple) -> bool:
+    """Whether the elements lie side by side, in whatever order."""
+    n: Any = 1
+    for size, st in sorted(((s, st) for s, st in zip(shape, stride) if not (type(s) is int and s == 1)), key=lambda x: _hinted(x[1])):
+        if as_expr(st) is not as_expr(n):
+            return False
+        n = as_expr(n) * size
+    return True
+
+
+def _hinted(e: Any) -> int:
+    return e if type(e) is int else int(e.eval(dict.fromkeys(e.symbol_names(), 8191)))
+
+
+def _base(node: Any) -> Any:
+    """The node that made the memory that `node` is, or is a view of."""
+    while node.op == "call_function" and (is_view(node.target) or node.target is operator.getitem and is_view(node.args[0].target)):
+        node = node.args[0]
+    return node
+
+
+def _begins(lo: Lowering, node: Any) -> tuple[Any, Any]:
+    """(elements from an aligned address to where `node` begins, the graph input whose address that is: None where it is memory of its own)."""
+    base, offset = _base(node), as_expr(node.meta["val"].storage_offset)
+    if base.op == "get_attr":
+        raise NoRule(_LEFT_OUT + "a constant")
+    if base.op != "placeholder":
+        return offset, None
+    own = as_expr(base.meta["val"].storage_offset)
+    if divides(as_expr(philox.ALIGNMENT), own * base.meta["val"].dtype.itemsize) is None:
+        raise NoRule(_LEFT_OUT + "an input at an odd address")
+    return offset - own, lo.refs[base].value.attr[0]
+
+
+def _on_gpu(lo: Lowering, n: Any, generator: Any = None) -> int:
+    """The index of the device on which eager's numbers are made in kernels."""
+    device = torch.device(lo._device())
+    if not lo.opts.get("fallback_random", True) or device.type != "cuda" or torch.version.hip is not None or generator is not None:
+        raise NoRule(_LEFT_OUT + "torch's to draw")
+    if n == 0 or lo.opts.get("cudagraphs") and _others_draw(lo):
+        raise NoRule(_LEFT_OUT + "a CUDA graph in which others draw, too")
+    return device.index or 0
+
+
+def _others_draw(lo: Lowering) -> bool:
+    """Whether operators of the graph draw that have no rule here: a captured graph counts torch's draws alone."""
+    return any(n.op == "call_function" and n.target not in _RULES and philox.draws(n.target, n.args, n.kwargs) for n in lo.aten.graph.nodes)
+
+
+def _like_eager(*names: str) -> Any:
+    def put(f: Any) -> Any:
+        _RULES.update(getattr(getattr(torch.ops.aten, packet), overload) for packet, overload in (name.split(".") for name in names))
+        return rule(*(f"aten.{name}" for name in names))(f)
+    return put
+
+
+_RULES: set[Any] = set()
+
+
+@_like_eager("native_dropout.default")
+def eager_dropout(lo: Lowering, node: Any, x: Ref, p: Any, train: bool | None) -> tuple[Ref, Ref]:
+    n = numel(x.shape)
+    device = _on_gpu(lo, n)
+    if train is False or not isinstance(p, float) or not 0 <= p < 1 or x.dtype not in (torch.float32, torch.bfloat16, torch.float16):
+        raise NoRule(_LEFT_OUT + f"dropout of {x.dtype} with p = {p}")
+    meta = node.args[0].meta["val"]
+    vector = philox.neighbours(x.dtype, device)
+    if not vector:
+        raise NoRule(_LEFT_OUT + "this torch draws otherwise")
+    dense = _dense(tuple(meta.shape), tuple(meta.stride))
+    begin, laid = _begins(lo, node.args[0])
+    whole = vector
+    while vector > 1 and (not dense or any(divides(as_expr(vector), e) is None for e in (as_expr(n), begin))):
+        vector //= 2
+    if vector < whole and dense and not as_expr(n).is_const:
+        raise NoRule(_LEFT_OUT + "a number of elements that decides how torch draws")
+    kept = Drawn(lo, meta if dense else lo.meta(k=0), vector, in_order=vector == 1, laid=laid)
+    p1 = torch.tensor(1 - p, dtype=torch.float32).item()
+    mask = lo.pointwise(kept.below(p1), 1)
+    d = compute_dtype(x.dtype)
+    factor = prim("where", mask.value, const(1 / p1, d), const(0.0, d))      # (x * 1 * scale or x * 0 * scale, in one)
+    return lo.pointwise(rounded(prim("mul", operand(x, d), factor), x.dtype), 0), mask
+
+
+def _plain(lo: Lowering, generator: Any = None) -> Drawn:
+    meta = lo.meta()
+    device = _on_gpu(lo, numel(meta.shape), generator)
+    if meta.dtype not in (torch.float32, torch.bfloat16, torch.float16) or not philox.plain(device):
+        raise NoRule(_LEFT_OUT + f"{meta.dtype} on this torch")
+    return Drawn(lo, meta)
+
+
+@_like_eager("bernoulli.p")
+def eager_bernoulli(lo: Lowering, node: Any, x: Ref, p: Any = 0.5, *, generator: Any = None) -> Ref:
+    if not isinstance(p, (int, float)):
+        raise NoRule(_LEFT_OUT + "a probability that varies")
+    return lo.pointwise(cast(_plain(lo, generator).below(float(p)), lo.meta().dtype))
+
+
+def _between(lo: Lowering, low: float, high: float, generator: Any = None) -> Ref:
+    d, f32 = lo.meta().dtype, torch.float32
+    u = _plain(lo, generator).uniform()
+    begin, end = (torch.tensor(x, dtype=torch.float64).to(d) for x in (low, high))
+    first, last = begin.item(), end.item()
+    # (both rounded as they stand, not left out between operators: a number that is the upper bound then is the lower one)
+    x = cast(cast(prim("fma", u, const((end - begin).item(), f32), const(first, f32)), d), f32)
+    return lo.pointwise(cast(prim("where", prim("eq", x, const(last, f32)), const(first, f32), x), d))
+
+
+@_like_eager("rand.default", "rand_like.default")
+def eager_rand(lo: Lowering, node: Any, *args: Any, **kw: Any) -> Ref:
+    return _between(lo, 0.0, 1.0)
+
+
+@_like_eager("uniform.default")
+def eager_uniform(lo: Lowering, node: Any, x: Ref, low: Any = 0.0, high: Any = 1.0, *, generator: Any = None) -> Ref:
+    if not all(isinstance(v, (int, float)) for v in (low, high)):
+        raise NoRule(_LEFT_OUT + "bounds that vary")
+    return _between(lo, float(low), float(high), generator)

@@ -20,7 +20,7 @@ from typing import Any, Callable, Sequence
 
 import torch
 
-from ... import events
+from ... import events, philox
 from ...fusion.schedule import Extern, Launch, Schedule
 from ...lowering.ir import Buffer
 from ...native import native
@@ -54,9 +54,13 @@ def why_not_captured(s: Schedule, index: int) -> str | None:
             tags = {str(t).rpartition(".")[2] for t in step.op.tags}
             if tags & {"dynamic_output_shape", "data_dependent_output"}:
                 return f"the size of a result of {step.op} depends on values"
+            if "_efficient_attention" in str(step.op) and philox.dropout_of(step.op, step.args, step.kwargs):      # (on the host, or the device where it was captured)
+                return f"where {step.op} keeps the seed of its dropout, its backward looks for it"
             for b in step.outputs:
                 if b is not None and torch.device(b.device or "cpu") != device:
                     return f"{step.op} gives a tensor on {b.device}"
+    if len({step.op is philox.STATE for step in s.steps if isinstance(step, Extern) and philox.draws(step.op, step.args, step.kwargs)}) > 1:
+        return "generated kernels and torch's draw random numbers: a graph counts what torch's draw alone"
     if not any(isinstance(step, (Launch, Extern)) for step in s.steps):
         return "there is nothing to launch"
     return None
@@ -72,6 +76,7 @@ class _Graph:
     captures: int = 0
     graph: Any = None
     static: Any = None
+    drawn: philox.Drawn = field(default_factory=philox.Drawn)     # what generated kernels draw
     keep: list[Any] = field(default_factory=list)           # results and copied inputs, in memory that the graph writes
     together: list[tuple[list[int], list[torch.Tensor]]] = field(default_factory=list)      # results that are copied out by one call
     held: Held | None = None                                # of a forward: what its replays leave for backward
@@ -156,6 +161,7 @@ class CudaGraphs:
         if g.held is not None:
             assert self.step is not None
             self.step.last = g.held
+        g.drawn.again()
         g.graph.replay()
         out = g.static.results(inputs)
         for at, results in g.together:
@@ -222,7 +228,7 @@ class CudaGraphs:
         if g.held is not None:
             g.held.dropped = True
         g.graph = g.static = g.held = None
-        g.keep, g.together, g.read = [], [], []
+        g.keep, g.together, g.read, g.drawn = [], [], [], philox.Drawn()
 
     def _give_up(self, g: _Graph, reason: str) -> None:
         self._drop(g)
@@ -292,7 +298,8 @@ class CudaGraphs:
         rows = tuple((i, fed[i].data_ptr(), sizes.get(i, -1)) for i in self.tensors)
         g.captures += 1
         try:
-            graph, outs = self._record(pool, fed)
+            with philox.recording() as g.drawn:
+                graph, outs = self._record(pool, fed)
         except Exception as e:
             torch.cuda.synchronize(self.index)
             self._give_up(g, f"capture failed: {type(e).__name__}: {str(e).splitlines()[0][:200]}")
@@ -353,6 +360,7 @@ class CudaGraphs:
 
         def replay() -> None:
             g.static.load(inputs)
+            g.drawn.again()
             g.graph.replay()
             g.static.results(inputs)
         _in_order(self.index)

@@ -1,0 +1,35 @@
+"""Philox 4x32-10 in Triton: what `philox` of the loop IR becomes (../../philox.py). A counter's four words are those of four neighbours: where
+these lie together in a tile they are computed once, and lie in the registers of the thread that holds the neighbours."""
+from __future__ import annotations
+
+__all__ = ["HELPERS"]
+
+_FOUR = "a, b, c, d = _philox_four(seed, counter, at, threads, vector)"
+
+# Printed into the source where they are used.
+HELPERS = {
+    "_philox": "@triton.jit\ndef _philox(seed, counter, thread):  # four words\n"
+               "    k0 = seed.to(tl.uint32)\n    k1 = (seed >> 32).to(tl.uint32)\n"
+               "    c0 = counter.to(tl.uint32)\n    c1 = (counter >> 32).to(tl.uint32)\n"
+               "    c2 = thread.to(tl.uint32)\n    c3 = c2 * 0\n"
+               "    for _ in tl.static_range(10):\n        p = c0.to(tl.uint64) * 0xD2511F53\n        q = c2.to(tl.uint64) * 0xCD9E8D57\n"
+               "        c0 = (q >> 32).to(tl.uint32) ^ c1 ^ k0\n        c2 = (p >> 32).to(tl.uint32) ^ c3 ^ k1\n"
+               "        c1 = q.to(tl.uint32)\n        c3 = p.to(tl.uint32)\n"
+               "        k0 = k0 + 0x9E3779B9\n        k1 = k1 + 0xBB67AE85\n    return c0, c1, c2, c3\n",
+    "_philox_one": "@triton.jit\ndef _philox_one(seed, counter, at, threads, vector: tl.constexpr):  # an element's word\n"
+                   "    unit = at // vector\n    turn = unit // threads\n"
+                   "    if vector == 1:\n        word = turn % 4\n        counter += (turn // 4).to(tl.int64)\n"
+                   "    elif vector == 2:\n        word = at % 2\n        counter += turn.to(tl.int64)\n"
+                   "    else:\n        word = at % 4\n        counter += (turn * (vector // 4) + at % vector // 4).to(tl.int64)\n"
+                   "    a, b, c, d = _philox(seed, counter, unit % threads)\n"
+                   "    return tl.where(word < 2, tl.where(word == 0, a, b), tl.where(word == 2, c, d))\n",
+    "_philox_four": "@triton.jit\ndef _philox_four(seed, counter, at, threads, vector: tl.constexpr):  # the words of four neighbours from `at` on\n"
+                    "    unit = at // vector\n    step = unit // threads * (vector // 4) + at % vector // 4\n"
+                    "    return _philox(seed, counter + step.to(tl.int64), unit % threads)\n",
+    "_philox_4": f"@triton.jit\ndef _philox_4(seed, counter, at, threads, vector: tl.constexpr):\n    {_FOUR}\n"
+                 "    return tl.interleave(tl.interleave(a, c), tl.interleave(b, d))\n",
+    "_philox_8": f"@triton.jit\ndef _philox_8(seed, counter, at, threads, vector: tl.constexpr):\n    {_FOUR}\n"
+                 "    e, f, g, h = _philox_four(seed, counter, at + 4, threads, vector)\n"
+                 "    even = tl.interleave(tl.interleave(a, e), tl.interleave(c, g))\n    odd = tl.interleave(tl.interleave(b, f), tl.interleave(d, h))\n"
+                 "    return tl.interleave(even, odd)\n",
+}
