@@ -32,6 +32,7 @@ static struct {
     CUresult (*pop)(CUcontext *);
     CUresult (*is_capturing)(CUstream, int *);
     CUresult (*copy)(uint64_t, uint64_t, size_t, CUstream);
+    CUresult (*tile_map)(void *, int, uint32_t, void *, const uint64_t *, const uint64_t *, const uint32_t *, const uint32_t *, int, int, int, int);
     int (*stream)(int32_t, void **);
 } cu;
 
@@ -118,6 +119,18 @@ typedef struct {
 
 typedef union { void *p; int64_t l; int32_t i; double d; float f; } Arg;
 
+/* How the copy engine walks through a buffer (CUtensorMap): an argument of the kernel, made anew when the buffer's address changes. */
+typedef struct {
+    _Alignas(64) char map[128];
+    int buffer, type;
+    int64_t offset;                        /* bytes */
+    uint64_t length, lines, stride;        /* elements of a line, lines, bytes from one to the next */
+    uint32_t box[2];                       /* what one copy takes */
+    char *address;                         /* that `map` is of */
+} Walk;
+
+enum { MAX_WALKS = 4, SWIZZLE_128B = 3, PROMOTE_128B = 2 };
+
 typedef struct {
     PyObject_HEAD
     vectorcallfunc vectorcall;
@@ -131,6 +144,9 @@ typedef struct {
     int device, n_functions, n_buffers, n_scratch, n_sizes, n_params;
     char *kinds;                           /* of sizes and params: 'i' 32 bits, 'l' 64 bits, 'f' float, 'd' double */
     int64_t *offsets;                      /* of scratch, then the bytes of all, where fixed */
+    int n_walks;
+    Walk *walks;                           /* last arguments of the kernel, in place of Triton's own */
+    void *walks_memory;
     Part parts[MAX_FUNCTIONS];
 } CudaKernelObject;
 
@@ -168,10 +184,27 @@ static int compute_grid(CudaKernelObject *k, const int64_t *size, int64_t *out)
     return 0;
 }
 
+static int make_walks(CudaKernelObject *k, void *const *buffer)
+{
+    static const uint32_t one[2] = {1, 1};
+    for (int i = 0; i < k->n_walks; i++) {
+        Walk *w = &k->walks[i];
+        char *address = (char *)buffer[w->buffer] + w->offset;
+        if (LIKELY(address == w->address))
+            continue;
+        uint64_t dims[2] = {w->length, w->lines};
+        w->address = NULL;
+        if (failed(cu.tile_map(w->map, w->type, 2, address, dims, &w->stride, w->box, one, 0, SWIZZLE_128B, PROMOTE_128B, 0), "cuTensorMapEncodeTiled"))
+            return -1;
+        w->address = address;
+    }
+    return 0;
+}
+
 static int launch(PyObject *self, void *const *buffer, const int64_t *size, const Scalar *param)
 {
     CudaKernelObject *k = (CudaKernelObject *)self;
-    int n_arrays = k->n_buffers + k->n_scratch, total = n_arrays + k->n_sizes + k->n_params + 2;
+    int n_arrays = k->n_buffers + k->n_scratch, total = n_arrays + k->n_sizes + k->n_params + MAX_WALKS;
     Arg *arg = alloca(sizeof(Arg) * total), *scalar = arg + n_arrays;
     void **pointer = alloca(sizeof(void *) * total);
     uintptr_t low = 0;
@@ -190,7 +223,8 @@ static int launch(PyObject *self, void *const *buffer, const int64_t *size, cons
         else
             scalar[i].l = i < k->n_sizes ? size[i] : param[i - k->n_sizes].i;      /* (32 bits are the first of the 64) */
     }
-    arg[total - 2].p = arg[total - 1].p = NULL;          /* Triton's scratch for descriptors and for profiles: unused */
+    for (int i = total - MAX_WALKS; i < total; i++)
+        arg[i].p = NULL;                                 /* Triton's scratch for descriptors and for profiles: unused */
 
     int64_t *varying = NULL, *offset = k->offsets;
     if (k->grid) {
@@ -214,6 +248,8 @@ static int launch(PyObject *self, void *const *buffer, const int64_t *size, cons
         PyErr_SetString(PyExc_RuntimeError, "torch gave no current CUDA stream");
         goto done;
     }
+    if (UNLIKELY(k->n_walks && make_walks(k, buffer)))
+        goto done;
     if (k->n_scratch) {
         void *base;
         if (UNLIKELY(tc_cuda_block(offset[k->n_scratch], k->device, &scratch, &scratch_object, &base)))
@@ -223,6 +259,8 @@ static int launch(PyObject *self, void *const *buffer, const int64_t *size, cons
     }
     for (int i = 0; i < total; i++)
         pointer[i] = &arg[i];
+    for (int i = 0; i < k->n_walks; i++)
+        pointer[total - MAX_WALKS + i] = k->walks[i].map;
     for (int i = 0; i < k->n_functions; i++) {
         Part *p = &k->parts[i];
         int64_t grid = varying ? varying[i] : p->grid;
@@ -270,14 +308,43 @@ static int read_expressions(PyObject *codes, int n_sizes, int want, ExprProgram 
     return 0;
 }
 
+static int read_walks(CudaKernelObject *k, PyObject *walks)
+{
+    Py_ssize_t n = PyTuple_GET_SIZE(walks);
+    if (!cu.tile_map) {
+        PyErr_SetString(PyExc_RuntimeError, "this driver has no cuTensorMapEncodeTiled");
+        return -1;
+    }
+    k->walks_memory = calloc(1, (n + 1) * sizeof(Walk));
+    if (!k->walks_memory) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    k->walks = (Walk *)(((uintptr_t)k->walks_memory + 63) & ~(uintptr_t)63);
+    for (Py_ssize_t i = 0; i < n; i++) {
+        Walk *w = &k->walks[i];
+        unsigned long long length, lines, stride;
+        long long offset;
+        if (!PyArg_ParseTuple(PyTuple_GET_ITEM(walks, i), "iiLKKKII", &w->buffer, &w->type, &offset, &length, &lines, &stride, &w->box[0], &w->box[1]))
+            return -1;
+        if (w->buffer < 0 || w->buffer >= k->n_buffers) {
+            PyErr_SetString(PyExc_ValueError, "a walk goes through a buffer that is not there");
+            return -1;
+        }
+        w->offset = offset, w->length = length, w->lines = lines, w->stride = stride;
+    }
+    k->n_walks = (int)n;
+    return 0;
+}
+
 static PyObject *cuda_kernel_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"name", "device", "functions", "n_buffers", "n_sizes", "kinds", "offsets", "grid", "limits", "unaligned", "wide", NULL};
-    PyObject *name, *functions, *offsets, *grid, *limits, *unaligned, *wide;
+    static char *names[] = {"name", "device", "functions", "n_buffers", "n_sizes", "kinds", "offsets", "grid", "limits", "unaligned", "wide", "walks", NULL};
+    PyObject *name, *functions, *offsets, *grid, *limits, *unaligned, *wide, *walks;
     int device, n_buffers, n_sizes;
     const char *kinds;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "UiO!iisO!O!O!OO", names, &name, &device, &PyTuple_Type, &functions, &n_buffers, &n_sizes,
-                                     &kinds, &PyTuple_Type, &offsets, &PyTuple_Type, &grid, &PyTuple_Type, &limits, &unaligned, &wide))
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "UiO!iisO!O!O!OOO!", names, &name, &device, &PyTuple_Type, &functions, &n_buffers, &n_sizes,
+                                     &kinds, &PyTuple_Type, &offsets, &PyTuple_Type, &grid, &PyTuple_Type, &limits, &unaligned, &wide, &PyTuple_Type, &walks))
         return NULL;
     Py_ssize_t n = PyTuple_GET_SIZE(functions), n_offsets = PyTuple_GET_SIZE(offsets);
     if (!cu.ready) {
@@ -285,7 +352,7 @@ static PyObject *cuda_kernel_new(PyTypeObject *type, PyObject *args, PyObject *k
         return NULL;
     }
     if (n < 1 || n > MAX_FUNCTIONS || n_offsets < 1 || n_sizes > (int)strlen(kinds) || (PyTuple_GET_SIZE(grid) && PyTuple_GET_SIZE(grid) != n + n_offsets) ||
-         n_buffers + n_offsets + (int)strlen(kinds) + 2 > MAX_ARGS) {
+         n_buffers + n_offsets + (int)strlen(kinds) + MAX_WALKS > MAX_ARGS || PyTuple_GET_SIZE(walks) > MAX_WALKS) {
         PyErr_SetString(PyExc_ValueError, "a kernel's description is not consistent");
         return NULL;
     }
@@ -318,6 +385,8 @@ static PyObject *cuda_kernel_new(PyTypeObject *type, PyObject *args, PyObject *k
             goto fail;
         k->parts[i] = (Part){(CUfunction)(uintptr_t)function, threads, shared, count};
     }
+    if (PyTuple_GET_SIZE(walks) && read_walks(k, walks) < 0)
+        goto fail;
     if (PyTuple_GET_SIZE(grid)) {
         if (read_expressions(limits, n_sizes, (int)PyTuple_GET_SIZE(limits), &k->limits) < 0 || read_expressions(grid, n_sizes, (int)PyTuple_GET_SIZE(grid), &k->grid) < 0)
             goto fail;
@@ -368,6 +437,7 @@ static void cuda_kernel_dealloc(PyObject *self)
         tc_expr_free(k->limits[i]);
     for (int i = 0; k->grid && k->grid[i]; i++)
         tc_expr_free(k->grid[i]);
+    free(k->walks_memory);
     free(k->limits);
     free(k->grid);
     free(k->kinds);
@@ -385,7 +455,7 @@ static PyObject *cuda_kernel_repr(PyObject *self)
 static PyTypeObject CudaKernel_Type = {
     PyVarObject_HEAD_INIT(NULL, 0)
     .tp_name = "tcompile.compiler.native._native.CudaKernel",
-    .tp_doc = "CudaKernel(name, device, functions, n_buffers, n_sizes, kinds, offsets, grid, limits, unaligned, wide)\n\n"
+    .tp_doc = "CudaKernel(name, device, functions, n_buffers, n_sizes, kinds, offsets, grid, limits, unaligned, wide, walks)\n\n"
               "A generated kernel in the current context; functions are (handle, threads, shared bytes, programs), one launch each.\n"
               "kernel(*tensors, *sizes, *scalars) enqueues it. See compiler/runtime/gpu/kernels.py.",
     .tp_basicsize = sizeof(CudaKernelObject),
@@ -646,6 +716,7 @@ static PyObject *cuda_setup(PyObject *module, PyObject *allocate)
     FIND(driver, pop, "cuCtxPopCurrent_v2");
     FIND(driver, is_capturing, "cuStreamIsCapturing");
     FIND(driver, copy, "cuMemcpyDtoDAsync_v2");
+    *(void **)&cu.tile_map = dlsym(driver, "cuTensorMapEncodeTiled");
     FIND(gpu, stream, "aoti_torch_get_current_cuda_stream");
     tc_torch_api.products[1][PRODUCT_MM] = dlsym(gpu, "aoti_torch_cuda_mm_out");
     tc_torch_api.products[1][PRODUCT_BMM] = dlsym(gpu, "aoti_torch_cuda_bmm_out");

@@ -23,7 +23,7 @@ from .prims import Operand, reduce_identity, reduce_tile, reduce_update
 from .product import Product, find_product, print_product, product_layout
 from .values import NONE, Names, Tile, Values, stored
 
-__all__ = ["TritonSource", "Function", "Printer", "Scratch", "print_kernel", "without_locals"]
+__all__ = ["TritonSource", "Function", "Printer", "Scratch", "header_of", "print_kernel", "without_locals"]
 
 HELPERS = {**prims.HELPERS, **indices.HELPERS, **cheap.HELPERS, **scan.HELPERS, **eight_bits.HELPERS, **philox.HELPERS}
 
@@ -50,7 +50,7 @@ class Function:
 
 @dataclass
 class TritonSource:
-    """One kernel's file. `asserts`: whether it checks indices on the device; `limits`: expressions that must stay below 2^31 for
+    """One kernel's file, in Triton's Python or in CUDA C++. `asserts`: whether it checks indices on the device; `limits`: expressions that must stay below 2^31 for
     its 32-bit indices (empty where that is certain, or indices have 64 bits); `fuse_multiply_add` as eager does not."""
     name: str
     text: str
@@ -60,6 +60,9 @@ class TritonSource:
     asserts: bool = False
     limits: list[Expr] = field(default_factory=list)
     names: dict[str, str] = field(default_factory=dict)       # variable of the text -> aten node
+    language: str = "triton"                                   # or "cuda": C++ of ../cuda, with `walks` as its last arguments
+    walks: Sequence[Any] = ()                                  # cuda.product.Walk: how the copy engine goes through buffers
+    shared: int = 0                                            # bytes of shared memory that CUDA C++ asks for
 
     @property
     def phases(self) -> list[str]:
@@ -143,12 +146,26 @@ def print_kernel(kernel: Kernel, target: GpuTarget, choices: Choices = Choices()
     if kernel.template is not None:
         from .attention import AttentionPrinter
         return AttentionPrinter(kernel, target, plan_attention(kernel, target, choices, wide), name or kernel.name, exact).run()
+    if choices.kind == "tiles":
+        from ..cuda.product import print_tiles
+        return print_tiles(kernel, target, choices, name or kernel.name)
     k = without_locals(kernel)
     product = find_product(k) if choices.kind in (None, "product") else None
     layout = plan_layout(k, target, choices, wide, product and product_layout(k, product, target.processors))
     if layout.kind == "split":
         k = with_stored_values(k)
     return Printer(k, target, layout, name or kernel.name, exact, product).run()
+
+
+def header_of(k: Kernel, name: str, mark: str = "#") -> str:
+    """The first lines of a kernel's file: what it computes, the user's lines, what it reads and writes."""
+    out = [f"{mark} {name}: {', '.join(dict.fromkeys(k.origins)) or 'generated kernel'}"]
+    for file, line in list(dict.fromkeys(tuple(x[:2]) for x in k.lines if len(x) >= 2))[:12]:
+        code = linecache.getline(str(file), line).strip()
+        out.append(f"{mark} {str(file).rsplit('/', 1)[-1]}:{line}" + (f": {code[:100]}" if code else ""))
+    for b, role in [*((b, "reads ") for b in k.inputs), *((b, "writes") for b in k.outputs)]:
+        out.append(f"{mark}   {role} {b}")
+    return "\n".join(out)
 
 
 class Printer:
@@ -180,23 +197,13 @@ class Printer:
         prelude = "".join(helpers[h] + "\n\n" for h in self.helpers)
         imports = "import triton\nimport triton.language as tl\n" \
             + ("from triton.language.extra import libdevice\n" if "libdevice." in text + prelude else "")
-        file = f"{self._header()}\n{imports}\n\n{prelude}{text}".rstrip() + "\n"
+        file = f"{header_of(self.k, self.name)}\n{imports}\n\n{prelude}{text}".rstrip() + "\n"
         limits = [] if self.lay.wide else [e for e in spans(self.k) if not e.is_const]
         return TritonSource(self.name, file, [f for f, _ in functions], self.scratch, self.lay.plain(), "tl.device_assert(" in file, limits,
                             names_of(self.k, self.origins))
 
     def _functions(self) -> list[tuple[Function, str]]:
         return self._split() if self.lay.kind == "split" else [print_product(self, self.product) if self.product is not None else self._whole()]
-
-    def _header(self) -> str:
-        k = self.k
-        out = [f"# {self.name}: {', '.join(dict.fromkeys(k.origins)) or 'generated kernel'}"]
-        for file, line in list(dict.fromkeys(tuple(x[:2]) for x in k.lines if len(x) >= 2))[:12]:
-            code = linecache.getline(str(file), line).strip()
-            out.append(f"# {str(file).rsplit('/', 1)[-1]}:{line}" + (f": {code[:100]}" if code else ""))
-        for b, role in [*((b, "reads ") for b in k.inputs), *((b, "writes") for b in k.outputs)]:
-            out.append(f"#   {role} {b}")
-        return "\n".join(out)
 
     def _function(self, name: str, body: list[str], grid: Expr, constants: dict[str, int], scratch: Sequence[Scratch] = ()) -> tuple[Function, str]:
         size = "i64" if self.lay.wide else "i32"

@@ -1,4 +1,4 @@
-"""Triton source to device binaries: worker processes, and the disk cache.
+"""Triton source and CUDA C++ to device binaries: worker processes, and the disk cache.
 
 A binary's file is one line of JSON (entry names, shared memory, threads, sizes) and the functions' code. Its key is the content:
 source, constants, types, alignment, options, target and the version of triton; so a warm start imports no triton at all.
@@ -23,6 +23,8 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Sequence
+
+import torch
 
 from ... import events
 from ...codegen.triton.layout import GpuTarget
@@ -67,6 +69,11 @@ class Job:
     contract: bool = True
 
     def request(self) -> dict[str, Any]:
+        if self.source.language == "cuda":
+            f, = self.source.functions
+            parts = [{"name": f.name, "shared": self.source.shared, "threads": f.warps * self.target.warp}]
+            return {"language": "cuda", "text": self.source.text, "target": [self.target.backend, self.target.arch, self.target.warp], "functions": parts,
+                    "toolkit": torch.version.cuda}
         functions = []
         for f in self.source.functions:
             signature = {**dict(f.arguments), **dict.fromkeys(f.constants, "constexpr")}
@@ -224,6 +231,8 @@ def compile_all(jobs: Sequence[Job], opts: Any) -> list[Binary]:
 def _settings(request: dict[str, Any]) -> tuple[str, ...]:
     """What a binary's key is made of beside its text, one word each: the device, constants and options of its functions."""
     words = [f"target={'.'.join(map(str, request['target']))}"]
+    if "toolkit" in request:
+        return *words, f"toolkit={request['toolkit']}", f"functions={json.dumps(request['functions'])}"
     for i, f in enumerate(request["functions"]):
         where = f"{f['name']}." if i else ""
         words += [f"{where}{k}={json.dumps(v)}" for part in ("constants", "options") for k, v in sorted(f[part].items())]
@@ -250,7 +259,7 @@ def _compile(missing: dict[str, int], requests: list[dict[str, Any]], names: lis
                 out = work / f"{key}.bin"
                 answer = w.ask({**requests[i], "out": str(out)})
                 if "error" in answer:
-                    raise ToolchainError(f"triton rejects a generated kernel: {answer['error']}\n{requests[i]['text']}")
+                    raise ToolchainError(f"{'NVRTC' if 'toolkit' in requests[i] else 'triton'} rejects a generated kernel: {answer['error']}\n{requests[i]['text']}")
                 packed = work / f"{key}.so"
                 packed.write_bytes(json.dumps(answer["functions"]).encode() + b"\n" + out.read_bytes())
                 binary = _read(packed)

@@ -19,6 +19,7 @@ __all__ = ["load_kernels", "make_kernel", "occupancy"]
 
 _handles: dict[tuple[int, int], tuple] = {}      # (id of a binary, device) -> its functions; binaries live as long as the process
 _keep: list[Binary] = []
+_TILE_TYPES = {torch.float16: 6, torch.bfloat16: 9}      # CUtensorMapDataType
 
 
 def load_kernels(kernels: Sequence[GeneratedKernel], target: GpuTarget, index: int, opts: Any) -> list[Callable]:
@@ -84,7 +85,14 @@ def make_kernel(k: GeneratedKernel, binary: Binary, target: GpuTarget, index: in
     unaligned = (lambda: _unaligned(k, source, target, index, opts)) if aligned else None
     wide = (lambda: _wide(k, target, index, opts)) if source.limits else None
     with torch.cuda.device(index):
-        return native.CudaKernel(k.name, index, parts, n_buffers, len(sizes), kinds, flat, grid, limits, unaligned, wide)
+        return native.CudaKernel(k.name, index, parts, n_buffers, len(sizes), kinds, flat, grid, limits, unaligned, wide, _walks(k, source))
+
+
+def _walks(k: GeneratedKernel, source: TritonSource) -> tuple:
+    """How the copy engine goes through buffers, as the launcher describes it to the driver."""
+    place = {id(b): i for i, b in enumerate((*k.kernel.inputs, *k.kernel.outputs))}
+    return tuple((place[id(w.buffer)], _TILE_TYPES[w.buffer.dtype], w.offset * w.buffer.dtype.itemsize, w.length, w.lines, w.stride * w.buffer.dtype.itemsize, *w.box)
+                 for w in source.walks)
 
 
 def _scratch(source: TritonSource) -> tuple[list[Expr], Expr]:
@@ -106,7 +114,9 @@ def _codes(sizes: Sequence[str], values: Sequence[Expr]) -> tuple:
 
 
 def _unaligned(k: GeneratedKernel, source: TritonSource, target: GpuTarget, index: int, opts: Any) -> Callable:
-    """The kernel for pointers of any alignment."""
+    """The kernel for pointers of any alignment, in Triton where the copy engine can't take them."""
+    if source.language == "cuda":
+        source = print_kernel(k.kernel, target, Choices(), name=k.source.name)
     binary = compile_all([Job(source, target, False, not opts.get("emulate_precision", False))], opts)[0]
     return make_kernel(k, binary, target, index, opts, source, aligned=False)
 

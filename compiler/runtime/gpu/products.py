@@ -17,12 +17,13 @@ from typing import Any, Callable, Sequence
 import torch
 
 from ... import events
+from ...codegen.cuda.product import find_tiles, product_choices
 from ...codegen.generate import kernel_cost
 from ...codegen.generated import GeneratedKernel
 from ...codegen.triton.generate import target_of
 from ...codegen.triton.layout import Choices, GpuTarget
 from ...codegen.triton.printer import print_kernel, without_locals
-from ...codegen.triton.product import find_product, product_choices
+from ...codegen.triton.product import find_product
 from ...fusion.fuse import schedule
 from ...fusion.schedule import Launch
 from ...errors import ToolchainError
@@ -39,8 +40,9 @@ __all__ = ["choose", "find_candidates", "time_from_graphs"]
 
 PRODUCTS = ("aten.mm.default", "aten.addmm.default", "aten.bmm.default", "aten.baddbmm.default")
 DTYPES = (torch.bfloat16, torch.float16)
-OURS = 0.95                    # of the library's rate of arithmetic, that generated products reach at best
+OURS, TILES = 0.95, 1.2        # of the library's rate of arithmetic, that products in Triton and in CUDA C++ reach at best
 FLOPS = 7e14                   # operations a second of the library's products of 16 bits (of an H200)
+LEAST_TILES_S = 1e-5           # of a product that is worth trying in CUDA C++, which takes seconds to compile
 LEAST_US = 3.0                 # what a kernel takes at least, beside its bytes and operations
 MOST_S = 3.0                   # of search for one graph
 ROUNDS, REPEATS = 7, 10
@@ -96,7 +98,8 @@ def find_candidates(aten: Any, opts: Any, target: GpuTarget, bandwidth: float) -
             continue
         call = calls[nodes[0]]
         operations = kernel_cost(k)[1] / (FLOPS * target.processors / 132)
-        ours = max(kernel_cost(k)[0] / bandwidth, operations / OURS) * 1e6 + LEAST_US
+        tiles = operations > LEAST_TILES_S and find_tiles(without_locals(k), target) is not None
+        ours = max(kernel_cost(k)[0] / bandwidth, operations / (TILES if tiles else OURS)) * 1e6 + LEAST_US
         theirs = max(_bytes_of(call, k.hints) / bandwidth, operations) * 1e6 + LEAST_US + sum(kernel_cost(x)[0] / bandwidth * 1e6 + LEAST_US for x in behind)
         found[key] = Candidate(_printed(k, target, f"product_{nodes[0]}"), nodes, call, [_printed(x, target, x.name) for x in behind], theirs - ours)
     return sorted((c for c in found.values() if c.gain > 0), key=lambda c: -c.gain)
@@ -154,7 +157,7 @@ def _race(c: Candidate, target: GpuTarget, index: int, opts: Any) -> tuple[list[
     if given is None or None in behind:
         raise RuntimeError("its operands would take too much memory to be measured")
     contract = not opts.get("emulate_precision", False)
-    variants = tune.printed_variants(c.kernel, [Choices(), *product_choices(c.kernel.source.choices)], target, opts)
+    variants = tune.printed_variants(c.kernel, [Choices(), *product_choices(c.kernel.kernel, target, c.kernel.source.choices)], target, opts)
     binaries = tune.those_that_compile([Job(k.source, target, contract=contract) for k in [*c.superfluous, *(v for _, v in variants)]], opts)
     n = len(c.superfluous)
     if None in binaries[:n]:
@@ -168,7 +171,7 @@ def _race(c: Candidate, target: GpuTarget, index: int, opts: Any) -> tuple[list[
             f(*args)
     calls: list[tuple[Choices | None, Callable]] = [(None, by_library)]
     for (choices, v), b in zip(variants, binaries[n:]):
-        if b is not None and not any(p.shared > tune.MOST_SHARED for p in b.parts):
+        if b is not None and tune.fits(b, index):
             calls.append((choices, partial(make_kernel(v, b, target, index, opts), *given)))
     times = time_from_graphs([f for _, f in calls])
     best = min(range(len(times)), key=lambda i: times[i])

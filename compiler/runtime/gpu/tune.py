@@ -18,16 +18,16 @@ from typing import Any, Callable, Sequence
 import torch
 
 from ... import events
+from ...codegen.cuda.product import product_choices
 from ...codegen.generated import Generated, GeneratedKernel
 from ...codegen.triton.attention_tiles import attention_choices
 from ...codegen.triton.layout import Choices, GpuTarget
 from ...codegen.triton.printer import print_kernel
-from ...codegen.triton.product import product_choices
 from ...errors import ToolchainError
 from ...lowering.ir import Buffer, Kernel
 from ...symbolic.expr import as_expr
 from ..cache import content_key, open_cache
-from .compile import Job, compile_all, triton_version
+from .compile import Binary, Job, compile_all, triton_version
 from .kernels import make_kernel
 
 __all__ = ["tune", "candidates", "arguments", "time_in_turn", "copy_bandwidth"]
@@ -38,7 +38,6 @@ LEAST_US = 6.0                 # kernels that take less are the launch
 MOST_S = 4.0                   # of search for one graph
 MOST_SHARE = 0.4               # of free memory, for one kernel's buffers
 ROUNDS, LAUNCHES = 9, 5
-MOST_SHARED = 200 * 1024      # bytes of shared memory of one program
 
 
 def tune(generated: Generated, opts: Any, index: int) -> Generated:
@@ -108,13 +107,13 @@ def _search(wanted: list[tuple[str, GeneratedKernel]], g: Generated, opts: Any, 
 
 def _race(k: GeneratedKernel, g: Generated, opts: Any, index: int) -> tuple[list[dict[str, Any]], Choices]:
     """Trials of one kernel, and the choices to keep."""
-    variants = printed_variants(k, candidates(k.source.choices), g.target, opts)
+    variants = printed_variants(k, candidates(k, g.target), g.target, opts)
     calls: list[tuple[Choices, Callable]] = []
     jobs = [Job(v.source, g.target, contract=not opts.get("emulate_precision", False)) for _, v in variants]
     given = arguments(k.kernel, index)
     assert given is not None
     for (c, v), binary in zip(variants, those_that_compile(jobs, opts)):
-        if binary is not None and not any(p.shared > MOST_SHARED for p in binary.parts):
+        if binary is not None and fits(binary, index):
             calls.append((c, make_kernel(v, binary, g.target, index, opts)))
     run = [functools.partial(call, *given) for _, call in calls]
     quick = time_in_turn(run, 2)
@@ -153,6 +152,11 @@ def those_that_compile(jobs: Sequence[Job], opts: Any) -> list[Any]:
         return out
 
 
+def fits(binary: Binary, index: int) -> bool:
+    """Whether a program's shared memory is there on the device."""
+    return all(p.shared <= torch.cuda.get_device_properties(index).shared_memory_per_block_optin for p in binary.parts)
+
+
 def described(c: Choices) -> dict[str, Any]:
     return c.plain() or {"default": True}
 
@@ -177,8 +181,9 @@ def _printed(k: GeneratedKernel, c: Choices, target: GpuTarget, opts: Any) -> Ge
     return replace(k, source=print_kernel(k.kernel, target, c, k.source.name, exact=bool(opts.get("emulate_precision", False))))
 
 
-def candidates(default: dict[str, Any]) -> list[Choices]:
-    """Ways to print a kernel, the rules' first. `default`: what the rules chose (TritonSource.choices)."""
+def candidates(k: GeneratedKernel, target: GpuTarget) -> list[Choices]:
+    """Ways to print a kernel, the rules' first."""
+    default = k.source.choices                           # what the rules chose
     kind, out = default["shape"], [Choices()]
     if kind == "pointwise":
         out += [Choices(xblock=x, warps=w) for x, w in ((256, 2), (256, 4), (512, 4), (1024, 4), (1024, 8), (2048, 8))]
@@ -196,7 +201,7 @@ def candidates(default: dict[str, Any]) -> list[Choices]:
         else:
             out += [Choices(xblock=1, rblock=r, warps=w) for r, w in ((1024, 4), (2048, 4), (2048, 8), (4096, 8), (4096, 16), (8192, 16))]
     elif kind == "product":
-        out += product_choices(default)
+        out += product_choices(k.kernel, target, default)
     elif kind == "attention":
         out += attention_choices(default)
     elif kind == "split":

@@ -1,14 +1,16 @@
-"""A process that compiles Triton source: `python worker.py`, one JSON job per line in, one JSON answer per line out.
+"""A process that compiles Triton source, or CUDA C++: `python worker.py`, one JSON job per line in, one JSON answer per line out.
 
-It is run as a script and imports triton alone (0.1 s), neither torch nor tcompile. A job:
+It is run as a script and imports triton alone (0.1 s), and nvrtc.py beside it, neither torch nor tcompile. A job:
     {"text", "target": [backend, arch, warp], "out": path, "functions": [{"name", "signature": {argument: type}, "constants": {...},
      "aligned": [positions of 16-byte aligned pointers], "options": {...}}]}
+or, for CUDA C++, {"language": "cuda", "text", "target", "out", "functions": [{"name", "shared", "threads"}]}, which NVRTC compiles.
 An answer: {"functions": [{"name", "entry", "shared", "threads", "bytes", "assembly"}]} with the binaries, one after the other, in `out`;
 or {"error": text}. `assembly` is the text of `readable`, deflated, in base 64.
 """
 from __future__ import annotations
 
 import base64
+import importlib.util
 import json
 import linecache
 import os
@@ -16,10 +18,35 @@ import re
 import sys
 import traceback
 import zlib
+from pathlib import Path
 from typing import Any
 
 
 def compile_job(job: dict[str, Any]) -> dict[str, Any]:
+    done, binaries = _cuda(job) if job.get("language") == "cuda" else _triton(job)
+    if job.get("out"):
+        partial = f"{job['out']}.{os.getpid()}.tmp"
+        with open(partial, "wb") as h:
+            for b in binaries:
+                h.write(b)
+        os.replace(partial, job["out"])
+    return {"functions": done}
+
+
+def _cuda(job: dict[str, Any]) -> tuple[list[dict[str, Any]], list[bytes]]:
+    spec = importlib.util.spec_from_file_location("nvrtc", Path(__file__).with_name("nvrtc.py"))
+    assert spec is not None and spec.loader is not None
+    nvrtc = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(nvrtc)
+    binary, ptx = nvrtc.compile_text(job["text"], f"sm_{job['target'][1]}a")
+    return [{**f, "entry": f["name"], "bytes": len(binary), "assembly": _packed(ptx)} for f in job["functions"]], [binary] * len(job["functions"])
+
+
+def _packed(assembly: str) -> str:
+    return base64.b64encode(zlib.compress(readable(assembly).encode(), 9)).decode()
+
+
+def _triton(job: dict[str, Any]) -> tuple[list[dict[str, Any]], list[bytes]]:
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
@@ -40,14 +67,8 @@ def compile_job(job: dict[str, Any]) -> dict[str, Any]:
             raise RuntimeError(f"{f['name']} needs {meta.global_scratch_size} bytes of global scratch, which the launcher does not give")
         binaries.append(binary)
         done.append({"name": f["name"], "entry": meta.name, "shared": meta.shared, "threads": meta.num_warps * warp, "bytes": len(binary),
-                     "assembly": base64.b64encode(zlib.compress(readable(compiled.asm.get("ptx") or compiled.asm["amdgcn"]).encode(), 9)).decode()})
-    if job.get("out"):
-        partial = f"{job['out']}.{os.getpid()}.tmp"
-        with open(partial, "wb") as h:
-            for b in binaries:
-                h.write(b)
-        os.replace(partial, job["out"])
-    return {"functions": done}
+                     "assembly": _packed(compiled.asm.get("ptx") or compiled.asm["amdgcn"])})
+    return done, binaries
 
 
 _LOC = re.compile(r"\s*\.loc\s+\d+ (\d+) ")

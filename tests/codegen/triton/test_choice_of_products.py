@@ -10,6 +10,7 @@ import tcompile
 pytest.importorskip("triton")
 
 from tcompile.compiler import events  # noqa: E402
+from tcompile.compiler.codegen.triton.layout import GpuTarget  # noqa: E402
 from tcompile.compiler.config import Options  # noqa: E402
 from tcompile.compiler.errors import InternalError  # noqa: E402
 from tcompile.compiler.runtime.gpu import products, tune  # noqa: E402
@@ -52,7 +53,8 @@ def test_like_products_are_compared_once_and_with_the_kernels_behind_them():
 
 def test_large_products_without_much_behind_them_are_not_tried():
     aten, opts = graph_of(lambda x, w: torch.relu(x @ w), torch.empty(4096, 4096, dtype=bf16), torch.empty(4096, 4096, dtype=bf16))
-    assert products.find_candidates(aten, opts, SMALL, 4e12) == []
+    assert products.find_candidates(aten, opts, GpuTarget("cuda", 80, 32, 8), 4e12) == []
+    assert [c.nodes for c in products.find_candidates(aten, opts, SMALL, 4e12)] == [["mm_default"]]       # in CUDA C++, for the Hopper generation
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from tcompile.compiler.config import Options  # noqa: E402
 from tcompile.compiler.runtime.cache import open_cache  # noqa: E402
 from tcompile.compiler.runtime.gpu import tune  # noqa: E402
 
-from .interpreter import compile_fn, generate  # noqa: E402
+from .interpreter import SMALL, compile_fn, generate  # noqa: E402
 
 
 class Made:
@@ -95,5 +95,5 @@ def test_out_of_memory_ends_in_a_message_and_the_rules_choice(device):
 def test_candidates_are_no_more_than_a_few(device):
     for choices in (Choices("persistent"), Choices("looped", rblock=64), Choices("split", rblock=64, split=4)):
         g = generate(compile_fn(lambda x: torch.softmax(x, -1), torch.randn(64, 512)), choices)
-        out = tune.candidates(g.kernels[0].source.choices)
+        out = tune.candidates(g.kernels[0], SMALL)
         assert out[0] == Choices() and 3 < len(out) <= 40
