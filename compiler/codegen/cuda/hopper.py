@@ -104,11 +104,17 @@ def conversions(dtype: torch.dtype) -> str:
             f"__device__ __forceinline__ float low_half(u32 w) {{ {low} }}\n__device__ __forceinline__ float high_half(u32 w) {{ {high} }}\n")
 
 
-def product(dtype: torch.dtype, columns: int, a_by_columns: bool, b_by_rows: bool) -> str:
-    """multiply(sum, a, b, add): a warpgroup's product of 64 rows, `columns` columns and 16 elements, begun; `sum` is in registers, 64 x columns in all.
-    a_by_columns: neighbours of A in memory are rows of it; b_by_rows: neighbours of B are columns of it."""
+def product(dtype: torch.dtype, columns: int, elements: int, a_by_columns: bool, b_by_rows: bool) -> str:
+    """multiply(sum, a, b, add): a warpgroup's product of 64 rows, `columns` columns and `elements` of the sum, begun; the sum is in registers. All in one
+    statement, for the compiler's sake. a_by_columns: neighbours of A in memory are rows of it; b_by_rows: neighbours of B are columns of it."""
     n, t = columns // 2, "bf16" if dtype is torch.bfloat16 else "f16"
     numbers, operands = ", ".join(f"%{i}" for i in range(n)), ", ".join(f'"+f"(s[{i}])' for i in range(n))
-    return (f"__device__ __forceinline__ void multiply(float (&s)[{n}], u64 a, u64 b, int add) {{\n"
-            f'  asm volatile("{{\\n.reg .pred p;\\nsetp.ne.b32 p, %{n + 2}, 0;\\nwgmma.mma_async.sync.aligned.m64n{columns}k16.f32.{t}.{t} {{{numbers}}}, %{n}, %{n + 1}, '
-            f'p, 1, 1, {int(a_by_columns)}, {int(b_by_rows)};\\n}}"\n    : {operands} : "l"(a), "l"(b), "r"(add));\n}}\n')
+    steps = [(2048 if across else 32) // 16 for across in (a_by_columns, b_by_rows)]          # of 16 elements, in units of the descriptors
+    lines = [".reg .pred p;", ".reg .b64 a, b;", f"setp.ne.b32 p, %{n + 2}, 0;", f"mov.b64 a, %{n};", f"mov.b64 b, %{n + 1};"]
+    for i in range(elements // 16):
+        if i:
+            lines += ["setp.eq.b32 p, 0, 0;"] * (i == 1) + [f"add.s64 a, a, {steps[0]};", f"add.s64 b, b, {steps[1]};"]
+        lines.append(f"wgmma.mma_async.sync.aligned.m64n{columns}k16.f32.{t}.{t} {{{numbers}}}, a, b, p, 1, 1, {int(a_by_columns)}, {int(b_by_rows)};")
+    text = "\n    ".join(f'"{line}\\n"' for line in ["{", *lines, "}"])
+    return (f"__device__ __forceinline__ void multiply(float (&s)[{n}], u64 a, u64 b, int add) {{\n  asm volatile(\n    {text}\n    : {operands} : "
+            '"l"(a), "l"(b), "r"(add));\n}\n')

@@ -89,9 +89,15 @@ def find_tiles(kernel: Kernel, target: GpuTarget) -> Tiles | None:
 
 
 def product_choices(kernel: Kernel, target: GpuTarget, default: dict[str, Any]) -> list[Choices]:
-    """Ways to print a product that a search tries: tiles of Triton's (`default`: those of the rules), and these."""
+    """Ways to print a product that a search tries: tiles of Triton's (`default`: those of the rules), and of these the size that fills the device best."""
     t = find_tiles(without_locals(kernel), target)
-    return [*triton_choices(default), *([] if t is None else [Choices("tiles", xblock=x) for x in (256, 192, 128) if t.n > x - 64])]
+    return [*triton_choices(default), *([] if t is None else [Choices("tiles", xblock=min((256, 192, 128), key=lambda x: _cost(t, x, target.processors)))])]
+
+
+def _cost(t: Tiles, columns: int, processors: int) -> float:
+    """How long the products take, in units of one column of a tile: wider tiles read less, and the last round of tiles may leave processors idle."""
+    rounds = -(-(-(-t.m // (ROWS * CLUSTER)) * -(-t.n // columns)) // (processors // CLUSTER))
+    return rounds * (columns + 16.0)
 
 
 def _size(axes: tuple[Axis, ...]) -> int | None:
@@ -176,7 +182,7 @@ class _Text:
         arguments = ", ".join(f"{'' if b in t.kernel.outputs else 'const '}{'float' if b.dtype is torch.float32 else 'u16'} *{b.name}"
                               for b in (*t.kernel.inputs, *t.kernel.outputs))
         body = "\n".join(f"  {line}" for line in self.body())
-        return (hopper.PRELUDE + hopper.conversions(dtype) + hopper.product(dtype, self.columns, t.a_by_columns, t.b_by_rows) + hopper.functions(e.functions)
+        return (hopper.PRELUDE + hopper.conversions(dtype) + hopper.product(dtype, self.columns, PIECE, t.a_by_columns, t.b_by_rows) + hopper.functions(e.functions)
                 + f'\nextern "C" __global__ void __launch_bounds__(384, 1) __cluster_dims__({CLUSTER}, 1, 1)\n{self.name}({arguments},\n'
                 f"    const __grid_constant__ Map a_map, const __grid_constant__ Map b_map{', const __grid_constant__ Map out_map' if t.out is not None else ''})\n{{\n{body}\n}}\n")
 
@@ -236,11 +242,11 @@ class _Text:
 
     def multiply(self) -> list[str]:
         s, n = self, self.columns // 2
-        out = [f"int who = group - 1, lane = thread % 32, held_m = 0, held_n = -1, of_eight = thread / 32 * 16 + lane % 8 + lane / 8 % 2 * 8;",
+        out = ["int who = group - 1, lane = thread % 32, held_m = 0, held_n = -1, of_eight = thread / 32 * 16 + lane % 8 + lane / 8 % 2 * 8;",
                f"float sum[{n}];",
                f"u32 held[{n // 2}], mine = staged + who * {64 * s.part * 2};            // the finished tile, rounded; where it is staged",
                f"for (int tile = blockIdx.x / {CLUSTER};; tile += gridDim.x / {CLUSTER}) {{",
-               "  if (tile >= TILES) {                  // nothing runs beside the last one",
+               "  if (tile >= TILES) {                  // nothing runs beside what is held of the last one",
                "    if (held_n >= 0) {",
                *(f"      {line}" for c in range(s.chunks) for line in s.chunk(c)),
                "    }",
@@ -264,12 +270,11 @@ class _Text:
     def piece(self) -> list[str]:
         """One piece of the sum: multiplied as soon as it is there. The piece before it is done then, and its slot is given back to both blocks."""
         t = self.t
-        a_step, b_step = (2048 if t.a_by_columns else 32), (2048 if t.b_by_rows else 32)
         return ["barrier_wait(full + 8 * slot, phase);",
                 f"u64 a = matrix(a_ring + slot * {self.a_bytes} + who * 8192, {8192 if t.a_by_columns else 16}, 1024), "
                 f"b = matrix(b_ring + slot * {self.b_bytes}, {8192 if t.b_by_rows else 16}, 1024);",
                 'asm volatile("wgmma.fence.sync.aligned;" ::: "memory");',
-                *(f"multiply(sum, a + {i * a_step // 16}, b + {i * b_step // 16}, piece{' | 1' if i else ''});" for i in range(PIECE // 16)),
+                "multiply(sum, a, b, piece);",
                 'asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");',
                 "if (piece) {",
                 '  asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory");',

@@ -33,7 +33,7 @@ from ...lowering.lowered import Extern
 from ...symbolic.expr import as_expr
 from ..cache import open_cache
 from . import tune
-from .compile import Job
+from .compile import Binary, Job
 from .kernels import make_kernel
 
 __all__ = ["choose", "find_candidates", "time_from_graphs"]
@@ -42,7 +42,8 @@ PRODUCTS = ("aten.mm.default", "aten.addmm.default", "aten.bmm.default", "aten.b
 DTYPES = (torch.bfloat16, torch.float16)
 OURS, TILES = 0.95, 1.2        # of the library's rate of arithmetic, that products in Triton and in CUDA C++ reach at best
 FLOPS = 7e14                   # operations a second of the library's products of 16 bits (of an H200)
-LEAST_TILES_S = 1e-5           # of a product that is worth trying in CUDA C++, which takes seconds to compile
+LEAST_TILES_S = 2e-5           # of a product that is worth trying in CUDA C++, which takes seconds to compile
+MOST_COMPILED = 8              # candidates of one graph that are compiled, all at once
 LEAST_US = 3.0                 # what a kernel takes at least, beside its bytes and operations
 MOST_S = 3.0                   # of search for one graph
 ROUNDS, REPEATS = 7, 10
@@ -72,9 +73,10 @@ def choose(aten: Any, opts: Any) -> Any:
         if torch.cuda.is_current_stream_capturing():
             return aten
         target = target_of(index)
-        candidates = find_candidates(aten, opts, target, tune.copy_bandwidth(index))
+        candidates = find_candidates(aten, opts, target, tune.copy_bandwidth(index))[:MOST_COMPILED]
+        compiled = _compile([c for c in candidates if _known(c, target, index, opts) is None], target, opts)
         until = time.perf_counter() + min(MOST_S, float(opts.get("autotune_seconds")) * max(1, len(candidates)))
-        chosen = [name for c in candidates if _wins(c, target, index, opts, until) for name in c.nodes]
+        chosen = [name for c in candidates if _wins(c, target, index, opts, until, compiled) for name in c.nodes]
     return replace(aten, generated_products=frozenset(chosen)) if chosen else aten
 
 
@@ -121,22 +123,53 @@ def _bytes_of(call: Extern, hints: dict[str, int]) -> int:
     return total
 
 
-def _wins(c: Candidate, target: GpuTarget, index: int, opts: Any, until: float) -> bool:
-    """Whether the generated kernel, in the best of its tiles, is clearly faster than the library and what follows it."""
+@dataclass
+class _Compiled:
+    """The ways to print a candidate with their binaries (None: rejected), and those of the kernels that it stands for."""
+    variants: list[tuple[Choices, GeneratedKernel]]
+    binaries: list[Binary | None]
+    behind: list[Binary | None]
+
+
+def _compile(candidates: Sequence[Candidate], target: GpuTarget, opts: Any) -> dict[str, _Compiled]:
+    """All of them at once, by the candidates' keys: the processors of the host are many, and each takes seconds."""
+    contract = not opts.get("emulate_precision", False)
+    variants = [tune.printed_variants(c.kernel, [Choices(), *product_choices(c.kernel.kernel, target, c.kernel.source.choices)], target, opts) for c in candidates]
+    if candidates:
+        events.emit("progress", text="compiling products to compare with the library's, kind", done=0, total=len(candidates))
+    jobs = [Job(k.source, target, contract=contract) for c, found in zip(candidates, variants) for k in (*c.superfluous, *(v for _, v in found))]
+    binaries = iter(tune.those_that_compile(jobs, opts))
+    out = {}
+    for c, found in zip(candidates, variants):
+        behind = [next(binaries) for _ in c.superfluous]
+        out[c.key] = _Compiled(found, [next(binaries) for _ in found], behind)
+    return out
+
+
+def _note_key(c: Candidate, target: GpuTarget, index: int) -> str:
+    return tune.note_key(c.kernel, target, index, "product " + c.key)
+
+
+def _known(c: Candidate, target: GpuTarget, index: int, opts: Any) -> list[dict[str, Any]] | None:
+    """The trials of an earlier comparison."""
+    note = open_cache(opts).get_note(_note_key(c, target, index))
+    return None if note is None else json.loads(note)
+
+
+def _wins(c: Candidate, target: GpuTarget, index: int, opts: Any, until: float, compiled: dict[str, _Compiled]) -> bool:
+    """Whether the generated kernel, in the best of its ways, is clearly faster than the library and what follows it."""
     cache = open_cache(opts)
-    tiles_key = tune.note_key(c.kernel, target, index)
-    key = tune.note_key(c.kernel, target, index, "product " + c.key)
-    note = cache.get_note(key)
-    if note is not None:
+    key = _note_key(c, target, index)
+    trials = _known(c, target, index, opts)
+    if trials is not None:
         events.emit("cache", key=key, hit=True, reason="", what=f"choice of {c.kernel.name}")
-        trials = json.loads(note)
     elif time.perf_counter() > until:
         events.emit("progress", text=f"the search ends with its budget; {c.kernel.name} stays the library's", done=1, total=1)
         return False
     else:
         events.emit("progress", text=f"comparing {c.kernel.name} with the library, at most {until - time.perf_counter():.1f} s left", done=0, total=1)
         try:
-            trials, best = _race(c, target, index, opts)
+            trials, best = _race(c, compiled[c.key], target, index, opts)
         except (RuntimeError, ToolchainError, KeyError) as e:    # memory, a call that no CUDA graph can hold, a size that has no hint
             torch.cuda.empty_cache()
             events.emit("fallback", what="autotune", reason=f"{c.kernel.name} stays the library's: {str(e).splitlines()[0][:200]}", count=1)
@@ -144,25 +177,21 @@ def _wins(c: Candidate, target: GpuTarget, index: int, opts: Any, until: float) 
         cache.put_note(key, json.dumps(trials))
         if best is not None:
             ours = [{**t, "kept": t["choices"] == tune.described(best)} for t in trials[1:]]
-            cache.put_note(tiles_key, json.dumps({"choices": asdict(best), "trials": ours}))
+            cache.put_note(tune.note_key(c.kernel, target, index), json.dumps({"choices": asdict(best), "trials": ours}))
     if trials[0]["kept"]:
         events.emit("autotune", kernel=c.kernel.name, trials=trials)
     return not trials[0]["kept"]
 
 
-def _race(c: Candidate, target: GpuTarget, index: int, opts: Any) -> tuple[list[dict[str, Any]], Choices | None]:
+def _race(c: Candidate, found: _Compiled, target: GpuTarget, index: int, opts: Any) -> tuple[list[dict[str, Any]], Choices | None]:
     """Trials, the library's first, and the tiles to keep; None: the library."""
     given = tune.arguments(c.kernel.kernel, index)
     behind = [tune.arguments(k.kernel, index) for k in c.superfluous]
     if given is None or None in behind:
         raise RuntimeError("its operands would take too much memory to be measured")
-    contract = not opts.get("emulate_precision", False)
-    variants = tune.printed_variants(c.kernel, [Choices(), *product_choices(c.kernel.kernel, target, c.kernel.source.choices)], target, opts)
-    binaries = tune.those_that_compile([Job(k.source, target, contract=contract) for k in [*c.superfluous, *(v for _, v in variants)]], opts)
-    n = len(c.superfluous)
-    if None in binaries[:n]:
-        raise ToolchainError(f"{c.superfluous[binaries.index(None)].name} does not compile")
-    follow = [make_kernel(k, b, target, index, opts) for k, b in zip(c.superfluous, binaries)]
+    if None in found.behind:
+        raise ToolchainError(f"{c.superfluous[found.behind.index(None)].name} does not compile")
+    follow = [make_kernel(k, b, target, index, opts) for k, b in zip(c.superfluous, found.behind)]
     operands = [_operand(a, c.kernel.kernel.hints, index) for a in c.extern.args]
 
     def by_library() -> None:
@@ -170,7 +199,7 @@ def _race(c: Candidate, target: GpuTarget, index: int, opts: Any) -> tuple[list[
         for f, args in zip(follow, behind):
             f(*args)
     calls: list[tuple[Choices | None, Callable]] = [(None, by_library)]
-    for (choices, v), b in zip(variants, binaries[n:]):
+    for (choices, v), b in zip(found.variants, found.binaries):
         if b is not None and tune.fits(b, index):
             calls.append((choices, partial(make_kernel(v, b, target, index, opts), *given)))
     times = time_from_graphs([f for _, f in calls])

@@ -54,7 +54,7 @@ def test_like_products_are_compared_once_and_with_the_kernels_behind_them():
 def test_large_products_without_much_behind_them_are_not_tried():
     aten, opts = graph_of(lambda x, w: torch.relu(x @ w), torch.empty(4096, 4096, dtype=bf16), torch.empty(4096, 4096, dtype=bf16))
     assert products.find_candidates(aten, opts, GpuTarget("cuda", 80, 32, 8), 4e12) == []
-    assert [c.nodes for c in products.find_candidates(aten, opts, SMALL, 4e12)] == [["mm_default"]]       # in CUDA C++, for the Hopper generation
+    assert [c.nodes for c in products.find_candidates(aten, opts, SMALL, 4e12)] == [["mm"]]       # in CUDA C++, for the Hopper generation
 
 
 @pytest.fixture
@@ -76,6 +76,7 @@ def device(monkeypatch, tmp_path):
     monkeypatch.setattr(products, "_operand", lambda a, hints, index: a)
     monkeypatch.setattr(tune, "compile_all", lambda jobs, opts: [SimpleNamespace(parts=()) for _ in jobs])
     monkeypatch.setattr(tune, "arguments", arguments)
+    monkeypatch.setattr(tune, "fits", lambda binary, index: True)
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda i: "a device")
     listener = events.subscribe(lambda e: d.heard.append((e.kind, e.facts)))
@@ -88,11 +89,15 @@ def candidate():
     return products.find_candidates(aten, opts, SMALL, 4e12)[0]
 
 
+def wins(c, until):
+    return products._wins(c, SMALL, 0, Options(), until, products._compile([c], SMALL, Options()))
+
+
 def test_the_fastest_is_kept_on_disk_with_its_tiles(device):
     c = candidate()
     device.times = lambda n: [10.0, 9.0, 6.0, *[8.0] * (n - 3)]
-    assert products._wins(c, SMALL, 0, Options(), float("inf"))
-    assert products._wins(c, SMALL, 0, Options(), float("inf")) and device.raced == 1, "the second time it is known"
+    assert wins(c, float("inf"))
+    assert wins(c, float("inf")) and device.raced == 1, "the second time it is known"
     note = tune.open_cache(Options()).get_note(tune.note_key(c.kernel, SMALL, 0))
     assert '"us": 6.0' in note and '"library"' not in note, "the search of tiles finds them"
 
@@ -100,15 +105,15 @@ def test_the_fastest_is_kept_on_disk_with_its_tiles(device):
 @pytest.mark.parametrize("ours", [11.0, 9.9])
 def test_what_is_not_clearly_faster_stays_the_librarys(device, ours):
     device.times = lambda n: [10.0] + [ours] * (n - 1)
-    assert not products._wins(candidate(), SMALL, 0, Options(), float("inf"))
+    assert not wins(candidate(), float("inf"))
     (facts,) = (f for kind, f in device.heard if kind == "autotune")
     assert facts["trials"][0] == {"choices": {"library": True}, "us": 10.0, "kept": True}
 
 
 def test_a_search_without_time_or_memory_leaves_the_library(device):
-    assert not products._wins(candidate(), SMALL, 0, Options(), 0.0) and not device.raced
+    assert not wins(candidate(), 0.0) and not device.raced
     device.failing = True
-    assert not products._wins(candidate(), SMALL, 0, Options(), float("inf"))
+    assert not wins(candidate(), float("inf"))
     assert any(kind == "fallback" and "stays the library's: CUDA out of memory" in f["reason"] for kind, f in device.heard)
 
 

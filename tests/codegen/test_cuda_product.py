@@ -1,0 +1,92 @@
+"""Products in CUDA C++: which kernels are, what is printed, and (where there is a compiler for it) that it compiles without spilling."""
+import shutil
+import subprocess
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+pytest.importorskip("triton")
+
+from tcompile.compiler.codegen.cuda.product import find_tiles, product_choices  # noqa: E402
+from tcompile.compiler.codegen.triton.layout import Choices, GpuTarget  # noqa: E402
+from tcompile.compiler.codegen.triton.printer import print_kernel, without_locals  # noqa: E402
+from tcompile.compiler.runtime.gpu.compile import Job  # noqa: E402
+
+from .triton.as_gpu import as_gpu  # noqa: E402
+
+bf16, f16 = torch.bfloat16, torch.float16
+H200, A100 = GpuTarget("cuda", 90, 32, 132), GpuTarget("cuda", 80, 32, 108)
+
+
+def kernel_of(fn, *inputs):
+    kernel, = (k.kernel for k in as_gpu(fn, *inputs, target=H200, options={"gpu_products": "generated"}).kernels)
+    return kernel
+
+
+def found(fn, *inputs):
+    return find_tiles(without_locals(kernel_of(fn, *inputs)), H200)
+
+
+def rand(*shape, dtype=bf16):
+    return torch.randn(*shape, dtype=dtype)
+
+
+def test_how_matrices_lie():
+    x, w, v = rand(256, 192), rand(192, 384), rand(384, 192)
+    t = found(lambda x, w: x @ w, x, w)
+    assert (t.m, t.n, t.k, t.a_by_columns, t.b_by_rows) == (256, 384, 192, False, True)
+    assert (t.a.length, t.a.lines, t.a.stride, t.b.length, t.b.lines, t.b.stride) == (192, 256, 192, 384, 192, 384)
+    t = found(lambda x, v: F.linear(x[:, 64:], v[:, :128]), x, v)
+    assert (t.a.length, t.a.stride, t.b.length, t.b.stride, t.b_by_rows) == (128, 192, 128, 192, False)
+    t = found(lambda x, y: (x.t() @ y).float(), rand(512, 128), rand(512, 256))
+    assert t.a_by_columns and t.b_by_rows and t.out is None and [s.buffer.dtype for s in t.stores] == [torch.float32]
+    t = found(lambda x, v, b: (lambda y: (y, F.gelu(y)))(F.linear(x, v, b)), rand(4, 64, 192), v, rand(384))
+    assert t.m == 256 and t.out is not None and len(t.stores) == 2
+
+
+def test_what_is_no_product_of_these_tiles():
+    x, w = rand(256, 256), rand(256, 256)
+    assert found(lambda x, w: torch.relu(x @ w), x, w) is not None
+    assert find_tiles(without_locals(kernel_of(lambda x, w: torch.relu(x @ w), x, w)), A100) is None, "another generation"
+    for fn, *inputs in ((lambda x, w: x @ w, rand(100, 256), w),                                    # too small
+                        (lambda x, w: x @ w, rand(256, 252), rand(252, 256)),                       # lines that begin anywhere
+                        (lambda x, w: torch.bmm(x, w) * 2, rand(3, 256, 256), rand(3, 256, 256)),
+                        (lambda x, w: (x @ w).float().lgamma(), x, w)):                             # an epilogue without a form
+        assert found(fn, *inputs) is None
+
+
+def test_the_tile_that_fills_the_device():
+    def columns(m, n):
+        k = kernel_of(lambda x, w: torch.relu(x @ w), torch.empty(m, 256, dtype=bf16), torch.empty(256, n, dtype=bf16))
+        return product_choices(k, H200, {"yblock": 128})[-1].xblock
+    assert columns(4096, 4096) == 256
+    assert columns(2048, 1024) == 128                  # one round of tiles either way
+
+
+EPILOGUES = {
+    "gelu": lambda x, v, b, r: F.gelu(F.linear(x, v, b)),
+    "tanh": lambda x, v, b, r: F.gelu(F.linear(x, v, b), approximate="tanh"),
+    "silu, a matrix beside it": lambda x, v, b, r: F.silu(F.linear(x, v)) * r,
+    "residual, clamp, where": lambda x, v, b, r: torch.where(r > 0, F.linear(x, v, b).clamp(-1, 3) + r, b),
+    "two results, one in float32": lambda x, v, b, r: (lambda y: (y, torch.rsqrt(y.float().abs() + 1).exp()))(F.linear(x, v, b)),
+}
+
+
+@pytest.mark.parametrize("name", EPILOGUES)
+@pytest.mark.parametrize("dtype", [bf16, f16])
+def test_it_compiles(name, dtype, tmp_path):
+    x, v, b, r = rand(300, 192, dtype=dtype), rand(264, 192, dtype=dtype), rand(264, dtype=dtype), rand(300, 264, dtype=dtype)
+    kernel = kernel_of(EPILOGUES[name], *(t for t, n in zip((x, v, b, r), "xvbr")))
+    source = print_kernel(kernel, H200, Choices("tiles", xblock=128), "k")
+    assert source.language == "cuda" and 'extern "C" __global__' in source.text and "test_cuda_product.py" in source.text.split("\n", 2)[1]
+    request = Job(source, H200).request()
+    assert request["language"] == "cuda" and request["functions"] == [{"name": "k", "shared": source.shared, "threads": 384}]
+    if shutil.which("nvcc") is None:
+        pytest.skip("no CUDA toolkit: the text alone was looked at")
+    file = tmp_path / "k.cu"
+    file.write_text(source.text)
+    done = subprocess.run(["nvcc", "-cubin", "-gencode=arch=compute_90a,code=sm_90a", "-std=c++17", "-Xptxas", "-v", str(file), "-o", str(tmp_path / "k.cubin")],
+                          capture_output=True, text=True)
+    assert not done.returncode, done.stderr
+    assert "0 bytes spill stores" in done.stderr and "warpgroup.wait is injected" not in done.stderr and "serializ" not in done.stderr
