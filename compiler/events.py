@@ -13,7 +13,7 @@ Kinds and their facts (what listeners may rely on):
   partition     name, partition (autograd.partition.Partition): what forward keeps for backward, what is computed again
   recompile     frame, failures (list of GuardFailure)        limit        frame, limit
   kernel        name, kernel (ir.Kernel), source, language, bytes, flops, origins, choices, names (variable -> node)
-  binary        name (of a GPU kernel), source and names as compiled, registers, spills (bytes a thread), shared (bytes), occupancy (0 to 1), assembly (text)
+  binary        name (of a GPU kernel), source, language and names as compiled, registers, spills (bytes a thread), shared (bytes), occupancy (0 to 1), assembly (text)
   schedule      kernels, extern (list of op names), memory (dict)
   fallback      what, reason, count                           an eager kernel call, a skipped frame, a missing extension
   cache         key, hit, reason, what                        autotune     kernel, trials

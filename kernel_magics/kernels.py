@@ -20,7 +20,7 @@ def time_kernels(calls: Sequence[EntryCall], report: Any, budget: float) -> None
     """Fill `seconds` (one launch) of the report's kernels, and what the machine can do at best. What a graph writes to is put back, if it is small enough
     to keep copies of; else its kernels keep None."""
     if any(k.bytes for k in report.kernels):
-        report.environment.update(machine_limits("cuda" if any(k.language == "triton" for k in report.kernels) else "cpu"))
+        report.environment.update(machine_limits("cuda" if any(k.language in ("triton", "cuda") for k in report.kernels) else "cpu"))
     todo = [(c, g, g.changed()) for c in calls for g in c.graphs if g.number is not None]
     todo = [x for x in todo if sum(t.nbytes for t in x[2]) <= MOST_COPIES]
     for call, g, written in todo:

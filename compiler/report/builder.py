@@ -361,6 +361,7 @@ class ReportBuilder:
         for k in reversed(self.r.kernels):
             if k.name == e.name:
                 k.registers, k.spills, k.shared, k.occupancy, k.assembly = e.registers, e.spills, e.shared, e.occupancy, e.assembly
+                k.language = e.facts.get("language", k.language)
                 k.source, k.names, k.choices = self._cells_named(e.source, e.lines), dict(e.names), _choices(e.choices)  # as a search has left it
                 return
 

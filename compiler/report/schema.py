@@ -331,7 +331,7 @@ class Kernel:
     """A generated kernel."""
 
     name: str
-    language: str = "cpp"  # "cpp" | "triton"
+    language: str = "cpp"  # "cpp" | "triton" | "cuda" (C++)
     source: str = ""
     ir: str = ""
     graph: int | None = None

@@ -64,41 +64,41 @@ def test_another_than_the_first_is_kept_where_it_is_clearly_faster(device):
     device.times = [10.0, 8.0, 9.0]
     heard = []
     with events.listen(heard.append):
-        assert algorithms.choose_algorithms(s, AUTOTUNE, 0) == {gemm_of(step): (b"\x01" * 64, 1 << 20)}
+        assert algorithms.choose_algorithms(s.steps, AUTOTUNE, 0) == {gemm_of(step): (b"\x01" * 64, 1 << 20)}
     trials = next(e for e in heard if e.kind == "autotune")
     assert trials.kernel == "mm 64x96x128" and [t["kept"] for t in trials.trials] == [False, True, False]
     assert trials.trials[1]["choices"] == {"algorithm": 1, "parts": 2, "workspace": 1 << 20}
     assert device.timed == [3], "like products are timed once, and float32 has a choice for TF32 of its own"
     device.times = [1.0, 5.0, 5.0]
-    assert algorithms.choose_algorithms(s, AUTOTUNE, 0) == {gemm_of(step): (b"\x01" * 64, 1 << 20)} and device.timed == [3], "the disk cache has the answer"
+    assert algorithms.choose_algorithms(s.steps, AUTOTUNE, 0) == {gemm_of(step): (b"\x01" * 64, 1 << 20)} and device.timed == [3], "the disk cache has the answer"
     device.version += 1
-    assert algorithms.choose_algorithms(s, AUTOTUNE, 0) == {} and device.timed == [3, 3], "not for another version of the library"
+    assert algorithms.choose_algorithms(s.steps, AUTOTUNE, 0) == {} and device.timed == [3, 3], "not for another version of the library"
 
 
 def test_the_guess_stands_where_nothing_is_clearly_better_or_nothing_can_be_measured(device, monkeypatch):
     device.times = [10.0, 9.8, 9.9]
-    assert algorithms.choose_algorithms(Schedule([product(8, 8, 8)], [], []), AUTOTUNE, 0) == {}
-    assert algorithms.choose_algorithms(Schedule([product(8, 8, 16)], [], []), Options.make(), 0) == {} and device.timed == [3]
+    assert algorithms.choose_algorithms([product(8, 8, 8)], AUTOTUNE, 0) == {}
+    assert algorithms.choose_algorithms([product(8, 8, 16)], Options.make(), 0) == {} and device.timed == [3]
 
     def out_of_memory(step, index):
         raise torch.OutOfMemoryError("no memory")
     monkeypatch.setattr(algorithms, "_operands", out_of_memory)
     heard = []
     with events.listen(heard.append):
-        assert algorithms.choose_algorithms(Schedule([product(8, 8, 24)], [], []), AUTOTUNE, 0) == {}
+        assert algorithms.choose_algorithms([product(8, 8, 24)], AUTOTUNE, 0) == {}
     assert any(e.kind == "fallback" and "no memory" in e.reason for e in heard)
     monkeypatch.setattr(algorithms, "MOST_S", 0.0)
     heard = []
     with events.listen(heard.append):
-        assert algorithms.choose_algorithms(Schedule([product(8, 8, 32)], [], []), AUTOTUNE, 0) == {}
+        assert algorithms.choose_algorithms([product(8, 8, 32)], AUTOTUNE, 0) == {}
     assert any(e.kind == "progress" and "budget" in e.text for e in heard)
 
 
 def test_large_products_are_timed_in_every_mode(device):
     device.times = [100.0, 90.0, 95.0]
     s = Schedule([product(8192, 1024, 4096, bias=True), product(64, 64, 64)], [], [])
-    assert list(algorithms.choose_algorithms(s, Options.make(), 0)) == [gemm_of(s.steps[0])] and device.timed == [3]
-    assert len(algorithms.choose_algorithms(s, AUTOTUNE, 0)) == 2 and device.timed == [3, 3]
+    assert list(algorithms.choose_algorithms(s.steps, Options.make(), 0)) == [gemm_of(s.steps[0])] and device.timed == [3]
+    assert len(algorithms.choose_algorithms(s.steps, AUTOTUNE, 0)) == 2 and device.timed == [3, 3]
 
 
 @pytest.mark.parametrize("bias", [False, True])

@@ -49,7 +49,11 @@ __device__ __forceinline__ void group_sync(int group) { asm volatile("bar.sync %
 CLUSTER_BARRIER = 'asm volatile("barrier.cluster.arrive.aligned;\\nbarrier.cluster.wait.aligned;" ::: "memory");'
 FENCE = 'asm volatile("fence.proxy.async.shared::cta;" ::: "memory");'
 
-_POLYNOMIAL = (-0.9999953215, -1.151250390, -0.4584668818, -5.395666473e-2, 8.505745269e-3, -9.298492930e-4, 6.149518714e-5, -1.828746216e-6)
+# log2 of the normal distribution's share below -a, nearly a parabola, for a from 0 to 5.8: beyond, half precision can't tell the share from 0. Minimax fits:
+# the share to 3e-4 of itself, a tenth of what bfloat16 rounds by, and to 3e-6.
+_POLYNOMIALS = {
+    torch.bfloat16: (-1.000457388, -1.145183969, -0.4715077296, -4.354225202e-2, 4.625132240e-3, -2.137321561e-4),
+    torch.float16: (-0.9999953215, -1.151250390, -0.4584668818, -5.395666473e-2, 8.505745269e-3, -9.298492930e-4, 6.149518714e-5, -1.828746216e-6)}
 
 
 def _horner(x: str, coefficients: tuple[float, ...]) -> str:
@@ -65,8 +69,6 @@ FUNCTIONS = {
     "reciprocal": 'float reciprocal(float x) { float r; asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x)); return r; }',
     "maximum": 'float maximum(float a, float b) { float r; asm("max.NaN.f32 %0, %1, %2;" : "=f"(r) : "f"(a), "f"(b)); return r; }',
     "minimum": 'float minimum(float a, float b) { float r; asm("min.NaN.f32 %0, %1, %2;" : "=f"(r) : "f"(a), "f"(b)); return r; }',
-    # The logarithm is nearly a parabola: 3e-6 of the share at most for a up to 5.8, where half precision can't tell it from 0 any more.
-    "share_below": f"float share_below(float a) {{  // of the normal distribution, below -a\n  return exp2_({_horner('a', _POLYNOMIAL)});\n}}",
     "gelu": "float gelu(float x) { float a = minimum(fabsf(x), 32.0f); return fmaf(-a, share_below(a), fmaxf(x, 0.0f)); }",
     "erf_plus_1": "float erf_plus_1(float x) { float q = 2.0f * share_below(minimum(fabsf(x) * 1.41421356f, 32.0f)); return x < 0 ? q : 2.0f - q; }",
     "sigmoid": "float sigmoid(float x) { return reciprocal(1.0f + exp2_(x * -1.44269504f)); }",
@@ -80,8 +82,10 @@ _CALLS = {"sigmoid": ("exp2_", "reciprocal"), "tanh_": ("exp2_", "reciprocal"), 
           "gelu": ("minimum", "share_below"), "erf_plus_1": ("minimum", "share_below")}
 
 
-def functions(names: Iterable[str]) -> str:
-    """The text of these of FUNCTIONS and of those that they call."""
+def functions(names: Iterable[str], dtype: torch.dtype) -> str:
+    """The text of these functions and of those that they call, for results of this type."""
+    texts = FUNCTIONS | {"share_below": "float share_below(float a) {  // of the normal distribution, below -a\n"
+                                        f"  return exp2_({_horner('a', _POLYNOMIALS[dtype])});\n}}"}
     wanted: dict[str, None] = {}
 
     def need(name: str) -> None:
@@ -90,7 +94,7 @@ def functions(names: Iterable[str]) -> str:
         wanted[name] = None
     for name in names:
         need(name)
-    return "".join(f"__device__ __forceinline__ {FUNCTIONS[name]}\n" for name in wanted)
+    return "".join(f"__device__ __forceinline__ {texts[name]}\n" for name in wanted)
 
 
 def conversions(dtype: torch.dtype) -> str:

@@ -182,7 +182,7 @@ class _Text:
         arguments = ", ".join(f"{'' if b in t.kernel.outputs else 'const '}{'float' if b.dtype is torch.float32 else 'u16'} *{b.name}"
                               for b in (*t.kernel.inputs, *t.kernel.outputs))
         body = "\n".join(f"  {line}" for line in self.body())
-        return (hopper.PRELUDE + hopper.conversions(dtype) + hopper.product(dtype, self.columns, PIECE, t.a_by_columns, t.b_by_rows) + hopper.functions(e.functions)
+        return (hopper.PRELUDE + hopper.conversions(dtype) + hopper.product(dtype, self.columns, PIECE, t.a_by_columns, t.b_by_rows) + hopper.functions(e.functions, dtype)
                 + f'\nextern "C" __global__ void __launch_bounds__(384, 1) __cluster_dims__({CLUSTER}, 1, 1)\n{self.name}({arguments},\n'
                 f"    const __grid_constant__ Map a_map, const __grid_constant__ Map b_map{', const __grid_constant__ Map out_map' if t.out is not None else ''})\n{{\n{body}\n}}\n")
 

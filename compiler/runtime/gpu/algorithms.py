@@ -12,19 +12,19 @@ import itertools
 import json
 import time
 from collections import Counter
-from typing import Any, Callable
+from typing import Any, Callable, Iterable
 
 import torch
 
 from ... import events
-from ...fusion.schedule import Extern, Schedule
+from ...fusion.schedule import Extern
 from ...lowering.ir import Buffer
 from ...native import native
 from ...symbolic.expr import as_expr
 from ..cache import content_key, open_cache
 from ..program import gemm_of, one_product
 from . import tune
-from .products import FLOPS, REPEATS, time_from_graphs
+from .tune import FLOPS, REPEATS, time_from_graphs
 
 __all__ = ["choose_algorithms"]
 
@@ -36,11 +36,11 @@ ROUNDS = 5
 BEYOND_CACHES = 2              # times the second-level cache, that operands go round in
 
 
-def choose_algorithms(s: Schedule, opts: Any, index: int) -> dict[tuple, tuple[bytes, int]]:
-    """By `gemm_of` the algorithm, with the bytes of its workspace, of the products for which another than the library's first guess was faster."""
+def choose_algorithms(steps: Iterable[Any], opts: Any, index: int) -> dict[tuple, tuple[bytes, int]]:
+    """By `gemm_of` the algorithm, with the bytes of its workspace, of those products among a plan's steps for which another than the library's first guess was faster."""
     found: dict[tuple, Extern] = {}
     times: Counter[tuple] = Counter()
-    for step in s.steps:
+    for step in steps:
         if isinstance(step, Extern) and step.out_variant is not None and all(isinstance(b, Buffer) and b.dtype in DTYPES for b in step.args):
             gemm = gemm_of(step)
             if gemm:

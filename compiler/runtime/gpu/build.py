@@ -36,7 +36,7 @@ def build_gpu(generated: Generated, opts: Any, eager: Callable[..., tuple] | Non
         return CompiledGraph(generated, eager, "eager", {})
     by_name = {k.name: c for k, c in zip(generated.kernels, kernels)}
     _announce(generated)
-    program = make_program(generated, by_name, opts, choose_algorithms(generated.schedule, opts, index))
+    program = make_program(generated, by_name, opts, choose_algorithms(generated.schedule.steps, opts, index))
     plan, how = (program, "program") if program is not None else (python_plan(generated, by_name), "python")
     if opts.get("cudagraphs"):
         why = why_not_captured(generated.schedule, index)

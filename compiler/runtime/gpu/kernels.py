@@ -37,7 +37,7 @@ def load_kernels(kernels: Sequence[GeneratedKernel], target: GpuTarget, index: i
 def _tell(k: GeneratedKernel, binary: Binary, used: Sequence[tuple[int, int]], device: Any) -> None:
     """State what a kernel uses of the device. `used`: (registers, bytes of spilled values) of a thread, for each function."""
     most = max(range(len(used)), key=lambda i: used[i][0])
-    events.emit("binary", name=k.name, source=k.source.text, names=k.source.names, choices=dict(k.source.choices), lines=k.kernel.lines, registers=used[most][0],
+    events.emit("binary", name=k.name, source=k.source.text, language=k.source.language, names=k.source.names, choices=dict(k.source.choices), lines=k.kernel.lines, registers=used[most][0],
                 spills=max(u[1] for u in used), shared=max(p.shared for p in binary.parts),
                 occupancy=occupancy(used[most][0], binary.parts[most].shared, binary.parts[most].threads, device),
                 assembly="\n".join(p.assembly() for p in binary.parts))

@@ -8,7 +8,6 @@ of a graph are measured once, and the answer lies in the disk cache.
 from __future__ import annotations
 
 import json
-import statistics
 import time
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -32,21 +31,22 @@ from ...lowering.lower import lower
 from ...lowering.lowered import Extern
 from ...symbolic.expr import as_expr
 from ..cache import open_cache
+from ..program import gemm_of, one_product
 from . import tune
+from .algorithms import choose_algorithms
 from .compile import Binary, Job
 from .kernels import make_kernel
+from .tune import FLOPS, time_from_graphs
 
-__all__ = ["choose", "find_candidates", "time_from_graphs"]
+__all__ = ["choose", "find_candidates"]
 
 PRODUCTS = ("aten.mm.default", "aten.addmm.default", "aten.bmm.default", "aten.baddbmm.default")
 DTYPES = (torch.bfloat16, torch.float16)
 OURS, TILES = 0.95, 1.2        # of the library's rate of arithmetic, that products in Triton and in CUDA C++ reach at best
-FLOPS = 7e14                   # operations a second of the library's products of 16 bits (of an H200)
 LEAST_TILES_S = 2e-5           # of a product that is worth trying in CUDA C++, which takes seconds to compile
 MOST_COMPILED = 8              # candidates of one graph that are compiled, all at once
 LEAST_US = 3.0                 # what a kernel takes at least, beside its bytes and operations
 MOST_S = 3.0                   # of search for one graph
-ROUNDS, REPEATS = 7, 10
 
 
 @dataclass
@@ -192,10 +192,10 @@ def _race(c: Candidate, found: _Compiled, target: GpuTarget, index: int, opts: A
     if None in found.behind:
         raise ToolchainError(f"{c.superfluous[found.behind.index(None)].name} does not compile")
     follow = [make_kernel(k, b, target, index, opts) for k, b in zip(c.superfluous, found.behind)]
-    operands = [_operand(a, c.kernel.kernel.hints, index) for a in c.extern.args]
+    library = _library(c, index, opts)
 
     def by_library() -> None:
-        c.extern.op(*operands, **c.extern.kwargs)
+        library()
         for f, args in zip(follow, behind):
             f(*args)
     calls: list[tuple[Choices | None, Callable]] = [(None, by_library)]
@@ -210,39 +210,18 @@ def _race(c: Candidate, found: _Compiled, target: GpuTarget, index: int, opts: A
             for i, ((x, _), t) in enumerate(zip(calls, times))], calls[best][0]
 
 
+def _library(c: Candidate, index: int, opts: Any) -> Callable[[], Any]:
+    """The library's product as a plan would run it: by its best algorithm where that is chosen by measuring, else by torch's operator."""
+    operands = [_operand(a, c.kernel.kernel.hints, index) for a in c.extern.args]
+    gemm = gemm_of(c.extern) if c.extern.out_variant is not None else ()
+    if not gemm:
+        return lambda: c.extern.op(*operands, **c.extern.kwargs)
+    out = _operand(c.extern.outputs[0], {}, index)
+    return partial(one_product(c.extern, index, choose_algorithms([c.extern], opts, index).get(gemm, ())), out, *operands)
+
+
 def _operand(a: Any, hints: dict[str, int], index: int) -> Any:
     if not isinstance(a, Buffer):
         return a
     shape, stride = (tuple(int(as_expr(n).eval(hints)) for n in dims) for dims in (a.shape, a.stride))
     return tune.made_up(a, shape, stride, index)
-
-
-def time_from_graphs(calls: Sequence[Callable[[], Any]]) -> list[float]:
-    """Median microseconds of each on the device, from CUDA graphs of REPEATS runs that are replayed in turn."""
-    graphs = []
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        for f in calls:
-            f()
-            torch.cuda.synchronize()
-            graph = torch.cuda.CUDAGraph()
-            graph.capture_begin()
-            try:
-                for _ in range(REPEATS):
-                    f()
-            finally:
-                graph.capture_end()
-            graphs.append(graph)
-    torch.cuda.current_stream().wait_stream(side)
-    times: list[list[float]] = [[] for _ in graphs]
-    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    for _ in range(ROUNDS):
-        for g, row in zip(graphs, times):
-            g.replay()
-            begin.record()
-            g.replay()
-            end.record()
-            end.synchronize()
-            row.append(begin.elapsed_time(end) * 1e3 / REPEATS)
-    return [statistics.median(row) for row in times]

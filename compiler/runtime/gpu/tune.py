@@ -30,7 +30,7 @@ from ..cache import content_key, open_cache
 from .compile import Binary, Job, compile_all, triton_version
 from .kernels import make_kernel
 
-__all__ = ["tune", "candidates", "arguments", "time_in_turn", "copy_bandwidth"]
+__all__ = ["tune", "candidates", "arguments", "time_in_turn", "time_from_graphs", "copy_bandwidth"]
 
 CLEARLY = 0.97                 # of the rules' median: less gain than this is noise
 GOOD = 1.10                    # times the time of a copy of equal bytes: nothing to gain
@@ -38,6 +38,8 @@ LEAST_US = 6.0                 # kernels that take less are the launch
 MOST_S = 4.0                   # of search for one graph
 MOST_SHARE = 0.4               # of free memory, for one kernel's buffers
 ROUNDS, LAUNCHES = 9, 5
+GRAPH_ROUNDS, REPEATS = 7, 10
+FLOPS = 7e14                   # operations a second of the library's products of 16 bits (of an H200)
 
 
 def tune(generated: Generated, opts: Any, index: int) -> Generated:
@@ -238,6 +240,37 @@ def time_in_turn(calls: Sequence[Callable[[], Any]], rounds: int) -> list[float]
             end.record()
             end.synchronize()
             row.append(begin.elapsed_time(end) * 1e3 / LAUNCHES)
+    return [statistics.median(row) for row in times]
+
+
+def time_from_graphs(calls: Sequence[Callable[[], Any]]) -> list[float]:
+    """Median microseconds of each on the device, from CUDA graphs of REPEATS runs that are replayed in turn."""
+    graphs = []
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for f in calls:
+            f()
+            torch.cuda.synchronize()
+            graph = torch.cuda.CUDAGraph()
+            graph.capture_begin()
+            try:
+                for _ in range(REPEATS):
+                    f()
+            finally:
+                graph.capture_end()
+            graphs.append(graph)
+    torch.cuda.current_stream().wait_stream(side)
+    times: list[list[float]] = [[] for _ in graphs]
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    for _ in range(GRAPH_ROUNDS):
+        for g, row in zip(graphs, times):
+            g.replay()
+            begin.record()
+            g.replay()
+            end.record()
+            end.synchronize()
+            row.append(begin.elapsed_time(end) * 1e3 / REPEATS)
     return [statistics.median(row) for row in times]
 
 

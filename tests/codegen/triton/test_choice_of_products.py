@@ -73,7 +73,7 @@ def device(monkeypatch, tmp_path):
         return []
     monkeypatch.setattr(products, "time_from_graphs", timed)
     monkeypatch.setattr(products, "make_kernel", lambda *a: lambda *b: None)
-    monkeypatch.setattr(products, "_operand", lambda a, hints, index: a)
+    monkeypatch.setattr(products, "_library", lambda *a: lambda: None)
     monkeypatch.setattr(tune, "compile_all", lambda jobs, opts: [SimpleNamespace(parts=()) for _ in jobs])
     monkeypatch.setattr(tune, "arguments", arguments)
     monkeypatch.setattr(tune, "fits", lambda binary, index: True)
