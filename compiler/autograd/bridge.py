@@ -232,7 +232,7 @@ class GradGraph:
     def _compile_backward(self, present: tuple[bool, ...], wanted: tuple[bool, ...]) -> _Backward:
         p, env = self.joint.partition, self.captured.env
         graph = self._variants.pop((present, wanted), None) or self.variant(present, wanted)
-        reads = None
+        reads, tangents = None, len(graph.placeholders) - sum(present)
         if self.parted is not None:
             graph, reads = without_unused_inputs(graph)
         events.emit("aten", graph_module=graph, name=graph.name, backward_of=p)
@@ -248,7 +248,7 @@ class GradGraph:
         decided = [g[0] for g in env.guards[known:]] if env is not None and self.backwards else []
         call = getattr(call, "call", call)
         if hasattr(call, "end_step"):
-            call.end_step(self.step)
+            call.end_step(self.step, sum(i >= tangents for i in reads or range(len(graph.placeholders))))
         return _Backward(graph, call, decided, reads)
 
     def run_backward(self, saved: list, rest: list, tangents: tuple, needs: tuple[bool, ...], part: Part | None = None) -> list:

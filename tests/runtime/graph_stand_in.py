@@ -68,12 +68,15 @@ def flat(t: torch.Tensor) -> torch.Tensor:
     return t.as_strided((held.span(t),), (1,), t.storage_offset())
 
 
+def bytes_at(address: int, n: int) -> torch.Tensor:
+    return torch.from_dlpack(held.native.blob(address, n, 1, 0, None))
+
+
 class Static:
     """native.CudaStatic in Python."""
 
     def __init__(self, device: int, inputs: tuple, outputs: tuple, objects: tuple):
         self.inputs, self.outputs, self.objects = inputs, outputs, objects
-        self.copies: dict[int, torch.Tensor] = {}
 
     @natively
     def load(self, inputs: tuple) -> int:
@@ -82,8 +85,7 @@ class Static:
                 return i
         for i, address, n in self.inputs:
             if n > 0:
-                over = torch.from_dlpack(held.native.blob(address, n, 1, 0, None))
-                over.copy_(flat(inputs[i].detach()).view(torch.uint8))
+                bytes_at(address, n).copy_(bytes_at(inputs[i].data_ptr(), n))
         return -1
 
     @natively
@@ -94,7 +96,7 @@ class Static:
             if kind == 0:
                 t = torch.empty_strided(shape, stride, dtype=codes[code])
                 if n:
-                    flat(t).copy_(torch.from_dlpack(held.native.blob(address, n, 1, 0, None)).view(t.dtype))
+                    bytes_at(t.data_ptr(), n).copy_(bytes_at(address, n))
                 out.append(t)
             elif kind == 1:
                 out.append(inputs[n])

@@ -331,6 +331,38 @@ def test_without_room_it_runs_plainly(made: list, monkeypatch: pytest.MonkeyPatc
     assert not any(c.captured for c in made) and len(said) == 2 and all("quarter" in e.reason for e in said)
 
 
+def test_results_that_are_views(made: list) -> None:
+    def f(x: torch.Tensor, w: torch.Tensor) -> tuple:
+        h, g = torch.tanh(x @ w), torch.sin(x @ w)
+        return h, h.t(), h[1:, :3], g.view(-1)[4:], g[:, 0], x[2:], h.view(torch.int32)
+    c, w = tcompile.compile(f, mode="reduce-overhead"), data(16, 8)
+    for _ in range(8):
+        x = data(6, 16)
+        y = x.clone()
+        got, want = c(x, w), f(y, w)
+        for a, b in zip(got, want):
+            torch.testing.assert_close(a.double(), b.double(), atol=1e-5, rtol=1e-4)
+            assert a.dtype == b.dtype and a.stride() == b.stride() and a.storage_offset() == b.storage_offset()
+        for results, given in ((got, x), (want, y)):
+            results[1].mul_(2), results[4].zero_(), results[5].add_(1)
+        for a, b in zip((*got, x), (*want, y)):
+            torch.testing.assert_close(a.double(), b.double(), atol=1e-5, rtol=1e-4)
+    assert sum(m.replays for m in made) == 6 and not reasons(made)
+
+    def trained(x: torch.Tensor, w: torch.Tensor) -> tuple:
+        h = torch.tanh(x @ w)
+        return h[:, :4], h[:, 4:].exp(), h.t()
+    c, w = tcompile.compile(trained, mode="reduce-overhead"), data(16, 8).requires_grad_()
+    v = w.detach().clone().requires_grad_()
+    for _ in range(8):
+        x = data(6, 16)
+        for call, p in ((c, w), (trained, v)):
+            a, b, t = call(x, p)
+            (a.sum() + (b * b).sum() + t[0].sum()).backward()
+        torch.testing.assert_close(w.grad, v.grad)
+    assert not reasons(made) and replays(made, True) >= 6
+
+
 def test_a_tensor_over_memory_keeps_its_pool() -> None:
     class Owner:
         pass

@@ -21,6 +21,7 @@ from typing import Any, Callable, Sequence
 import torch
 
 from ... import events, philox
+from ...codegen.host import view_of
 from ...fusion.schedule import Extern, Launch, Schedule
 from ...lowering.ir import Buffer
 from ...native import native
@@ -79,6 +80,7 @@ class _Graph:
     drawn: philox.Drawn = field(default_factory=philox.Drawn)     # what generated kernels draw
     keep: list[Any] = field(default_factory=list)           # results and copied inputs, in memory that the graph writes
     together: list[tuple[list[int], list[torch.Tensor]]] = field(default_factory=list)      # results that are copied out by one call
+    views: list[tuple] = field(default_factory=list)        # results that are views: of an input, or of another result
     held: Held | None = None                                # of a forward: what its replays leave for backward
     kept_bytes: int = 0                                     # of a forward that was not captured yet: what it keeps
     read: list[tuple[int, torch.Tensor]] = field(default_factory=list)      # of a backward: its inputs that a forward's graph holds, over that memory
@@ -98,9 +100,7 @@ class CudaGraphs:
         self.reasons: list[str] = []
         self.step: Step | None = None
         self.backward = False
-        views = [o.value[0] for o in s.outputs if o.kind == "view"]
-        self.of_inputs = any(type(base) is int for base in views)
-        self.never = "a result is a view that must alias its base" if views else ""         # what is in the way of any graph
+        self.n_tangents = 0
 
     @property
     def captured(self) -> int:
@@ -113,11 +113,9 @@ class CudaGraphs:
             self.step = Step(n_outputs, self.index)
         return self.step
 
-    def end_step(self, step: Step | None) -> None:
-        """This is a backward of the step that a forward began; None: of one that leaves nothing in graphs. Gradients need not alias each other."""
-        self.step, self.backward = step, True
-        if not self.of_inputs:
-            self.never = ""
+    def end_step(self, step: Step | None, n_tangents: int) -> None:
+        """This is a backward of the step that a forward began; None: of one that leaves nothing in graphs. The last inputs are tangents."""
+        self.step, self.backward, self.n_tangents = step, True, n_tangents
 
     def __call__(self, *inputs: Any) -> tuple:
         g = self.entries.get(None if self.key is None else self.key(*inputs))
@@ -166,6 +164,8 @@ class CudaGraphs:
         out = g.static.results(inputs)
         for at, results in g.together:
             torch._foreach_copy_([out[k] for k in at], results)
+        if g.views:
+            out = _with_views(out, inputs, g.views, len(self.s.outputs))
         if self.written:
             torch.autograd.graph.increment_version([inputs[i] for i in self.written])
         return out
@@ -196,8 +196,6 @@ class CudaGraphs:
             if len(self.entries) >= MOST:
                 return self.plan(*inputs)
             g = self.entries[None if self.key is None else self.key(*inputs)] = _Graph()
-            if self.never:
-                self._give_up(g, self.never)
         if g.reason or _capturing():
             return self.plan(*inputs)
         if _stopped:
@@ -228,7 +226,7 @@ class CudaGraphs:
         if g.held is not None:
             g.held.dropped = True
         g.graph = g.static = g.held = None
-        g.keep, g.together, g.read, g.drawn = [], [], [], philox.Drawn()
+        g.keep, g.together, g.views, g.read, g.drawn = [], [], [], [], philox.Drawn()
 
     def _give_up(self, g: _Graph, reason: str) -> None:
         self._drop(g)
@@ -250,7 +248,7 @@ class CudaGraphs:
             return None
         step = None if self.backward else self.step
         if step is not None:
-            if held_bytes(self.index) + g.kept_bytes > most_bytes(self.index):
+            if held_bytes(self.index) - step.reserved + max(step.reserved, g.kept_bytes) > most_bytes(self.index):
                 self._give_up(g, f"what it keeps for backward ({g.kept_bytes >> 20} MB) would pass a quarter of the device's memory")
                 return None
             torch.cuda.empty_cache()         # what plain calls left to the allocator: the pool takes as much from the device
@@ -269,12 +267,13 @@ class CudaGraphs:
         if not places or held.dropped or len(self.entries) >= MOST:
             return None                      # of a call whose forward ran plainly
         g = self.entries[key] = _Graph()
-        if _stopped or self.never:
-            self._give_up(g, _stopped or self.never)
+        if _stopped:
+            self._give_up(g, _stopped)
             return None
         assert self.step is not None
         g.read = [(i, held.views[place]) for i, place in places]
-        g.moving = {i for i in self.tensors if i not in dict(places) and given[i].data_ptr() not in held.static}
+        first = len(given) - self.n_tangents
+        g.moving = {i for i in self.tensors if i >= first or i not in dict(places) and given[i].data_ptr() not in held.static}
         g.destroys = self._alone(g, held, given) and bool(held.own)
         fed, inputs = list(given), [None] * len(given)
         for i, place in places:
@@ -305,13 +304,14 @@ class CudaGraphs:
             self._give_up(g, f"capture failed: {type(e).__name__}: {str(e).splitlines()[0][:200]}")
             return False
         first = len(outs) if self.step is None or self.backward else self.step.first
-        results = _Results(outs, fed, first, self.backward, {i for i, _ in g.read}, pool)
+        results = _Results(self.s, outs, fed, first, self.backward, {i for i, _ in g.read}, pool)
         if results.why:
             self._give_up(g, results.why)
             return False
         if results.kept:
             g.held = Held(results.kept, pool, frozenset(a for _, a, n in rows if n < 0 and a))
         outputs, objects, g.together = results.rows(g.held)
+        g.views = results.views
         g.static = native.CudaStatic(self.index, rows, outputs, objects)
         g.graph, g.keep = graph, [results.copied, [t for _, t in copied]]
         n_copies = len(copied) + sum(o[0] == 0 for o in outputs) - sum(len(at) - 1 for at, _ in g.together)
@@ -433,39 +433,78 @@ def _own_copy(t: torch.Tensor) -> torch.Tensor:
     return flat.as_strided(t.shape, t.stride())
 
 
+def _with_views(out: tuple, inputs: tuple, views: Sequence[tuple], n: int) -> tuple:
+    """The results, with those that are views of inputs or of others."""
+    results = list(out)
+    for k, of_input, base, *how in views:
+        results[k] = view_of(inputs[base] if of_input else out[base], *how)
+    return tuple(results[:n])
+
+
 class _Results:
     """How the results of a capture are handed out: copied, as the input that they are, as the object that they are, or (from `first` on, what a
-    forward keeps for its backward) left where they are. why: what is in the way; kept, copied: those that stay, those that are copied."""
+    forward keeps for its backward) left where they are. Gradients need not alias: each is copied.
 
-    def __init__(self, outs: tuple, fed: Sequence[Any], first: int, gradients: bool, read: set[int], pool: Pool):
-        self.why, self.bytes, self.gradients = "", 0, gradients
+    why             what is in the way
+    kept, copied    those that stay, those that are copied
+    views           (result, whether of an input, the input or the result that it is a view of, shape, stride, offset, dtype); a base that is no
+                    result itself is one more, behind them
+    """
+
+    def __init__(self, s: Schedule, outs: tuple, fed: Sequence[Any], first: int, gradients: bool, read: set[int], pool: Pool):
+        self.why, self.bytes, self.gradients, self.pool = "", 0, gradients, pool
         self.kept: list[torch.Tensor] = []
         self.copied: list[Any] = []              # over the results, in the pool's memory
         self.parts: list[tuple] = []             # per result: its row, and what the row is about
-        memory = {x.untyped_storage().data_ptr() for x in fed if isinstance(x, torch.Tensor) and x.numel()}
-        own: set[int] = set()
-        for k, o in enumerate(outs):
+        self.views: list[tuple] = []
+        memory = {x.untyped_storage().data_ptr() for x in fed if isinstance(x, torch.Tensor) and x.layout is torch.strided and x.numel()}
+        own: dict[int, int] = {}                 # storage -> a result in it
+        constants = {c.untyped_storage().data_ptr() for c in s.constants.values() if isinstance(c, torch.Tensor) and c.layout is torch.strided}
+        later = []
+        for k, (spec, o) in enumerate(zip(s.outputs, outs)):
             same = next((i for i, x in enumerate(fed) if x is o), None) if isinstance(o, torch.Tensor) else None
             if not isinstance(o, torch.Tensor):
                 self.parts.append((2, o))
             elif same is not None and same not in read:
                 self.parts.append((1, same))
-            elif o.layout is not torch.strided:
-                self.why = f"a result is of layout {o.layout}"
+            elif o.layout is not torch.strided or o.dtype not in DTYPE_CODES or not _lies_on(o, pool.index):
+                self.why = f"a result is of {o.dtype} on {o.device}, {o.layout}"
+                return
+            elif spec.kind == "view" and not gradients:
+                if type(spec.value[0]) is not int and o.numel() and o.untyped_storage().data_ptr() in memory | constants:
+                    self.why = "a result is a view of what the plan does not make"
+                self.parts.append((2, None))
+                later.append(k)
             else:
                 where = o.untyped_storage().data_ptr()
-                if o.dtype not in DTYPE_CODES or not _lies_on(o, pool.index):
-                    self.why = f"a result is of {o.dtype} on {o.device}"
-                elif o.numel() and not gradients and (where in memory or where in own and k < first):
+                if o.numel() and not gradients and (where in memory or where in own and k < first):
                     self.why = "a result shares its memory with an input or another result"
-                own.add(where)
+                own.setdefault(where, k)
                 if k >= first and o.numel():
                     self.parts.append((3, o))
                     self.kept.append(o)
                 else:
-                    self.bytes += span(o) * o.element_size()
-                    self.parts.append((0, o if pool is common_pool(pool.index) or not o.numel() else over(o, pool)))
-                    self.copied.append(self.parts[-1][1])
+                    self._copy(o)
+        for k in later:
+            self._view(k, s.outputs[k].value[0], outs[k], fed, own)
+
+    def _copy(self, o: torch.Tensor) -> None:
+        self.bytes += span(o) * o.element_size()
+        self.copied.append(o if self.pool is common_pool(self.pool.index) or not o.numel() else over(o, self.pool))
+        self.parts.append((0, self.copied[-1]))
+
+    def _view(self, k: int, base: Any, o: torch.Tensor, fed: Sequence[Any], own: dict[int, int]) -> None:
+        storage = o.untyped_storage()
+        if type(base) is int:
+            of, begin, dtype = base, fed[base].data_ptr(), fed[base].dtype
+        else:
+            n = own.get(storage.data_ptr(), -1)
+            if n < 0 or self.parts[n][0] != 0 or span(self.parts[n][1]) * self.parts[n][1].element_size() != storage.nbytes():
+                n = own[storage.data_ptr()] = len(self.parts)
+                self._copy(torch.empty(0, dtype=o.dtype, device=o.device).set_(storage, 0, (storage.nbytes() // o.element_size(),), (1,)))
+            of, begin, dtype = n, storage.data_ptr(), self.parts[n][1].dtype
+        self.views.append((k, type(base) is int, of, tuple(o.shape), o.stride(), (o.data_ptr() - begin) // o.element_size() if o.numel() else 0,
+                           None if dtype == o.dtype else o.dtype))
 
     def rows(self, held: Held | None) -> tuple[tuple, tuple, list[tuple[list[int], list[torch.Tensor]]]]:
         """Rows for native.CudaStatic, the objects they name, and the results that are copied by one call: positions, and where they are."""
