@@ -17,6 +17,7 @@ Kinds and their facts (what listeners may rely on):
   schedule      kernels, extern (list of op names), memory (dict)
   fallback      what, reason, count                           an eager kernel call, a skipped frame, a missing extension
   cache         key, hit, reason, what                        autotune     kernel, trials
+  cudagraph     captured, copied_inputs, copied_bytes, result_bytes (copied out), held_bytes (what a forward leaves in its memory), launches
   compile_c     seconds, flags, unit                          entry        frame, entry
   progress      text, done, total
   error         where, error

@@ -149,7 +149,7 @@ def test_memory_after_many_calls():
         assert torch.cuda.memory_allocated() <= before
 
 
-# ---- training: tests/runtime/test_training_graphs.py has the rest, for this device and without one
+# ---- training: test_training_graphs.py has more
 def steps(module, call, optimizer, inputs, amp=False):
     """The losses of training on these inputs, one after the other."""
     losses = []
@@ -240,7 +240,7 @@ def test_the_memory_of_training():
         del m, c, o
         return most
     plain, replayed = peak("default"), peak("reduce-overhead")
-    assert replayed < 1.25 * plain, (plain >> 20, replayed >> 20)
+    assert replayed < 1.35 * plain, (plain >> 20, replayed >> 20)
     tcompile.reset()
     gc.collect()
     torch.cuda.synchronize()

@@ -136,7 +136,8 @@ class CudaGraphs:
         """The same of a backward, whose caller gives the inputs away: each leaves the list after its last use."""
         step = self.step
         if step is None:
-            return self(*given)
+            g = self.entries.get(None if self.key is None else self.key(*given))
+            return self._consume_plainly(given) if g is not None and g.reason else self(*given)
         held = step.last
         if held is None or not held.alive or _capturing():
             if step.reason and not self.reasons:
@@ -251,7 +252,8 @@ class CudaGraphs:
             if held_bytes(self.index) - step.reserved + max(step.reserved, g.kept_bytes) > most_bytes(self.index):
                 self._give_up(g, f"what it keeps for backward ({g.kept_bytes >> 20} MB) would pass a quarter of the device's memory")
                 return None
-            torch.cuda.empty_cache()         # what plain calls left to the allocator: the pool takes as much from the device
+            if not step.reserved:
+                torch.cuda.empty_cache()     # what plain calls left to the allocator: the pool takes as much from the device
         fed = list(inputs)
         return self(*inputs) if self._record_and_decide(g, inputs, fed, step.pool if step else common_pool(self.index)) else None
 
