@@ -343,12 +343,12 @@ def test_results_that_are_views(made: list) -> None:
         y = x.clone()
         got, want = c(x, w), f(y, w)
         for a, b in zip(got, want):
-            torch.testing.assert_close(a.double(), b.double(), atol=1e-5, rtol=1e-4)
+            torch.testing.assert_close(a.double(), b.double(), atol=5e-5, rtol=1e-3)
             assert a.dtype == b.dtype and a.stride() == b.stride() and a.storage_offset() == b.storage_offset()
         for results, given in ((got, x), (want, y)):
             results[1].mul_(2), results[4].zero_(), results[5].add_(1)
         for a, b in zip((*got, x), (*want, y)):
-            torch.testing.assert_close(a.double(), b.double(), atol=1e-5, rtol=1e-4)
+            torch.testing.assert_close(a.double(), b.double(), atol=5e-5, rtol=1e-3)
     assert sum(m.replays for m in made) >= 5 and not reasons(made)
 
     def trained(x: torch.Tensor, w: torch.Tensor) -> tuple:
@@ -361,7 +361,7 @@ def test_results_that_are_views(made: list) -> None:
         for call, p in ((c, w), (trained, v)):
             a, b, t = call(x, p)
             (a.sum() + (b * b).sum() + t[0].sum()).backward()
-        torch.testing.assert_close(w.grad, v.grad)
+        torch.testing.assert_close(w.grad, v.grad, atol=5e-5, rtol=1e-3)
     assert not reasons(made) and replays(made, True) >= 6
 
 
