@@ -26,6 +26,7 @@ static struct {
     CUresult (*function_set)(CUfunction, int, int);
     CUresult (*function_get)(int *, int, CUfunction);
     CUresult (*launch)(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream, void **, void **);
+    CUresult (*launch_with)(const void *, CUfunction, void **, void **);      /* NULL: this driver has none */
     CUresult (*error_string)(CUresult, const char **);
     CUresult (*context)(CUcontext *);
     CUresult (*push)(CUcontext);
@@ -115,6 +116,7 @@ typedef struct {
     CUfunction function;
     unsigned threads, shared;
     int64_t grid;                          /* fixed number of programs */
+    int waits;                             /* for the kernel before: it may start while that one ends */
 } Part;
 
 typedef union { void *p; int64_t l; int32_t i; double d; float f; } Arg;
@@ -270,7 +272,10 @@ static int launch(PyObject *self, void *const *buffer, const int64_t *size, cons
             PyErr_Format(PyExc_RuntimeError, "%U needs %lld programs, and a launch holds 2^31 - 1", k->name, (long long)grid);
             goto done;
         }
-        CUresult status = cu.launch(p->function, (unsigned)grid, 1, 1, p->threads, 1, 1, p->shared, stream, pointer, NULL);
+        LaunchAttribute early = {STARTS_EARLY, 0, 1, {0}};
+        LaunchConfig config = {{(unsigned)grid, 1, 1}, {p->threads, 1, 1}, p->shared, stream, &early, 1};
+        CUresult status = p->waits && cu.launch_with ? cu.launch_with(&config, p->function, pointer, NULL) :
+                          cu.launch(p->function, (unsigned)grid, 1, 1, p->threads, 1, 1, p->shared, stream, pointer, NULL);
         if (UNLIKELY(failed(status, PyUnicode_AsUTF8(k->name))))
             goto done;
     }
@@ -381,9 +386,10 @@ static PyObject *cuda_kernel_new(PyTypeObject *type, PyObject *args, PyObject *k
         unsigned long long function;
         long long count;
         unsigned threads, shared;
-        if (!PyArg_ParseTuple(PyTuple_GET_ITEM(functions, i), "KIIL", &function, &threads, &shared, &count))
+        int waits = 0;
+        if (!PyArg_ParseTuple(PyTuple_GET_ITEM(functions, i), "KIIL|p", &function, &threads, &shared, &count, &waits))
             goto fail;
-        k->parts[i] = (Part){(CUfunction)(uintptr_t)function, threads, shared, count};
+        k->parts[i] = (Part){(CUfunction)(uintptr_t)function, threads, shared, count, waits};
     }
     if (PyTuple_GET_SIZE(walks) && read_walks(k, walks) < 0)
         goto fail;
@@ -456,7 +462,7 @@ static PyTypeObject CudaKernel_Type = {
     PyVarObject_HEAD_INIT(NULL, 0)
     .tp_name = "tcompile.compiler.native._native.CudaKernel",
     .tp_doc = "CudaKernel(name, device, functions, n_buffers, n_sizes, kinds, offsets, grid, limits, unaligned, wide, walks)\n\n"
-              "A generated kernel in the current context; functions are (handle, threads, shared bytes, programs), one launch each.\n"
+              "A generated kernel in the current context; functions are (handle, threads, shared bytes, programs, whether it waits for the kernel before), one launch each.\n"
               "kernel(*tensors, *sizes, *scalars) enqueues it. See compiler/runtime/gpu/kernels.py.",
     .tp_basicsize = sizeof(CudaKernelObject),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL,
@@ -710,6 +716,7 @@ static PyObject *cuda_setup(PyObject *module, PyObject *allocate)
     FIND(driver, function_set, "cuFuncSetAttribute");
     FIND(driver, function_get, "cuFuncGetAttribute");
     FIND(driver, launch, "cuLaunchKernel");
+    *(void **)&cu.launch_with = dlsym(driver, "cuLaunchKernelEx");
     FIND(driver, error_string, "cuGetErrorString");
     FIND(driver, context, "cuCtxGetCurrent");
     FIND(driver, push, "cuCtxPushCurrent_v2");

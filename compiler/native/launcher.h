@@ -80,6 +80,11 @@ HIDDEN Gemm *tc_gemm_new(const GemmSpec *spec, const Algorithm *algorithm, size_
 HIDDEN void tc_gemm_free(Gemm *g);
 HIDDEN int tc_gemm_run(Gemm *g, int device, void *out, const void *a, const void *b, const void *bias);   /* -1: torch has to run it */
 
+/* CUlaunchConfig and its one attribute, CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION */
+typedef struct { int id, pad, allowed, more[15]; } LaunchAttribute;
+typedef struct { unsigned grid[3], block[3], shared; void *stream; LaunchAttribute *attributes; unsigned n_attributes; } LaunchConfig;
+enum { STARTS_EARLY = 6 };
+
 HIDDEN int tc_cuda_ready(void);
 HIDDEN void *tc_cuda_context(void);                    /* the current one, or NULL */
 HIDDEN int tc_cuda_capturing(void *stream);            /* whether it records a graph */

@@ -316,3 +316,21 @@ def test_max_autotune_tries_the_librarys_algorithms():
         torch.testing.assert_close(c(odd, w), f(odd, w), atol=0.2, rtol=2e-2)
     trials, = (e.trials for e in heard if e.kind == "autotune")
     assert len(trials) > 1 and sum(t["kept"] for t in trials) == 1
+
+
+@pytest.mark.parametrize("cudagraphs", [False, True])
+def test_kernels_that_are_launched_while_the_one_before_ends(cudagraphs):
+    """Each reads what the one before wrote, some are torch's; a kernel that did not wait would read what was there."""
+    def f(x, w):
+        for i in range(6):
+            x = torch.softmax(x.float() * 3, -1).to(x.dtype) + i
+            x = (x @ w).sin()
+            x = x + x.float().sum(0).to(x.dtype) * 1e-3
+        return x
+    c = tcompile.compile(f, dynamic=False, options={"early_launch": True, "cudagraphs": cudagraphs})
+    plain = tcompile.compile(f, dynamic=False)
+    w = torch.randn(512, 512, device="cuda", dtype=torch.bfloat16) / 20
+    with torch.no_grad():
+        for _ in range(60):
+            x = torch.randn(256, 512, device="cuda", dtype=torch.bfloat16)
+            torch.testing.assert_close(c(x, w), plain(x, w), atol=1e-2, rtol=1e-2)

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import functools
 import re
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -41,17 +42,22 @@ def cuda_index(schedule: Schedule) -> int | None:
 
 
 @functools.cache
-def target_of(index: int) -> GpuTarget:
-    """The target of one CUDA device."""
+def _device(index: int) -> GpuTarget:
     p = torch.cuda.get_device_properties(index)
     return GpuTarget("cuda", 10 * p.major + p.minor, 32, p.multi_processor_count)
+
+
+def target_of(index: int, opts: Any) -> GpuTarget:
+    """The target of one CUDA device."""
+    target = _device(index)
+    return replace(target, early=True) if opts.get("early_launch") and target.arch >= 90 else target
 
 
 def generate_triton(schedule: Schedule, opts: Any, index: int | None, target: GpuTarget | None = None) -> Generated:
     """Source text for every distinct kernel and the host plan. `index`: the CUDA device (None, with a target: text alone, as tests
     want it). Raises InternalError where a kernel holds what Triton has no form for."""
     from ..generate import generate_kernels
-    chosen = target if target is not None else target_of(index or 0)
+    chosen = target if target is not None else target_of(index or 0, opts)
     exact = bool(opts.get("emulate_precision", False))
     return generate_kernels(schedule, "triton", chosen, lambda kernel, key, name: _print(kernel, key, name, chosen, exact), index)
 

@@ -36,6 +36,7 @@ class GpuTarget:
     arch: Any = 90                 # compute capability as an int, or AMD's name
     warp: int = 32
     processors: int = 132
+    early: bool = False            # whether a kernel is launched while the one before it ends, and waits for it
 
     @property
     def text(self) -> str:

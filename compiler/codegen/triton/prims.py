@@ -30,7 +30,13 @@ class Operand:
 BOOL = TType("i1", "tl.int1", "tl.int1", 1, "bool")
 
 # Printed into the source where they are used.
+# A kernel that waits itself until the one before it is done, and what that wrote can be read, may be launched before: its launch and its first
+# instructions take place while the other one ends (programmatic dependent launch). What it reads and writes comes after.
+WAIT = "griddepcontrol.wait"
+
 HELPERS = {
+    "_wait": "@triton.jit\ndef _wait():  # until the kernel before is done: this one is launched while that one ends\n"
+             f"    tl.inline_asm_elementwise(\"{WAIT}; // dummy $0\", \"=r\", [], dtype=tl.int32, is_pure=False, pack=1)\n",
     "_max": "@triton.jit\ndef _max(a, b):  # NaN wins, as in eager\n    return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)\n",
     "_min": "@triton.jit\ndef _min(a, b):  # NaN wins, as in eager\n    return tl.minimum(a, b, propagate_nan=tl.PropagateNan.ALL)\n",
     "_max64": "@triton.jit\ndef _max64(a, b):  # NaN wins, as in eager\n    return tl.where((a > b) | (a != a), a, b)\n",

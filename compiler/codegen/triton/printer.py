@@ -212,6 +212,9 @@ class Printer:
         arguments += [(str(e), size) for e in self.k.sizes]
         arguments += [(p, ttype(d).pointer if not ttype(d).low_precision else "fp32") for p, d in self.k.params]
         head = ", ".join([n for n, _ in arguments] + [f"{n}: tl.constexpr" for n in constants])
+        if self.target.early:
+            self.need("_wait")
+            body = ["_wait()", *body]
         text = "\n".join(["@triton.jit", f"def {name}({head}):", *(f"    {line}" for line in body), "", "", ""])
         return Function(name, arguments, constants, grid, self.lay.warps, self.lay.stages), text
 

@@ -8,6 +8,7 @@ import torch
 from ... import events
 from ...codegen.generated import GeneratedKernel
 from ...codegen.triton.layout import Choices, GpuTarget
+from ...codegen.triton.prims import WAIT
 from ...codegen.triton.printer import TritonSource, print_kernel
 from ...errors import InternalError
 from ...native import native
@@ -76,7 +77,7 @@ def make_kernel(k: GeneratedKernel, binary: Binary, target: GpuTarget, index: in
     fixed = not sizes
     grids = [f.grid for f in source.functions]
     offsets, total = _scratch(source)
-    parts = tuple((h[0], p.threads, p.shared, int(g.value) if fixed else 0) for h, p, g in zip(handles, binary.parts, grids))
+    parts = tuple((h[0], p.threads, p.shared, int(g.value) if fixed else 0, WAIT in source.text) for h, p, g in zip(handles, binary.parts, grids))
     kinds = "".join("l" if t == "i64" else "i" for n, t in source.functions[0].arguments if n in sizes)
     kinds += "".join({"fp32": "f", "fp64": "d", "i64": "l"}.get(t, "i") for n, t in source.functions[0].arguments if n in dict(k.kernel.params))
     n_buffers = len(k.kernel.inputs) + len(k.kernel.outputs)

@@ -72,7 +72,7 @@ def choose(aten: Any, opts: Any) -> Any:
     with torch.cuda.device(index), torch.random.fork_rng([index]):
         if torch.cuda.is_current_stream_capturing():
             return aten
-        target = target_of(index)
+        target = target_of(index, opts)
         candidates = find_candidates(aten, opts, target, tune.copy_bandwidth(index))[:MOST_COMPILED]
         compiled = _compile([c for c in candidates if _known(c, target, index, opts) is None], target, opts)
         until = time.perf_counter() + min(MOST_S, float(opts.get("autotune_seconds")) * max(1, len(candidates)))

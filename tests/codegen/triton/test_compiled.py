@@ -136,3 +136,21 @@ def test_binaries_come_from_the_disk_cache(tmp_path, monkeypatch):
     monkeypatch.setattr(gpu, "_loaded", {})
     with pytest.raises(ToolchainError, match="compiled again"):
         compile_all([job], Options())
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_nothing_is_read_or_written_before_the_kernel_before_is_done(name, tmp_path):
+    """Option early_launch: kernels are launched while the one before ends. The machine code waits before it touches memory."""
+    fn, *args = PROGRAMS[name]()
+    early = replace(CUDA[2], early=True)
+    tool = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
+    for k in generate_triton(compile_fn(fn, *args), {}, None, early).kernels:
+        binary, = compile_all([Job(k.source, early)], Options())
+        for p in binary.parts:
+            (tmp_path / "kernel.cubin").write_bytes(p.code)
+            code = subprocess.run([str(tool if tool.exists() else shutil.which("cuobjdump")), "-sass", str(tmp_path / "kernel.cubin")],
+                                  capture_output=True, text=True, check=True).stdout
+            seen = re.findall(r"\b(ACQBULK|LDG|STG|LDGSTS|ATOMG?|RED|UTMALDG|UTMASTG|LD|ST)\b(?=[. ])", code)
+            assert seen and seen[0] == "ACQBULK" and seen.count("ACQBULK") == 1, (p.name, seen[:4])
+    for k in generate_triton(compile_fn(fn, *args), {}, None, CUDA[2]).kernels:
+        assert "_wait" not in k.source.text
