@@ -19,7 +19,7 @@ from .ir import Axis, Buffer, LoopNest, Value, cast, clear, const, index, load, 
 from .lowered import Extern, LoweredGraph, LoweredStep, OutputSpec, Param, View
 from .ref import (Ref, Scalar, contiguous_strides, dim_symbol, flat_index, is_one, numel, ref_of_buffer, remap, same, shape_of, strided)
 
-__all__ = ["lower", "Lowering", "NoRule", "rule", "view_rule", "is_view", "order_of_loads", "RULES"]
+__all__ = ["lower", "Lowering", "NoRule", "rule", "view_rule", "order_of_loads", "RULES"]
 
 RULES: dict[Any, Callable] = {}
 _VIEWS: set[Any] = set()                                    # operators that look at memory and read no element
@@ -61,11 +61,6 @@ def view_rule(*names: str) -> Callable:
         copies.append(f"{ns}.{packet}_copy.{overload}")
     _VIEWS.update(o for n in names for o in _find(n))
     return rule(*names, *copies)
-
-
-def is_view(op: Any) -> bool:
-    """Whether an operator looks at memory and reads no element."""
-    return op in _VIEWS
 
 
 def _find(name: str) -> list[Any]:

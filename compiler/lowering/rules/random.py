@@ -15,7 +15,7 @@ import torch
 from ... import philox
 from ...symbolic.expr import as_expr
 from ..ir import Value, cast, const, index, load, prim
-from ..lower import Lowering, NoRule, is_view, rule
+from ..lower import Lowering, NoRule, rule
 from ..lowered import Extern, View
 from ..promote import compute_dtype, operand, rounded
 from ..ref import Ref, contiguous_strides, divides, flat_index, numel
@@ -140,10 +140,10 @@ SMALL = 1 << 20                  # elements: without vectors each takes a word o
 class Drawn:
     """The words of one operator's result as torch's kernel draws them, over j symbols of its shape."""
 
-    def __init__(self, lo: Lowering, meta: Any, vector: int = 1, in_order: bool = False, laid: Any = None, generator: Any = None):
+    def __init__(self, lo: Lowering, meta: Any, vector: int = 1, in_order: bool = False, laid: Any = None):
         """`vector`: neighbours that a thread takes at a time; `in_order`: elements are counted by their index, not as they lie in memory;
         `laid`: a graph input that has to be aligned."""
-        self.lo, self.vector = lo, vector
+        self.lo = lo
         shape, stride = tuple(meta.shape), tuple(meta.stride)
         n, device = numel(shape), torch.device(lo._device())
         hint = as_expr(n).eval({**dict.fromkeys(as_expr(n).symbol_names(), SMALL), **(getattr(lo.aten.env, "hints", None) or {})})
@@ -198,6 +198,9 @@ def _hinted(e: Any) -> int:
 
 def _base(node: Any) -> Any:
     """The node that made the memory that `node` is, or is a view of."""
+    def is_view(op: Any) -> bool:
+        return isinstance(op, torch._ops.OpOverload) and any(a.alias_info is not None for a in op._schema.arguments[:1])
+
     while node.op == "call_function" and (is_view(node.target) or node.target is operator.getitem and is_view(node.args[0].target)):
         node = node.args[0]
     return node
