@@ -8,6 +8,8 @@ import torch
 import torch.nn.functional as F
 
 from tcompile.compiler import philox
+from tcompile.compiler.codegen.triton.layout import Choices
+from tcompile.compiler.codegen.triton.printer import print_kernel
 from tcompile.compiler.lowering.lowered import Extern
 from tcompile.compiler.runtime.build import python_plan
 from tcompile.compiler.runtime.gpu.graphs import why_not_captured
@@ -271,3 +273,16 @@ def test_what_a_captured_graph_counts():
     assert philox.draws(attention, (x, x, x, None, True, 0.1), {}) and not philox.draws(attention, (x, x, x, None, True), {"is_causal": True})
     step = Extern(attention, (x, x, x, None, True, 0.1), {}, [])
     assert "seed of its dropout" in why_not_captured(replace(alone.schedule, steps=[step]), 0)
+
+
+@pytest.mark.parametrize("choices", [Choices(kind="looped", rblock=512, warps=2), Choices(kind="split", rblock=256, warps=1, split=2), Choices(kind="persistent")])
+def test_other_kernels_and_wide_indices(choices):
+    x = torch.randn(5, 1024)
+    g = as_gpu(lambda x: torch.native_dropout(x * 2, 0.5, True)[0].sum(-1), x)
+    keep = (Generator().torch(x.numel(), 4) < 0.5).view_as(x)
+    for wide in (None, True):
+        for k in g.kernels:
+            k.source = print_kernel(k.kernel, g.target, choices, name=k.name, wide=wide)
+        assert together(g) == {8} and {k.source.choices["shape"] for k in g.kernels} == {choices.kind}
+        (y,), _ = run(g, x)
+        torch.testing.assert_close(y, (x * 4 * keep).sum(-1), atol=1e-4, rtol=1e-4)
