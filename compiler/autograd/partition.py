@@ -2,7 +2,7 @@
 
 Values that are cheap to compute again (element-wise operators, views, casts, expansions) may be recomputed in backward; products,
 reductions, convolutions, random numbers and calls of eager kernels may not; nor, on a GPU, may what convolutions read from memory in both passes:
-making it again takes as long as all of its own operator. Keeping an input of the graph costs nothing: it is alive anyway. Chains of
+making it again takes as long as all of its own operator; nor sums of sums (the residual stream), as backward would begin with making all of them. Keeping an input of the graph costs nothing: it is alive anyway. Chains of
 recomputation end at what is kept, so backward never runs a forward operator that is not in the cut's shadow.
 """
 from __future__ import annotations
@@ -100,7 +100,7 @@ def partition(joint: AtenGraph, n_inputs: int, n_outputs: int, written: Iterable
     readers = (backward_nodes & needed) | {results[s] for s in grad_slots if results[s] not in needs_tangent}
 
     written, fragile = {i for i, _ in joint.mutation_slots} | set(written), set(fragile)
-    dear = _in_memory_twice(joint, readers)
+    dear = _in_memory_twice(joint, readers) | _residual_sums(joint, needs_tangent)
     cut = partial(_cut, joint, primals, readers, needs_tangent, needed, written, fragile, dear)
     budget = float(opts.get("activation_memory_budget", 1.0)) if opts is not None else 1.0
     saved = within_budget(cut, budget, joint, dear)
@@ -283,6 +283,27 @@ def _in_memory_twice(joint: AtenGraph, readers: set) -> set[torch.fx.Node]:
 
     return {n for n in joint.graph.nodes if n.op == "call_function" and _recomputable(n) and not _is_view(n.target)
             and n.meta["val"].device.type == "cuda" and not of_a_weight(n) and len(calls(n)) == 2}
+
+
+def _residual_sums(joint: AtenGraph, needs_tangent: set) -> set[torch.fx.Node]:
+    """Values on a GPU in which an earlier one that could be made again is joined by one that took a product or a reduction more: the links
+    of x + f(x) in a residual network. Made again, the last takes all those before it, which backward reads after it: they would be written
+    at its beginning, and lie about."""
+    hints = joint.env.hints if joint.env is not None else {}
+    era: dict[torch.fx.Node, int] = {}                   # products, reductions and the like on the longest way to a value
+    out = set()
+    for n in joint.graph.nodes:
+        if n in needs_tangent or n.op != "call_function":
+            continue
+        again = _recomputable(n)
+        era[n] = max((era.get(i, 0) for i in n.all_input_nodes), default=0) + (not again and n.target is not operator.getitem)
+        if n.target is not torch.ops.aten.add.Tensor or n.meta["val"].device.type != "cuda":
+            continue
+        count = _bytes(n, hints) // n.meta["val"].dtype.itemsize
+        whole = [i for i in n.all_input_nodes if isinstance(m := i.meta.get("val"), TensorMeta) and _bytes(i, hints) == count * m.dtype.itemsize]
+        if any(era.get(i, 0) == era[n] for i in whole) and any(_recomputable(i) and _owner(i).op == "call_function" and era[i] < era[n] for i in whole):
+            out.add(n)
+    return out
 
 
 def _is_convolution(t: Any) -> bool:

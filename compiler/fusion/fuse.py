@@ -9,6 +9,7 @@ from ..lowering.ir import Buffer, LoopNest, walk
 from ..lowering.lowered import LoweredGraph
 from .attention import attention
 from .build import build_kernel
+from .copies import without_copies
 from .groups import Limits, group_steps
 from .inline import buffers_read, checks_unread, inline
 from .memory import output_buffers, plan_memory
@@ -32,7 +33,7 @@ def schedule(lowered: LoweredGraph, opts: Any) -> Schedule:
     if fuse:
         steps = attention(steps, needed, hints, opts)
         steps = inline(steps, needed, hints, drop_rounding, wishes=wishes)
-        steps = sink(_sources_first(split_reductions(steps, hints)))
+        steps = sink(_sources_first(split_reductions(without_copies(steps, needed), hints)))
     else:
         steps = inline(steps, needed, hints, drop_rounding, nothing=True)
     needed = [*needed, *checks_unread(steps, needed)]

@@ -19,6 +19,7 @@ from ..lowering.ir import Axis, Buffer, LoopNest, walk
 from ..lowering.lowered import LoweredStep
 from ..lowering.rewrite import is_affine, positions, tidy
 from ..symbolic.expr import Expr, mul_all
+from .columns import column_sums, in_space_of
 from .domain import Factor, factor_symbol, factors_of, map_axes, numel_hint, refine
 from .wishes import NO_WISHES, Wishes
 
@@ -55,6 +56,8 @@ class Group:
     because: list[str] = field(default_factory=list)
     passes: dict[Buffer, int] = field(default_factory=dict)   # buffer -> passes over the row before it is known
     kept: int = 0                                         # buffers that something outside needs for certain
+    runs: int = 0                                         # runs of rows whose columns are summed (columns.py), 0: none are
+    sums: "Group | None" = None                           # the group that adds up those sums
     extern: Any = None                                    # an Extern or View step alone in its place
     _maps: dict[Any, dict[str, Expr] | None] = field(default_factory=dict)
 
@@ -147,7 +150,7 @@ class _Grouping:
         return g
 
     def place(self, nest: LoopNest) -> None:
-        loads = [(v.attr[0], v.attr[1]) for v in walk([nest.value]) if v.op == "load"]
+        loads = _loads(nest)
         producers = {self.made_in[b] for b, _ in loads if b in self.made_in}
         earlier = self.made_in.get(nest.buffer)          # another piece of the same buffer
         floor = max((g.number for g in producers), default=-1)
@@ -158,15 +161,38 @@ class _Grouping:
                 self.join(g, nest, loads)
                 return
             except Refusal as e:
-                other = in_order_of(nest, loads, g)
+                other = in_order_of(nest, loads, g) or in_space_of(g, nest, loads)
                 if other is not None:
                     try:
-                        self.join(g, other, loads)
+                        self.join(g, other, _loads(other))
                         return
                     except Refusal:
                         pass                             # the first reason is the one to report
+                if self.across(g, nest, loads):
+                    return
                 self.refuse(g, nest, str(e))
         self.start(nest, loads)
+
+    def across(self, g: Group, nest: LoopNest, loads: list) -> bool:
+        """Have a group that reduces rows sum over them as well, if that is what the nest does."""
+        parts = column_sums(g, nest, loads)
+        if parts is None:
+            return False
+        first, second = parts
+        try:
+            self.join(g, first, _loads(first))
+        except Refusal:
+            return False
+        g.runs = int(first.buffer.shape[0])
+        if g.sums is not None:
+            try:
+                self.join(g.sums, second, _loads(second))
+                return True
+            except Refusal:
+                pass
+        self.start(second, _loads(second))
+        g.sums = self.made_in[second.buffer]
+        return True
 
     def candidates(self, nest: LoopNest, loads: list, floor: int) -> list[Group]:
         if not self.fuse or nest.product or nest.onto:
@@ -423,6 +449,10 @@ class _Grouping:
                 if len(rs) > 4:
                     del rs[0]
         self.made_in[nest.buffer] = g
+
+
+def _loads(nest: LoopNest) -> list[tuple[Buffer, Expr]]:
+    return [(v.attr[0], v.attr[1]) for v in walk([nest.value]) if v.op == "load"]
 
 
 def _sizes(nest: LoopNest) -> tuple:

@@ -179,7 +179,7 @@ def _worth(p: LoopNest, u: Uses, cost: Costs, hints: dict[str, int]) -> bool:
     own = numel_hint([a.size for a in p.axes], hints)
     readers = {id(n): n for n, _ in u.loads}
     nest, _ = u.loads[0]
-    if p.on_gpu and c <= GPU_CHEAP and not _large(p, values, hints) \
+    if p.on_gpu and c <= GPU_CHEAP and (not _large(p, values, hints) or len(readers) > 1 and _one_of_size(p, values, hints)) \
             and sum(numel_hint([a.size for a in n.domain], hints) for n in readers.values()) <= GPU_TIMES * own:
         return True
     if loads == 0:

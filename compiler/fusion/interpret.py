@@ -189,6 +189,9 @@ class _Stage:
             raise AssertionError(f"store of {x.dtype} to {s.buffer!r}")
         if s.buffer.scope == "local":
             flat[self.outer_id.expand(self.grid), at] = x
+        elif s.mode == "rows":
+            flat[at.reshape(-1)] = 0
+            flat.scatter_reduce_(0, at.reshape(-1), x.reshape(-1), "sum")
         elif s.mode != "set":
             how = {"add": "sum", "mul": "prod", "max": "amax", "min": "amin"}[s.mode]
             flat.scatter_reduce_(0, at.reshape(-1), x.reshape(-1), how)

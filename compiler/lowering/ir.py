@@ -87,7 +87,8 @@ PRIMS: dict[str, int] = {
 }
 REDUCE_OPS = ("sum", "prod", "max", "min", "any", "all", "argmax", "argmin", "xor_sum")
 SCAN_OPS = ("sum", "prod", "max", "min", "argmax", "argmin", "logaddexp")
-STORE_MODES = ("set", "add", "mul", "max", "min")        # what is stored is combined so with what is there; NaN wins in max and min
+STORE_MODES = ("set", "add", "mul", "max", "min", "rows")    # what is stored is combined so with what is there; NaN wins in max and min;
+                                                         # "rows": the sum over the outer axes that the index lacks (on a GPU: of the rows that a program goes through)
 
 
 @dataclass(eq=False)
@@ -441,7 +442,7 @@ class LoopNest:
     @property
     def onto(self) -> bool:
         """Whether it writes over what earlier nests stored in its buffer: at computed positions, or combined with what is there."""
-        return self.mode != "set" or self.value.op == "put"
+        return self.mode not in ("set", "rows") or self.value.op == "put"
 
     @property
     def alone(self) -> bool:

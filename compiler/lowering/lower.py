@@ -341,6 +341,11 @@ class Lowering:
                     return self.view(base, ref.shape, strides, offset)
         if fresh:
             return self.copy(ref, stride)
+        if stride is not None and all(type(st) is int and st > 0 for st in stride):
+            order = sorted(range(ref.ndim), key=lambda d: -stride[d])     # (a matrix and its transpose are one copy)
+            if [stride[d] for d in order] != list(stride):
+                turned = remap(ref, tuple(ref.shape[d] for d in order), {d: dim_symbol(ref.ndim, k) for k, d in enumerate(order)})
+                return self.view(self.realise(turned, tuple(stride[d] for d in order)), ref.shape, tuple(stride), 0)
         k = (ref.value, ref.shape, tuple(stride) if stride is not None else None)
         b = self._realised.get(k)
         if b is None:

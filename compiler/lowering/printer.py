@@ -20,7 +20,7 @@ __all__ = ["names_of", "print_kernel", "print_lowered", "print_nest", "value_lin
 _INFIX = {"add": "+", "sub": "-", "mul": "*", "div": "/", "eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">=",
           "logical_and": "and", "logical_or": "or", "bitwise_and": "&", "bitwise_or": "|", "bitwise_xor": "^"}
 
-_STORE = {"set": "=", "add": "+=", "mul": "*=", "max": "max=", "min": "min="}
+_STORE = {"set": "=", "add": "+=", "mul": "*=", "max": "max=", "min": "min=", "rows": "= sum of"}
 
 
 def dtype_name(dtype: torch.dtype) -> str:

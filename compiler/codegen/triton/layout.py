@@ -7,6 +7,7 @@
     "looped"      the reduced axes in pieces of RBLOCK; a stage is one loop over them
     "split"       too few rows to fill the device: each stage is a launch of its own, whose programs take SPLIT pieces of a row and
                   leave partial results that the next launch folds
+    "rows"        rows are reduced and columns summed: each program goes through a run of rows, XBLOCK at a time (rows.py)
     "product"     a matrix product: tiles of YBLOCK rows x XBLOCK columns, summed over pieces of RBLOCK by tensor cores (product.py)
     "attention"   tiles of XBLOCK rows, over the keys in pieces of RBLOCK (attention.py)
 
@@ -21,12 +22,12 @@ from ...lowering.ir import Axis, Kernel, Stage, Value, indirect_values, walk
 from ...symbolic.expr import ONE, ZERO, Expr, as_expr
 from .dtypes import ttype
 
-__all__ = ["GpuTarget", "Choices", "Layout", "plan_layout", "numel", "is_wide", "spans"]
+__all__ = ["GpuTarget", "Choices", "Layout", "plan_layout", "numel", "is_wide", "spans", "runs_of"]
 
 INT32 = 2 ** 31
 MOST_PERSISTENT = 32768            # elements of a row that registers hold
 SMALL_PERSISTENT = 4096            # ... where there is but one pass to save
-MOST_SPLIT = 256
+MOST_SPLIT = 512
 
 
 @dataclass(frozen=True)
@@ -71,12 +72,13 @@ class Layout:
     stages: int = 1
     split: int = 1
     wide: bool = False
+    columns: bool = False          # a split kernel whose memory runs along x
 
     def plain(self) -> dict[str, Any]:
         out = {"shape": self.kind, "xblock": self.xblock, "warps": self.warps}
         if self.kind in ("tiled", "product"):
             out["yblock"] = self.yblock
-        if self.kind in ("persistent", "looped", "split", "product", "attention"):
+        if self.kind in ("persistent", "looped", "split", "rows", "product", "attention"):
             out["rblock"] = self.rblock
         if self.kind == "split" or self.split > 1:
             out["split"] = self.split
@@ -151,7 +153,7 @@ def _fast_axis(e: Expr, axes: Iterable[Axis]) -> Axis | None:
 def plan_layout(kernel: Kernel, target: GpuTarget, choices: Choices = Choices(), wide: bool | None = None, product: Layout | None = None) -> Layout:
     """Decide the tiles. The kernel's local buffers are gone already (printer.without_locals). product: what the rules say for a product."""
     reduced = next((s.axes for s in kernel.stages if s.axes), ())
-    lay = product or (_reduction(kernel, target, choices, reduced) if reduced else _pointwise(kernel, target, choices))
+    lay = _rows(kernel, reduced) if runs_of(kernel) else product or (_reduction(kernel, target, choices, reduced) if reduced else _pointwise(kernel, target, choices))
     lay.wide = is_wide(kernel) if wide is None else wide
     for name in ("xblock", "yblock", "rblock", "warps", "stages", "split"):
         value = getattr(choices, name)
@@ -238,12 +240,14 @@ def _reduction(kernel: Kernel, target: GpuTarget, choices: Choices, reduced: tup
         if rows >= 1024:
             lay.warps = max(lay.warps, 4)
     elif x_fast:
-        small = x * r < 1 << 23
-        lay.xblock = min(32 if small else 64, _pow2(x))
-        lay.rblock = min(32, rows)
+        small, loads = x * r < 1 << 23, _row_loads(kernel)
+        lay.xblock = min(32 if small else 128 if kind == "split" and loads > 3 else 64, _pow2(x))
+        lay.rblock = min(64 if kind == "split" and loads == 1 and not small else 32, rows)
         lay.warps = 4 if small else 8
         while kind == "looped" and lay.xblock > 16 and -(-x // lay.xblock) < 2 * target.processors:
             lay.xblock //= 2
+        if kind == "looped" and -(-x // lay.xblock) < target.processors:      # (what is left of sums that many programs made)
+            lay.rblock, lay.warps = min(128, rows), 8
     else:
         lay.rblock = min(4096 if r >= 16384 else 2048, rows)
         lay.xblock = 1 if lay.rblock >= 1024 else min(_pow2(x), 1024 // lay.rblock)
@@ -251,9 +255,10 @@ def _reduction(kernel: Kernel, target: GpuTarget, choices: Choices, reduced: tup
         if kind == "looped" and r >= 16384 and _row_bytes(kernel) <= 2:      # (a piece of a row is folded in each step: fewer warps wait for each other)
             lay.rblock, lay.warps = 2048, 4
     if kind == "split":
+        lay.columns = x_fast
         blocks = -(-x // lay.xblock)
         pieces = max(1, -(-r // lay.rblock))
-        programs = (8 if x_fast and passes == 1 else 4) * target.processors
+        programs = (8 if x_fast and passes == 1 and x * r < 1 << 23 else 4) * target.processors
         lay.split = max(1, min(MOST_SPLIT, _floor_pow2(max(1, programs // blocks)), _pow2(-(-pieces // 2))))
     return lay
 
@@ -270,6 +275,16 @@ def _scan(kernel: Kernel, target: GpuTarget, x: int, rows: int, x_fast: bool) ->
         lay.xblock = min(_pow2(x), max(1, 1024 // lay.rblock))
     lay.warps = min(8, max(1, _floor_pow2(lay.xblock * lay.rblock // (32 * 8))))
     return lay
+
+
+def runs_of(kernel: Kernel) -> int:
+    """Runs of rows whose columns are summed; 0 where none are."""
+    return next((int(s.buffer.shape[0]) for st in kernel.stages for s in st.stores if s.mode == "rows"), 0)
+
+
+def _rows(kernel: Kernel, reduced: tuple[Axis, ...]) -> Layout:
+    r = at_hints(numel(reduced), kernel.hints)
+    return Layout("rows", kernel.outer, rblock=_pow2(r), warps=8 if r > 512 else 4, stages=3)
 
 
 def _few_rows(x: int, r: int, passes: int, x_fast: bool, target: GpuTarget) -> bool:
@@ -305,7 +320,9 @@ def _row_loads(kernel: Kernel) -> int:
 
 
 def _shared_rows(kernel: Kernel) -> int:
-    """Different rows that a kernel reads again for each row of its result."""
+    """Different rows that a kernel reads again for each row of its result, where that is all it makes (an own row read and written is more than those)."""
+    if any(s.index.symbol_names() & {a.symbol.name for a in st.axes} for st in kernel.stages for s in st.stores):
+        return 0
     outer = {a.symbol.name for a in kernel.outer}
     names = {a.symbol.name for s in kernel.stages for a in s.axes}
     return len({v.id for st in kernel.stages for v in stage_values(st)
@@ -320,10 +337,10 @@ def _row_bytes(kernel: Kernel) -> int:
 
 def _along_x(kernel: Kernel, reduced: tuple[Axis, ...]) -> bool:
     """Whether memory runs along the outer axes (a sum over leading dimensions)."""
-    names = {a.symbol.name for a in reduced}
+    names, kept = {a.symbol.name for a in reduced}, {a.symbol.name for a in kernel.outer}
     score = 0
-    for e, size in _accesses(kernel):
-        if not e.symbol_names() & names:
-            continue
+    accesses = [(e, size) for e, size in _accesses(kernel) if e.symbol_names() & names]
+    whole = [(e, size) for e, size in accesses if e.symbol_names() & kept]
+    for e, size in whole or accesses:                    # (a number for each row is little beside the rows)
         score += size * ((_fast_axis(e, reduced) is not None) - (_fast_axis(e, kernel.outer) is not None))
     return score < 0

@@ -21,6 +21,8 @@ from .dtypes import ttype
 from .layout import Choices, GpuTarget, Layout, numel, plan_layout, spans
 from .prims import Operand, reduce_identity, reduce_tile, reduce_update
 from .product import Product, find_product, print_product, product_layout
+from .rows import print_rows
+from .split import print_split
 from .values import NONE, Names, Tile, Values, stored
 
 __all__ = ["TritonSource", "Function", "Printer", "Scratch", "header_of", "print_kernel", "without_locals"]
@@ -177,7 +179,7 @@ class Printer:
         self.itype = "tl.int64" if layout.wide else "tl.int32"
         self.helpers: dict[str, None] = {}
         self.origins: dict[str, str] = {}
-        self.reduces = layout.kind in ("persistent", "looped", "split")
+        self.reduces = layout.kind in ("persistent", "looped", "split", "rows")
         self.reduced = next((s.axes for s in kernel.stages if s.axes), ())
         self.accs: dict[str, Operand] = {}
         self.scratch: list[Scratch] = []
@@ -203,7 +205,9 @@ class Printer:
                             names_of(self.k, self.origins))
 
     def _functions(self) -> list[tuple[Function, str]]:
-        return self._split() if self.lay.kind == "split" else [print_product(self, self.product) if self.product is not None else self._whole()]
+        if self.lay.kind == "rows":
+            return [print_rows(self)]
+        return print_split(self) if self.lay.kind == "split" else [print_product(self, self.product) if self.product is not None else self._whole()]
 
     def _function(self, name: str, body: list[str], grid: Expr, constants: dict[str, int], scratch: Sequence[Scratch] = ()) -> tuple[Function, str]:
         size = "i64" if self.lay.wide else "i32"
@@ -491,106 +495,6 @@ class Printer:
             self.accs[a.name] = Operand(a.name, ttype(a.dtype), frozenset("x"))
         names.forget("r")
         return [*v.outside, *declare, f"for roffset in range({start}, {end}, RBLOCK):", *(f"    {line}" for line in [*head, *v.inside]), *finish]
-
-    def _gather_squares(self, a: Acc, parts: list[Scratch], sums: list[Scratch], masks: dict[str, str]) -> list[str]:
-        """Squares around the means of pieces as squares around the mean of all."""
-        n = int(numel(self.reduced).value)
-        pieces = -(-n // self.lay.rblock)
-        per = -(-pieces // self.lay.split) * self.lay.rblock
-        mask = f", {masks['x']}, other=0" if "x" in masks else ""
-        where = "(xindex * SPLIT + tl.arange(0, SPLIT)[None, :])"
-        return [f"{a.name}_sums = tl.load({sums[0].name} + {where}{mask})",
-                f"{a.name}_n = tl.minimum(tl.maximum({n} - tl.arange(0, SPLIT)[None, :] * {per}, 0), {per}).to(tl.float32)",
-                f"{a.name}_off = {a.name}_sums / tl.maximum({a.name}_n, 1.0) - (tl.sum({a.name}_sums, 1) / {float(n)!r})[:, None]",
-                f"{a.name}_parts = tl.load({parts[0].name} + {where}{mask})",
-                f"{a.name} = (tl.sum({a.name}_parts + {a.name}_n * {a.name}_off * {a.name}_off, 1))[:, None]"]
-
-    # ---- split kernels
-    def _split(self) -> list[tuple[Function, str]]:
-        lay = self.lay
-        out = []
-        rows = numel(lay.x)
-        made: dict[str, tuple[Acc, list[Scratch], Operand]] = {}
-        around: dict[str, str] = {}                      # sums of squares -> the sum whose mean they are taken around
-        xblocks = ceildiv(rows, integer(lay.xblock))
-        stages = self.k.stages
-        pairs = {k + 1: k for k in range(len(stages) - 1) if is_variance(stages[k], stages[k + 1]) and numel(stages[k].axes).is_const}
-        for number, stage in enumerate(stages):
-            if number in pairs:
-                continue
-            self.accs = {}
-            masks: dict[str, str] = {}
-            names = Names(origins=self.origins)
-            pid = self._pid("tl.program_id(0)")
-            body = [f"pid = {pid}"]
-            if stage.axes:
-                body.append("piece = pid % SPLIT")
-            body += self._dim("x", lay.x, lay.xblock, "(pid // SPLIT) * XBLOCK" if stage.axes else "pid * XBLOCK", "[:, None]", masks)
-            for v in walk(self._roots(stage)):
-                if v.op == "acc" and v.attr not in self.accs:
-                    a, parts, x = made[v.attr]
-                    if v.attr in around:
-                        body += self._gather_squares(a, parts, made[around[v.attr]][1], masks)
-                        self.accs[a.name] = Operand(a.name, ttype(a.dtype), frozenset("x"))
-                    else:
-                        body += self._gather_partial(a, parts, masks)
-            if not stage.axes:
-                body += self._straight(stage, names, masks)
-                out.append(self._function(f"{self.name}_{number}", body, xblocks, {"XBLOCK": lay.xblock, "SPLIT": lay.split}, self.scratch))
-                continue
-            body += [f"rnumel = {self._t(numel(stage.axes))}", "rbase = tl.arange(0, RBLOCK)[None, :]",
-                     "per = tl.cdiv(tl.cdiv(rnumel, RBLOCK), SPLIT) * RBLOCK", "rbegin = piece * per",
-                     "rend = tl.minimum(rbegin + per, rnumel)"]
-            accs = list(stage.accs)
-            if number + 1 in pairs:
-                body += self._variance(number, stage, stages[number + 1], names, masks, "rbegin", "rend")
-                accs += stages[number + 1].accs
-                around[accs[1].name] = accs[0].name
-            else:
-                body += self._loop(number, stage, names, masks, "rbegin", "rend")
-            for a in accs:
-                parts = [Scratch(f"part{len(self.scratch)}", a.dtype, rows * lay.split)]
-                x = self.accs[a.name]
-                lines = [(parts[0].name, x.text)]
-                if a.op.startswith("arg"):
-                    value = Scratch(f"part{len(self.scratch) + 1}", a.value.dtype, rows * lay.split)
-                    parts.append(value)
-                    lines.append((value.name, f"{x.text}_value[:, None]"))
-                self.scratch += parts
-                mask = f", {masks['x']}" if "x" in masks else ""
-                body += [f"tl.store({name} + (xindex * SPLIT + piece), {text}{mask})" for name, text in lines]
-                made[a.name] = (a, parts, x)
-            out.append(self._function(f"{self.name}_{number}", body, xblocks * lay.split,
-                                      {"XBLOCK": lay.xblock, "RBLOCK": lay.rblock, "SPLIT": lay.split}, list(self.scratch)))
-        # every function takes all of the scratch, so that one list of arguments serves
-        names_of = [(s.name, "*" + ttype(s.dtype).pointer) for s in self.scratch]
-        fixed = []
-        n = len(self.k.inputs) + len(self.k.outputs)
-        for f, text in out:
-            rest = [a for a in f.arguments[n:] if not a[0].startswith("part")]
-            f.arguments = f.arguments[:n] + names_of + rest
-            first, _, tail = text.partition("\n")[2].partition("\n")
-            head = ", ".join([a for a, _ in f.arguments] + [f"{c}: tl.constexpr" for c in f.constants])
-            fixed.append((f, f"@triton.jit\ndef {f.name}({head}):\n{tail}"))
-        return fixed
-
-    def _gather_partial(self, a: Acc, parts: list[Scratch], masks: dict[str, str]) -> list[str]:
-        """What the launch before left of an accumulator, folded."""
-        mask = f", {masks['x']}, other=0" if "x" in masks else ""
-        where = "(xindex * SPLIT + tl.arange(0, SPLIT)[None, :])"
-        t = ttype(a.dtype)
-        out: list[str] = []
-        if a.op.startswith("arg"):
-            value = ttype(parts[1].dtype)
-            widen = ".to(tl.float32)" if value.low_precision else ".to(tl.int1)" if value.kind == "bool" else ""
-            out.append(f"{a.name}_parts = tl.load({parts[1].name} + {where}{mask}){widen}")
-            out.append(f"{a.name}_at = tl.load({parts[0].name} + {where}{mask})")
-            self._fold(a, f"{a.name}_parts", f"{a.name}_at", Operand("", value), out)
-            return out
-        widen = ".to(tl.float32)" if t.low_precision else ".to(tl.int1)" if t.kind == "bool" else ""
-        out.append(f"{a.name}_parts = tl.load({parts[0].name} + {where}{mask}){widen}")
-        self._fold(a, f"{a.name}_parts", "", Operand("", t), out)
-        return out
 
 
 def is_online_softmax(first: Stage, second: Stage) -> bool:

@@ -81,7 +81,8 @@ class Values(GuardedValues):
         self.exact, self.backend, self.sizes, self.loose, self.zero, self.tiles = exact, backend, sizes or {}, loose or {}, zero, tuple(tiles)
         self.names, self.axis_dims, self.masks, self.shape, self.acc = names, axis_dims, masks, shape, acc
         self.need, self.index_type, self.policy = need, index_type, policy
-        self.outside: list[str] = []             # statements that stand outside of the loop over "r"
+        self.looped = LOOPED                     # dimensions of the loop: what does not vary over them stands outside of it
+        self.outside: list[str] = []
         self.inside: list[str] = []
         self._under: Guard = ()                  # of the statement that is printed
 
@@ -120,7 +121,7 @@ class Values(GuardedValues):
     # ---- texts
     def _let(self, stem: str, text: str, v: Value, dims: frozenset[str]) -> Operand:
         name = self.names.fresh(stem)
-        (self.inside if dims & LOOPED else self.outside).append(f"{name} = {text}")
+        (self.inside if dims & self.looped else self.outside).append(f"{name} = {text}")
         return Operand(name, ttype(v.dtype), dims)
 
     def _statement(self, v: Value, guard: Guard) -> Operand:
@@ -294,7 +295,7 @@ class Values(GuardedValues):
         mask, over = self.mask(dims, guard)
         good = f"(0 <= {i.text}) & ({i.text} < {n.text})"
         wide = dims | over
-        target = self.inside if wide & LOOPED else self.outside
+        target = self.inside if wide & self.looped else self.outside
         # what is masked off may hold anything
         inverted = f"{good} | ~({mask})" if mask else good
         message = v.attr.partition(": ")[2] or v.attr
@@ -319,4 +320,4 @@ class Values(GuardedValues):
         if mode == "add" and t.low_precision:
             text = f"{text}.to({t.stored})"
         line = f"{call}({buffer.name} + ({at}), {text}" + (f", {mask}" if mask else "") + (", sem='relaxed')" if mode != "set" else ")")
-        (self.inside if want & LOOPED else self.outside).append(line)
+        (self.inside if want & self.looped else self.outside).append(line)

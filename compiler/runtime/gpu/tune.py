@@ -197,6 +197,8 @@ def candidates(k: GeneratedKernel, target: GpuTarget) -> list[Choices]:
         out += [Choices(xblock=x, warps=w) for x in (1, 2, 4) if x * rows <= 16384 for w in (1, 2, 4, 8, 16) if 32 * w <= x * rows <= 32 * w * 64]
         if rows >= 1024:
             out += [Choices("looped", xblock=1, rblock=r, warps=w) for r, w in ((1024, 4), (2048, 8))]
+    elif kind == "rows":
+        out += [Choices(warps=w, stages=n) for w in (4, 8, 16) for n in (1, 2, 3)]
     elif kind == "looped":
         if default["xblock"] > 4:
             out += [Choices(xblock=x, rblock=r, warps=w) for x in (16, 32, 64) for r, w in ((16, 4), (32, 4), (64, 8))]

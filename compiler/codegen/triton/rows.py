@@ -1,0 +1,48 @@
+"""Kernels that reduce rows and sum columns in one pass: each program goes through a run of rows, XBLOCK at a time, keeps the sums of its columns
+in registers and leaves them at the end."""
+from __future__ import annotations
+
+from typing import Any
+
+from ...symbolic.expr import integer
+from .dtypes import ttype
+from .layout import numel, runs_of
+from .prims import reduce_identity
+from .values import Names, stored
+
+__all__ = ["print_rows"]
+
+
+def print_rows(printer: Any) -> tuple[Any, str]:
+    p, lay, k = printer, printer.lay, printer.k
+    n = runs_of(k)
+    rows = numel(lay.x) // n
+    masks: dict[str, str] = {}
+    names = Names(origins=p.origins)
+    before = [f"pid = {p._pid('tl.program_id(0)')}", *p._dim("r", p.reduced, lay.rblock, "0", "[None, :]", masks)]
+    body: list[str] = []
+    after = ["xindex = pid * ROWS", *p._axes(lay.x, "x")]
+    tile = frozenset("xr")
+    p._lies("x", lay.x, lay.xblock, "(pid * ROWS + xoffset)", "[:, None]")
+    for stage in k.stages:
+        v = p._values(stage, names, masks)
+        v.looped = frozenset("x")
+        v.emit(p._roots(stage))
+        for a in stage.accs:
+            x = v.operand(a.value)
+            p._fold(a, p._tile(x, reduce_identity(a.op, x.t), masks, tile), "tl.broadcast_to(rindex, [XBLOCK, RBLOCK])", x, v.inside)
+        for s in stage.stores:
+            if s.mode != "rows":
+                v.store(s.buffer, s.index, s.value, s.mode, tile if stage.axes else tile - {"r"})
+                continue
+            total = f"sum_{s.buffer.name}"
+            before.append(f"{total} = tl.zeros([XBLOCK, RBLOCK], {ttype(s.buffer.dtype).held})")
+            v.inside.append(f"{total} += {p._tile(v.operand(stored(s.value)), None, {}, tile)}")
+            after.append(f"tl.store({s.buffer.name} + ({v.index(s.index)}), tl.sum({total}, 0)[None, :]" + (f", {masks['r']})" if "r" in masks else ")"))
+        before += v.outside
+        body += v.inside
+    head = ["xindex = pid * ROWS + xoffset + tl.arange(0, XBLOCK)[:, None]", *p._axes(lay.x, "x")]
+    text = [*before, "for xoffset in tl.range(0, ROWS, XBLOCK, num_stages=STAGES):", *(f"    {line}" for line in [*head, *body]), *after]
+    constants = {"XBLOCK": lay.xblock, "RBLOCK": lay.rblock, "ROWS": int(rows.value), "STAGES": lay.stages}
+    return p._function(p.name, text, integer(n), constants)
+

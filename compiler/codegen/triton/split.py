@@ -1,0 +1,189 @@
+"""Kernels of few rows: each stage is a launch, whose programs take SPLIT pieces of a row and leave partial results.
+
+Where memory runs along the kept axes (sums over leading dimensions: bias gradients, batch norms) partial results lie piece by piece, so that
+neighbours are written and read together, and one small launch folds them before another pass over the rows, all of whose programs would
+have to; it computes what follows from the results alone as well.
+"""
+from __future__ import annotations
+
+from typing import Any, Iterable
+
+from ...lowering.ir import Acc, Stage, walk
+from ...symbolic.expr import ceildiv, integer
+from .dtypes import ttype
+from .layout import numel
+from .prims import Operand
+from .values import Names
+
+__all__ = ["print_split"]
+
+FOLDED = 4096                      # partial results that one program folds
+
+
+def print_split(printer: Any) -> list[tuple[Any, str]]:
+    """The launches of a split kernel, in order."""
+    return _Split(printer).run()
+
+
+class _Split:
+    def __init__(self, printer: Any):
+        from .printer import is_variance
+        self.p, self.lay, self.stages = printer, printer.lay, printer.k.stages
+        self.rows = numel(self.lay.x)
+        self.pairs = {k + 1: k for k in range(len(self.stages) - 1)
+                      if is_variance(self.stages[k], self.stages[k + 1]) and numel(self.stages[k].axes).is_const}
+        self.parts: dict[str, tuple[Acc, list[Any]]] = {}    # accumulator -> its partial results
+        self.around: dict[str, str] = {}                     # sums of squares -> the sum whose mean they are taken around
+        self.folded: dict[str, Any] = {}                     # accumulator -> its result in memory
+        self.out: list[tuple[Any, str]] = []
+
+    def run(self) -> list[tuple[Any, str]]:
+        done: set[int] = set()
+        for number, stage in enumerate(self.stages):
+            if number in self.pairs or number in done:
+                continue
+            if not stage.axes:
+                self.small([stage], ())
+                continue
+            self.over_rows(number, stage)
+            later = {name for st in self.stages[number + 1:] if st.axes for name in self.reads(st) if name in self.parts and name not in self.folded}
+            if self.lay.columns and later and not any(self.parts[name][0].op.startswith("arg") for name in later):
+                ready = [n for n in range(number + 1, len(self.stages)) if n not in done and self.is_ready(number, n)]
+                self.small([self.stages[n] for n in ready], sorted(later))
+                done.update(ready)
+        return self.with_all_scratch()
+
+    def reads(self, stage: Stage) -> list[str]:
+        """The accumulators that a stage reads."""
+        return list(dict.fromkeys(v.attr for v in walk(self.p._roots(stage)) if v.op == "acc"))
+
+    def is_ready(self, number: int, n: int) -> bool:
+        """Whether stage n, of results alone, may come right behind stage `number`."""
+        stage = self.stages[n]
+        between = {id(s.buffer) for st in self.stages[number + 1:n] for s in st.stores}
+        return not stage.axes and not stage.accs and set(self.reads(stage)) <= self.parts.keys() and \
+            not any(v.op == "load" and id(v.attr[0]) in between for v in walk(self.p._roots(stage)))
+
+    # ---- launches
+    def begin(self, over_rows: bool, xblock: int) -> tuple[list[str], Names, dict[str, str]]:
+        masks: dict[str, str] = {}
+        self.p.accs = {}
+        body = [f"pid = {self.p._pid('tl.program_id(0)')}"]
+        if over_rows:
+            body.append("piece = pid % SPLIT")
+        body += self.p._dim("x", self.lay.x, xblock, "(pid // SPLIT) * XBLOCK" if over_rows else "pid * XBLOCK", "[:, None]", masks)
+        return body, Names(origins=self.p.origins), masks
+
+    def add(self, body: list[str], xblock: int, over_rows: bool, warps: int | None = None) -> None:
+        constants = {"XBLOCK": xblock} | ({"RBLOCK": self.lay.rblock} if over_rows else {}) | {"SPLIT": self.lay.split}
+        grid = ceildiv(self.rows, integer(xblock)) * (self.lay.split if over_rows else 1)
+        f, text = self.p._function(f"{self.p.name}_{len(self.out)}", body, grid, constants, list(self.p.scratch))
+        f.warps = warps or f.warps
+        self.out.append((f, text))
+
+    def small(self, stages: list[Stage], keep: Iterable[str]) -> None:
+        """A launch that computes `stages` from accumulators, and leaves the results of `keep` in memory."""
+        xblock = min(self.lay.xblock, max(8, FOLDED // self.lay.split)) if self.lay.columns else self.lay.xblock
+        body, names, masks = self.begin(False, xblock)
+        body += self.known(dict.fromkeys([*keep, *(name for st in stages for name in self.reads(st))]), masks)
+        for name in keep:
+            a = self.parts[name][0]
+            s = self.folded[name] = self.scratch("whole", a.dtype, self.rows)
+            body.append(f"tl.store({s.name} + xindex, {self.p.accs[name].text}{self.mask(masks)})")
+        for st in stages:
+            body += self.p._straight(st, names, masks)
+        self.add(body, xblock, False, 4 if self.lay.columns else None)
+
+    def over_rows(self, number: int, stage: Stage) -> None:
+        p = self.p
+        body, names, masks = self.begin(True, self.lay.xblock)
+        body += self.known(self.reads(stage), masks)
+        body += [f"rnumel = {p._t(numel(stage.axes))}", "rbase = tl.arange(0, RBLOCK)[None, :]",
+                 "per = tl.cdiv(tl.cdiv(rnumel, RBLOCK), SPLIT) * RBLOCK", "rbegin = piece * per",
+                 "rend = tl.minimum(rbegin + per, rnumel)"]
+        accs = list(stage.accs)
+        if number + 1 in self.pairs:
+            second = self.stages[number + 1]
+            body += p._variance(number, stage, second, names, masks, "rbegin", "rend")
+            accs += second.accs
+            self.around[accs[1].name] = accs[0].name
+        else:
+            body += p._loop(number, stage, names, masks, "rbegin", "rend")
+        for a in accs:
+            x = p.accs[a.name]
+            lines = [(self.scratch("part", a.dtype, self.rows * self.lay.split), x.text)]
+            if a.op.startswith("arg"):
+                lines.append((self.scratch("part", a.value.dtype, self.rows * self.lay.split), f"{x.text}_value[:, None]"))
+            at = "piece * xnumel + xindex" if self.lay.columns else "xindex * SPLIT + piece"
+            body += [f"tl.store({s.name} + ({at}), {text}{self.mask(masks)})" for s, text in lines]
+            self.parts[a.name] = (a, [s for s, _ in lines])
+        self.add(body, self.lay.xblock, True)
+
+    # ---- partial results
+    def scratch(self, stem: str, dtype: Any, n: Any) -> Any:
+        from .printer import Scratch
+        s = Scratch(f"{stem}{len(self.p.scratch)}", dtype, n)
+        self.p.scratch.append(s)
+        return s
+
+    def mask(self, masks: dict[str, str], other: str = "") -> str:
+        return f", {masks['x']}{other}" if "x" in masks else ""
+
+    def known(self, accs: Iterable[str], masks: dict[str, str]) -> list[str]:
+        """Accumulators that launches before this one have left."""
+        out: list[str] = []
+        for name in accs:
+            if name in self.folded:
+                a = self.parts[name][0]
+                out.append(f"{name} = tl.load({self.folded[name].name} + xindex{self.mask(masks)}){_widen(ttype(a.dtype))}")
+                self.p.accs[name] = Operand(name, ttype(a.dtype), frozenset("x"))
+            elif name in self.around:
+                out += self.squares(name, masks)
+            elif name not in self.p.accs:
+                out += self.fold(name, masks)
+        return out
+
+    def tile(self, s: Any, masks: dict[str, str]) -> str:
+        """The partial results of a program's rows, [XBLOCK, SPLIT]."""
+        at = "xindex + tl.arange(0, SPLIT)[None, :] * xnumel" if self.lay.columns else "xindex * SPLIT + tl.arange(0, SPLIT)[None, :]"
+        return f"tl.load({s.name} + ({at}){self.mask(masks, ', other=0')})"
+
+    def fold(self, name: str, masks: dict[str, str]) -> list[str]:
+        a, parts = self.parts[name]
+        t = ttype(a.dtype)
+        if a.op.startswith("arg"):
+            value = ttype(parts[1].dtype)
+            out = [f"{name}_parts = {self.tile(parts[1], masks)}{_widen(value)}", f"{name}_at = {self.tile(parts[0], masks)}"]
+            self.p._fold(a, f"{name}_parts", f"{name}_at", Operand("", value), out)
+            return out
+        out = [f"{name}_parts = {self.tile(parts[0], masks)}{_widen(t)}"]
+        self.p._fold(a, f"{name}_parts", "", Operand("", t), out)
+        return out
+
+    def squares(self, name: str, masks: dict[str, str]) -> list[str]:
+        """Squares around the means of pieces as squares around the mean of all."""
+        n = int(numel(self.p.reduced).value)
+        pieces = -(-n // self.lay.rblock)
+        per = -(-pieces // self.lay.split) * self.lay.rblock
+        sums = self.parts[self.around[name]][1][0]
+        self.p.accs[name] = Operand(name, ttype(self.parts[name][0].dtype), frozenset("x"))
+        return [f"{name}_sums = {self.tile(sums, masks)}",
+                f"{name}_n = tl.minimum(tl.maximum({n} - tl.arange(0, SPLIT)[None, :] * {per}, 0), {per}).to(tl.float32)",
+                f"{name}_off = {name}_sums / tl.maximum({name}_n, 1.0) - (tl.sum({name}_sums, 1) / {float(n)!r})[:, None]",
+                f"{name}_parts = {self.tile(self.parts[name][1][0], masks)}",
+                f"{name} = (tl.sum({name}_parts + {name}_n * {name}_off * {name}_off, 1))[:, None]"]
+
+    def with_all_scratch(self) -> list[tuple[Any, str]]:
+        """Every function takes all of the scratch, so that one list of arguments serves."""
+        names = [(s.name, "*" + ttype(s.dtype).pointer) for s in self.p.scratch]
+        scratch, out = {name for name, _ in names}, []
+        n = len(self.p.k.inputs) + len(self.p.k.outputs)
+        for f, text in self.out:
+            f.arguments = f.arguments[:n] + names + [a for a in f.arguments[n:] if a[0] not in scratch]
+            head = ", ".join([a for a, _ in f.arguments] + [f"{c}: tl.constexpr" for c in f.constants])
+            out.append((f, f"@triton.jit\ndef {f.name}({head}):\n{text.partition(chr(10))[2].partition(chr(10))[2]}"))
+        return out
+
+
+def _widen(t: Any) -> str:
+    return ".to(tl.float32)" if t.low_precision else ".to(tl.int1)" if t.kind == "bool" else ""
