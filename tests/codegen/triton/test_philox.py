@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from tcompile.compiler import philox
 from tcompile.compiler.codegen.triton.layout import Choices
 from tcompile.compiler.codegen.triton.printer import print_kernel
+from tcompile.compiler.fusion import columns
 from tcompile.compiler.lowering.lowered import Extern
 from tcompile.compiler.runtime.build import python_plan
 from tcompile.compiler.runtime.gpu.graphs import why_not_captured
@@ -146,6 +147,24 @@ def test_in_rows_with_a_normalisation():
     want = ((x * 1.5).float() * keep / 0.9).bfloat16() + res
     torch.testing.assert_close(h, want, atol=2e-2, rtol=2e-2)
     torch.testing.assert_close(y, F.layer_norm(h, (1024,)), atol=1e-4, rtol=1e-4)
+
+
+def test_in_rows_whose_columns_are_summed(monkeypatch):
+    for name, n in (("LEAST", 1), ("RUNS", 8), ("FEWEST_RUNS", 4), ("MOST_RUNS", 16)):
+        monkeypatch.setattr(columns, name, n)
+    x, res = torch.randn(64, 1024).bfloat16(), torch.randn(64, 1024)
+
+    def f(x, res):
+        h, mask = torch.native_dropout(x * 1.5, 0.1, True)
+        y = torch.softmax(h + res, -1)
+        return y, mask, y.sum(0)
+    g = as_gpu(f, x, res)
+    assert [k.source.choices["shape"] == "rows" for k in g.kernels] == [True, False] and together(g) == {4}
+    (y, mask, sums), _ = run(g, x, res)
+    assert torch.equal(mask, (Generator().torch(x.numel(), 8) < np.float32(0.9)).view_as(x))
+    kept = ((x * 1.5).float() * mask / 0.9).bfloat16().float()
+    torch.testing.assert_close(y, torch.softmax(kept + res, -1), atol=2e-2, rtol=2e-2)
+    torch.testing.assert_close(sums, y.sum(0), atol=1e-4, rtol=1e-4)
 
 
 def test_rows_that_lie_in_another_order():
