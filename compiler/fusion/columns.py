@@ -11,7 +11,7 @@ import torch
 from ..lowering.ir import Axis, Buffer, LoopNest, load
 from ..lowering.ref import contiguous_strides
 from ..lowering.rewrite import Rewriter, is_affine, positions, tidy
-from ..symbolic.expr import ONE, ZERO, Expr, as_expr, integer, symbol
+from ..symbolic.expr import ONE, ZERO, Expr, as_expr, integer, mul_all, symbol
 from .domain import Factor, factor_symbol
 
 __all__ = ["column_sums", "in_space_of"]
@@ -33,7 +33,7 @@ def column_sums(g: Any, nest: LoopNest, loads: Sequence[tuple[Buffer, Expr]]) ->
     if split is None:
         return None
     runs, rows, columns, new = split
-    if _count(nest.axes) != _count(columns) or _count(nest.reduce_axes) != _count((*runs, *rows)):
+    if _count(nest.axes) is not _count(columns) or _count(nest.reduce_axes) is not _count((*runs, *rows)):
         return None
     axes = (*runs, *rows, *columns)
     ranges = {a.symbol.name: (0, a.size) for a in axes}
@@ -43,7 +43,7 @@ def column_sums(g: Any, nest: LoopNest, loads: Sequence[tuple[Buffer, Expr]]) ->
     own, of_rows = ({a.symbol.name for a in part} for part in (columns, (*runs, *rows)))
     if not all(m[a.symbol.name].symbol_names() <= own for a in nest.axes) or not all(m[a.symbol.name].symbol_names() <= of_rows for a in nest.reduce_axes):
         return None
-    n, width = _count(runs), _count(columns)
+    n, width = (int(_count(part).value) for part in (runs, columns))
     column = _row_major(nest.axes)
     parts = Buffer(nest.buffer.name + "_parts", nest.buffer.dtype, (n, width), contiguous_strides((n, width)), "global", nest.buffer.device, "temp", nest.buffer.origin)
     value = Rewriter(on_index=lambda e: tidy(e.subs(m), ranges))(nest.value)
@@ -74,11 +74,9 @@ def in_space_of(g: Any, nest: LoopNest, loads: Sequence[tuple[Buffer, Expr]]) ->
     return replace(nest, axes=axes, domain=axes, index=index, value=value)
 
 
-def _count(axes: Sequence[Axis]) -> int:
-    n = 1
-    for a in axes:
-        n *= int(as_expr(a.size).value)
-    return n
+def _count(axes: Sequence[Axis]) -> Expr:
+    """How many elements there are."""
+    return mul_all(as_expr(a.size) for a in axes)
 
 
 def _row_major(axes: Sequence[Axis]) -> Expr:
@@ -136,7 +134,7 @@ def _same_elements(g: Any, nest: LoopNest, loads: Sequence[tuple[Buffer, Expr]],
         if at is None:
             continue
         at, order = tidy(at.subs(new), ranges), _dense(e, nest.domain)
-        if order is not None and _dense(at, axes) is not None:
+        if order is not None and _dense(at, axes) is not None and _count(nest.domain) is _count(axes):      # (as many elements)
             m = positions(order, e, at, ranges)
             if all(is_affine(x) for x in m.values()):
                 return m

@@ -60,6 +60,7 @@ class Candidate:
 
     @property
     def key(self) -> str:
+        """What it is compared with, beside the kernel."""
         return f"{self.extern.op} {[k.kernel.key() for k in self.superfluous]}"
 
 
@@ -132,7 +133,7 @@ class _Compiled:
 
 
 def _compile(candidates: Sequence[Candidate], target: GpuTarget, opts: Any) -> dict[str, _Compiled]:
-    """All of them at once, by the candidates' keys: the processors of the host are many, and each takes seconds."""
+    """All of them at once, by the names of their kernels: the processors of the host are many, and each takes seconds."""
     contract = not opts.get("emulate_precision", False)
     variants = [tune.printed_variants(c.kernel, [Choices(), *product_choices(c.kernel.kernel, target, c.kernel.source.choices)], target, opts) for c in candidates]
     if candidates:
@@ -142,7 +143,7 @@ def _compile(candidates: Sequence[Candidate], target: GpuTarget, opts: Any) -> d
     out = {}
     for c, found in zip(candidates, variants):
         behind = [next(binaries) for _ in c.superfluous]
-        out[c.key] = _Compiled(found, [next(binaries) for _ in found], behind)
+        out[c.kernel.name] = _Compiled(found, [next(binaries) for _ in found], behind)
     return out
 
 
@@ -169,7 +170,7 @@ def _wins(c: Candidate, target: GpuTarget, index: int, opts: Any, until: float, 
     else:
         events.emit("progress", text=f"comparing {c.kernel.name} with the library, at most {until - time.perf_counter():.1f} s left", done=0, total=1)
         try:
-            trials, best = _race(c, compiled[c.key], target, index, opts)
+            trials, best = _race(c, compiled[c.kernel.name], target, index, opts)
         except (RuntimeError, ToolchainError, KeyError) as e:    # memory, a call that no CUDA graph can hold, a size that has no hint
             torch.cuda.empty_cache()
             events.emit("fallback", what="autotune", reason=f"{c.kernel.name} stays the library's: {str(e).splitlines()[0][:200]}", count=1)

@@ -123,3 +123,16 @@ def test_nothing_is_compared_without_max_autotune():
     assert products.choose(aten, Options()) is aten
     for options in ({"gpu_products": "library"}, {"emulate_precision": True}):
         assert products.choose(aten, Options.make(options={"max_autotune": True, **options})) is aten
+
+
+def test_each_kind_of_product_runs_its_own_kernels(device, monkeypatch):
+    """Kinds without kernels behind them have the same words for what they are compared with."""
+    aten, opts = graph_of(lambda x, w, v: (x @ w) @ v, torch.empty(4096, 4096, dtype=bf16), torch.empty(4096, 8192, dtype=bf16), torch.empty(8192, 2048, dtype=bf16))
+    candidates = products.find_candidates(aten, opts, SMALL, 4e12)
+    assert len(candidates) == 2
+    raced = []
+    monkeypatch.setattr(products, "_race", lambda c, found, *rest: raced.append((c.kernel.kernel, [v.kernel for _, v in found.variants])) or ([{"kept": True}], None))
+    compiled = products._compile(candidates, SMALL, Options())
+    for c in candidates:
+        products._wins(c, SMALL, 0, Options(), float("inf"), compiled)
+    assert all(v is kernel for kernel, variants in raced for v in variants) and len(raced) == 2
