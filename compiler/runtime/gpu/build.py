@@ -14,6 +14,7 @@ from ..program import make_program
 from .algorithms import choose_algorithms
 from .graphs import CudaGraphs, why_not_captured
 from .kernels import load_kernels
+from .tune import searched, tune
 
 __all__ = ["build_gpu"]
 
@@ -26,8 +27,7 @@ def build_gpu(generated: Generated, opts: Any, eager: Callable[..., tuple] | Non
     index = generated.cuda or 0
     try:
         if generated.kernels and opts.get("max_autotune"):
-            from .tune import tune
-            generated = tune(generated, opts, index)
+            generated = searched("the search of tiles", opts, lambda: tune(generated, opts, index), generated)
         kernels = load_kernels(generated.kernels, generated.target, index, opts) if generated.kernels else []
     except ToolchainError as e:
         if eager is None or "is not installed" not in str(e):
@@ -36,7 +36,8 @@ def build_gpu(generated: Generated, opts: Any, eager: Callable[..., tuple] | Non
         return CompiledGraph(generated, eager, "eager", {})
     by_name = {k.name: c for k, c in zip(generated.kernels, kernels)}
     _announce(generated)
-    program = make_program(generated, by_name, opts, choose_algorithms(generated.schedule.steps, opts, index))
+    algorithms = searched("the choice of algorithms", opts, lambda: choose_algorithms(generated.schedule.steps, opts, index), {})
+    program = make_program(generated, by_name, opts, algorithms)
     plan, how = (program, "program") if program is not None else (python_plan(generated, by_name), "python")
     if opts.get("cudagraphs"):
         why = why_not_captured(generated.schedule, index)

@@ -33,7 +33,7 @@ from ...errors import ToolchainError
 from ..cache import KernelCache, content_key, open_cache, temporary_cache
 from ..nearest import remember, why_missing
 
-__all__ = ["Binary", "Part", "Job", "compile_all", "prestart", "triton_version", "stop_workers"]
+__all__ = ["Binary", "Part", "Job", "compile_all", "workers", "prestart", "triton_version", "stop_workers"]
 
 KEPT_IDLE = 4                  # workers that stay for later kernels
 
@@ -172,7 +172,7 @@ def prestart(n: int, opts: Any) -> None:
         return
     with _lock:
         _only_own()
-        for _ in range(min(n, KEPT_IDLE, _most(opts)) - len(_idle)):
+        for _ in range(min(n, KEPT_IDLE, workers(opts)) - len(_idle)):
             _idle.append(_Worker())
 
 
@@ -186,7 +186,8 @@ def stop_workers() -> None:
 atexit.register(stop_workers)
 
 
-def _most(opts: Any) -> int:
+def workers(opts: Any) -> int:
+    """How many processes compile at once."""
     return int(opts.get("compile_workers")) or max(1, min(16, os.cpu_count() or 1))
 
 
@@ -244,7 +245,7 @@ def _compile(missing: dict[str, int], requests: list[dict[str, Any]], names: lis
     work = cache.workspace()
     busy: queue.SimpleQueue[_Worker] = queue.SimpleQueue()
     taken: list[_Worker] = []
-    n = min(len(missing), _most(opts))
+    n = min(len(missing), workers(opts))
     clean = False
     try:
         for _ in range(n):
@@ -278,6 +279,9 @@ def _compile(missing: dict[str, int], requests: list[dict[str, Any]], names: lis
             with ThreadPoolExecutor(n) as pool:
                 list(pool.map(one, missing.items()))
         clean = True
+    except ToolchainError:
+        clean = True                                 # every worker has answered, or has ended
+        raise
     finally:
         for w in taken:
             if clean:

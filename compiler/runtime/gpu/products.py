@@ -34,7 +34,7 @@ from ..cache import open_cache
 from ..program import gemm_of, one_product
 from . import tune
 from .algorithms import choose_algorithms
-from .compile import Binary, Job
+from .compile import Binary, Job, workers
 from .kernels import make_kernel
 from .tune import FLOPS, time_from_graphs
 
@@ -44,7 +44,7 @@ PRODUCTS = ("aten.mm.default", "aten.addmm.default", "aten.bmm.default", "aten.b
 DTYPES = (torch.bfloat16, torch.float16)
 OURS, TILES = 0.95, 1.2        # of the library's rate of arithmetic, that products in Triton and in CUDA C++ reach at best
 LEAST_TILES_S = 2e-5           # of a product that is worth trying in CUDA C++, which takes seconds to compile
-MOST_COMPILED = 8              # candidates of one graph that are compiled, all at once
+JOBS = 4                       # workers for each candidate of a graph; the candidates beyond are left to the library
 LEAST_US = 3.0                 # what a kernel takes at least, beside its bytes and operations
 MOST_S = 3.0                   # of search for one graph
 
@@ -74,11 +74,16 @@ def choose(aten: Any, opts: Any) -> Any:
         if torch.cuda.is_current_stream_capturing():
             return aten
         target = target_of(index, opts)
-        candidates = find_candidates(aten, opts, target, tune.copy_bandwidth(index))[:MOST_COMPILED]
-        compiled = _compile([c for c in candidates if _known(c, target, index, opts) is None], target, opts)
-        until = time.perf_counter() + min(MOST_S, float(opts.get("autotune_seconds")) * max(1, len(candidates)))
-        chosen = [name for c in candidates if _wins(c, target, index, opts, until, compiled) for name in c.nodes]
+        chosen = tune.searched("the choice of products", opts, lambda: _choose(aten, opts, target, index), [])
     return replace(aten, generated_products=frozenset(chosen)) if chosen else aten
+
+
+def _choose(aten: Any, opts: Any, target: GpuTarget, index: int) -> list[str]:
+    candidates = find_candidates(aten, opts, target, tune.copy_bandwidth(index))
+    new = [c for c in candidates if _known(c, target, index, opts) is None]
+    compiled = _compile(new[:max(1, workers(opts) // JOBS)], target, opts)
+    until = time.perf_counter() + min(MOST_S, float(opts.get("autotune_seconds")) * max(1, len(candidates)))
+    return [name for c in candidates if _wins(c, target, index, opts, until, compiled) for name in c.nodes]
 
 
 def find_candidates(aten: Any, opts: Any, target: GpuTarget, bandwidth: float) -> list[Candidate]:
@@ -164,7 +169,7 @@ def _wins(c: Candidate, target: GpuTarget, index: int, opts: Any, until: float, 
     trials = _known(c, target, index, opts)
     if trials is not None:
         events.emit("cache", key=key, hit=True, reason="", what=f"choice of {c.kernel.name}")
-    elif time.perf_counter() > until:
+    elif time.perf_counter() > until or c.kernel.name not in compiled:
         events.emit("progress", text=f"the search ends with its budget; {c.kernel.name} stays the library's", done=1, total=1)
         return False
     else:

@@ -30,7 +30,7 @@ from ..cache import content_key, open_cache
 from .compile import Binary, Job, compile_all, triton_version
 from .kernels import make_kernel
 
-__all__ = ["tune", "candidates", "arguments", "time_in_turn", "time_from_graphs", "copy_bandwidth"]
+__all__ = ["tune", "searched", "candidates", "arguments", "time_in_turn", "time_from_graphs", "copy_bandwidth"]
 
 CLEARLY = 0.97                 # of the rules' median: less gain than this is noise
 GOOD = 1.10                    # times the time of a copy of equal bytes: nothing to gain
@@ -63,6 +63,19 @@ def tune(generated: Generated, opts: Any, index: int) -> Generated:
             if not torch.cuda.is_current_stream_capturing():
                 _search(wanted, generated, opts, index, cache, until, chosen)
     return replace(generated, kernels=[chosen.get(k.name, k) for k in generated.kernels])
+
+
+def searched(what: str, opts: Any, search: Callable[[], Any], otherwise: Any) -> Any:
+    """search(), or `otherwise` where it fails: that costs speed, not the graph."""
+    try:
+        return search()
+    except ToolchainError:
+        raise                                            # of a kernel that is needed
+    except Exception as e:
+        if not opts.get("suppress_errors"):
+            raise
+        events.emit("fallback", what="autotune", reason=f"{what} ended with {type(e).__name__}: {str(e).splitlines()[0][:200] if str(e) else ''}", count=1)
+        return otherwise
 
 
 def note_key(k: GeneratedKernel, target: GpuTarget, index: int, more: str = "") -> str:

@@ -2,6 +2,8 @@
 import pytest
 import torch
 
+pytest.importorskip("triton")
+
 from tcompile.compiler.autograd.partition import partition
 from tcompile.compiler.codegen.triton.layout import runs_of
 from tcompile.compiler.fusion import columns
