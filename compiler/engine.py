@@ -256,7 +256,9 @@ class Engine:
             events.emit("graph", graph=result.graph, frame=name)
             compiled = compile_graph(result.graph, self.opts, self.backend_options)
             _guard_later_decisions(result)
-            result.namespace["graph_0"] = getattr(compiled, "call", compiled)
+            call = result.namespace["graph_0"] = getattr(compiled, "call", compiled)
+            if hasattr(call, "held_by"):
+                call.held_by(result.namespace, "graph_0")
             calls.append(GraphCall(result.graph.name, result.graph.graph_module.forward, compiled, tuple(result.graph.example_inputs)))
         fn = _entry_function(result, name)
         if result.needs_hook and hook.available():

@@ -3,22 +3,27 @@ generator's seed and offset and of a number's place in torch's kernel.
 
 torch's kernels run `threads` threads, each with a subsequence of its own. One with vectors gives each thread `vector` neighbours at a time,
 one without gives it every `threads`-th element; a counter yields four words. What a plan draws it takes from the generator in the order of the
-program (`philox_state`), so that what follows draws as in eager. That this torch draws so is tried once for each device and dtype.
+program (`philox_state`), so that what follows draws as in eager. A CUDA graph draws anew in each replay, its kernels and torch's in the order of the
+program, too. That this torch draws so is tried once for each device and dtype.
 """
 from __future__ import annotations
 
+import ctypes
 import functools
+import gc
+import os
 import threading
 from contextlib import contextmanager
-from typing import Any, Iterator, Sequence
+from typing import Any, Callable, Iterator, Sequence
 
 import torch
 
 from . import events
+from .native import native
 from .symbolic.expr import as_expr, ceildiv, maybe_int
 from .symbolic.predicates import minimum
 
-__all__ = ["ALIGNMENT", "STATE", "Drawn", "draw", "drawn", "draws", "dropout_of", "increment", "most_threads", "neighbours", "plain", "recording", "threads", "threshold", "uniform"]
+__all__ = ["ALIGNMENT", "STATE", "draw", "drawn", "draws", "draws_in_graphs", "dropout_of", "increment", "most_threads", "neighbours", "plain", "recording", "threads", "threshold", "uniform"]
 
 BLOCK = 256                      # threads of a block
 ALIGNMENT = 16                   # bytes of the vectors that torch's kernels take where they can
@@ -31,40 +36,36 @@ _ours.define("philox_state(Tensor[] laid, SymInt[] increments, *, Device device)
 
 
 # ---- the generator
-class Drawn:
-    """What a CUDA graph draws: memory of the graph's that holds seeds and counters, written before each replay."""
-
-    def __init__(self) -> None:
-        self.parts: list[tuple[torch.Tensor, tuple[int, ...]]] = []
-
-    def again(self) -> None:
-        """Draw for one replay."""
-        for memory, increments in self.parts:
-            memory.copy_(torch.tensor(_taken(increments, memory.device), dtype=torch.int64), non_blocking=True)
+class _State(ctypes.Structure):
+    """at::PhiloxCudaState. While a graph is captured seed and offset are addresses, and `within` counts the draws of the graph (32 bits of it, or all)."""
+    _fields_ = [("seed", ctypes.c_uint64), ("offset", ctypes.c_uint64), ("within", ctypes.c_uint32), ("rest", ctypes.c_uint32 * 3)]
 
 
 _lock = threading.Lock()
-_recording: Drawn | None = None
+_recording = False
 
 
 @contextmanager
-def recording() -> Iterator[Drawn]:
-    """While a graph is captured: nothing is drawn, what is to be drawn for each replay is kept."""
+def recording() -> Iterator[None]:
+    """While a torch.cuda.CUDAGraph is captured: kernels read seed and counter where torch's kernels of the graph do. Nothing is collected: a graph or
+    a tensor of another pool that is freed now would end the capture."""
     global _recording
-    _recording = Drawn()
+    collecting = gc.isenabled()
+    gc.disable()
+    _recording = True
     try:
-        yield _recording
+        yield
     finally:
-        _recording = None
+        _recording = False
+        if collecting:
+            gc.enable()
 
 
 def draw(laid: Sequence[torch.Tensor], increments: Sequence[int], *, device: torch.device) -> torch.Tensor:
     """Seed and counter of each draw, in order, and the generator advanced as torch's kernels advance it. `laid`: graph inputs whose addresses
     torch's kernels look at (the runtime does)."""
-    if _recording is not None and torch._C._cuda_isCurrentStreamCapturing():
-        memory = torch.empty(2 * len(increments), dtype=torch.int64, device=device)
-        _recording.parts.append((memory, tuple(increments)))
-        return memory
+    if _recording and torch._C._cuda_isCurrentStreamCapturing():
+        return _drawn_by_replays(increments, device)
     # (what lies in pageable memory is taken before the call returns)
     return torch.tensor(_taken(increments, device), dtype=torch.int64).to(device, non_blocking=True)
 
@@ -74,13 +75,41 @@ def _taken(increments: Sequence[int], device: torch.device) -> list[int]:
     with _lock:
         seed, offset = generator.initial_seed(), generator.get_offset()
         generator.set_offset(offset + sum(increments))
-    if seed >= 1 << 63:
-        seed -= 1 << 64
     out = []
     for n in increments:
-        out += [seed, offset // 4]
+        out += [_signed(seed), offset // 4]
         offset += n
     return out
+
+
+def _drawn_by_replays(increments: Sequence[int], device: torch.device) -> torch.Tensor:
+    """The same as kernels of the graph that is captured: each replay draws, between the draws of torch's own kernels."""
+    index, state_of = device.index or 0, _state_of()
+    assert state_of is not None and native is not None
+    generator = torch.cuda.default_generators[index]
+    states = [state_of(generator, n) for n in increments]
+    seed, offset = (torch.from_dlpack(native.blob(address, 8, 2, index, generator)).view(torch.int64) for address in (states[0].seed, states[0].offset))
+    memory = torch.empty(2 * len(states), dtype=torch.int64, device=device)
+    seeds, counters = memory[0::2], memory[1::2]
+    seeds.copy_(seed)
+    torch.bitwise_right_shift(offset.expand(len(states)), 2, out=counters)
+    torch._foreach_add_(list(counters.unbind()), [s.within // 4 for s in states])
+    return memory
+
+
+@functools.cache
+def _state_of() -> Callable[[torch.Generator, int], _State] | None:
+    """torch's own function that draws: CUDAGeneratorImpl::philox_cuda_state(increment), which Python does not offer; None where it is not found."""
+    try:
+        f = ctypes.CDLL(os.path.join(os.path.dirname(torch.__file__), "lib", "libtorch_cuda.so"))._ZN2at17CUDAGeneratorImpl17philox_cuda_stateEm
+    except (OSError, AttributeError):
+        return None
+    f.argtypes, f.restype = [ctypes.c_void_p, ctypes.c_uint64], _State
+    return lambda generator, n: f(generator._cdata, n)       # type: ignore[attr-defined]
+
+
+def _signed(seed: int) -> int:
+    return seed - (1 << 64) if seed >= 1 << 63 else seed
 
 
 _ours.impl("philox_state", draw, "CompositeExplicitAutograd")
@@ -191,6 +220,43 @@ def _uniform_agrees(index: int) -> bool:
     n = 4 * most_threads(index) + 5
     return _agrees(torch.rand_like, lambda u: torch.where(u == 1, 0, u), n, torch.float32, index, 1) and \
         _agrees(lambda x: torch.bernoulli(x, 0.5), lambda u: (u < 0.5).float(), n, torch.float32, index, 1)
+
+
+def draws_in_graphs(index: int) -> bool:
+    """Whether kernels of a CUDA graph can draw beside torch's."""
+    return not torch.cuda.is_available() or not torch._C._cuda_isCurrentStreamCapturing() and _replays_agree(index)
+
+
+@functools.cache
+def _replays_agree(index: int) -> bool:
+    """A graph that draws before and after torch, replayed twice; the generator stays where it was."""
+    device, generator, same = torch.device("cuda", index), torch.cuda.default_generators[index], False
+    before = generator.get_offset()
+    state_of = _state_of() if native is not None and hasattr(native, "blob") else None
+    try:
+        now = state_of(generator, 0) if state_of is not None else None
+        if now is not None and (now.seed, now.offset, now.within) == (generator.initial_seed(), before, 0):
+            graph, side = torch.cuda.CUDAGraph(), torch.cuda.Stream(index)
+            torch.cuda.synchronize(index)
+            with torch.cuda.device(index), torch.cuda.stream(side), recording():
+                graph.capture_begin(capture_error_mode="thread_local")
+                first, theirs, last = draw((), [8, 4], device=device), torch.rand(2, device=device), draw((), [4], device=device)
+                graph.capture_end()
+            with torch.cuda.device(index):
+                graph.replay()
+                begin = generator.get_offset()
+                graph.replay()
+                moved = generator.get_offset() - begin
+                seed = _signed(generator.initial_seed())
+                generator.set_offset(begin + 12)
+                want = torch.rand(2, device=device)
+                same = moved == 20 and torch.equal(theirs, want) and \
+                    [*first.tolist(), *last.tolist()] == [seed, begin // 4, seed, begin // 4 + 2, seed, begin // 4 + 4]
+    finally:
+        generator.set_offset(before)
+    if not same:
+        events.emit("fallback", what="random numbers", reason=f"torch {torch.__version__} draws in CUDA graphs otherwise than generated kernels can", count=1)
+    return same
 
 
 def _agrees(theirs: Any, ours: Any, n: int, dtype: torch.dtype, index: int, vector: int) -> bool:

@@ -1,4 +1,6 @@
 """Random numbers inside of kernels on a GPU are those that eager draws, bit for bit, and leave the generator where eager leaves it."""
+import gc
+
 import pytest
 import torch
 import torch.nn as nn
@@ -187,8 +189,58 @@ def test_replayed_graphs(monkeypatch):
     a = [c(x) for _ in range(4)]
     torch.manual_seed(11)
     assert all(torch.equal(p, q) for r in a for p, q in zip(r, f(x)))
-    captured = [g for o in __import__("gc").get_objects() if isinstance(o, graphs.CudaGraphs) and o.captured for g in o.entries.values()]
-    assert any(g.drawn and g.drawn.parts for g in captured)
+
+
+def captured():
+    return sum(o.captured for o in gc.get_objects() if isinstance(o, graphs.CudaGraphs))
+
+
+def test_that_graphs_draw_here():
+    assert philox.draws_in_graphs(0)
+
+
+def test_replayed_beside_torch(monkeypatch):
+    """Between our draws in a graph torch's kernels draw: each has its place."""
+    monkeypatch.setattr(graphs.CudaGraphs, "_worth_it", lambda *a: "")
+
+    def f(x):
+        a = F.dropout(x * 2, 0.5, True) + torch.rand_like(x)
+        b = torch.randn_like(x)
+        c = F.dropout(a + b, 0.1, True)
+        return a, b, c, torch.randn_like(x), F.dropout(c, 0.3, True)
+    x = randn(256, 512)
+    before, c = captured(), tcompile.compile(f, mode="reduce-overhead")
+    for k in range(8):
+        (got, at), (want, there) = both(f, c, x, seed=k // 3)
+        assert at == there
+        for p, q in zip(got, want):
+            torch.testing.assert_close(p, q)
+    assert captured() == before + 1
+
+
+@pytest.mark.parametrize("mode", ["reduce-overhead", "max-autotune"])
+def test_training_by_replays_beside_attention(mode):
+    """A transformer's step, in which attention draws by torch's kernels: the numbers and gradients of default mode."""
+    torch.manual_seed(0)
+    layer = torch.nn.TransformerEncoderLayer(128, 2, 512, dropout=0.2, activation="gelu", batch_first=True, norm_first=True)
+    m = torch.nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).cuda().train()
+    x = randn(8, 128, 128)
+    before, plain, replayed = captured(), tcompile.compile(m), tcompile.compile(m, mode=mode)
+    for k in range(6):
+        out = []
+        for g in (plain, replayed):
+            torch.manual_seed(k // 2)
+            for _ in range(1 + k % 2):
+                m.zero_grad()
+                with torch.autocast("cuda", dtype=torch.bfloat16):
+                    y = g(x)
+                y.float().square().mean().backward()
+            out.append((y.detach(), [p.grad.clone() for p in m.parameters()], offset()))
+        assert out[0][2] == out[1][2]
+        torch.testing.assert_close(out[0][0], out[1][0], atol=4e-2, rtol=4e-2)
+        for a, b in zip(out[0][1], out[1][1]):
+            assert (a - b).norm() <= 2e-2 * a.norm() + 1e-6
+    assert captured() >= before + 2
 
 
 def test_in_a_graph_of_the_programs_own():

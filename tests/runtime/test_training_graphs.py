@@ -378,3 +378,15 @@ def test_a_tensor_over_memory_keeps_its_pool() -> None:
     assert gone() is not None
     del w
     assert gone() is None
+
+
+def test_where_replays_do_not_pay_off_calls_go_to_the_plan(made: list, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(graphs.CudaGraphs, "_worth_it", lambda *a: "a replay took longer")
+    monkeypatch.setattr(graphs.CudaGraphs, "__call__", lambda self, *inputs, call=graphs.CudaGraphs.__call__: seen.append(self) or call(self, *inputs))
+    seen: list[Any] = []
+    f = tcompile.compile(lambda x: x.sin() * 2 + x, mode="reduce-overhead")
+    with torch.no_grad():
+        for _ in range(9):
+            x = data(33)
+            torch.testing.assert_close(f(x), x.sin() * 2 + x)
+    assert seen == [made[0]] * (graphs.WATCHED + 1) and "a replay took longer" in reasons(made)

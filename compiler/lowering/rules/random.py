@@ -224,27 +224,12 @@ def _on_gpu(lo: Lowering, n: Any, generator: Any = None) -> int:
     device = torch.device(lo._device())
     if not lo.opts.get("fallback_random", True) or device.type != "cuda" or torch.version.hip is not None or generator is not None:
         raise NoRule(_LEFT_OUT + "torch's to draw")
-    if n == 0 or lo.opts.get("cudagraphs") and _others_draw(lo):
-        raise NoRule(_LEFT_OUT + "a CUDA graph in which others draw, too")
+    if n == 0 or lo.opts.get("cudagraphs") and not philox.draws_in_graphs(device.index or 0):
+        raise NoRule(_LEFT_OUT + "a CUDA graph in which this torch's kernels alone can draw")
     return device.index or 0
 
 
-def _others_draw(lo: Lowering) -> bool:
-    """Whether operators of the graph draw that have no rule here: a captured graph counts torch's draws alone."""
-    return any(n.op == "call_function" and n.target not in _RULES and philox.draws(n.target, n.args, n.kwargs) for n in lo.aten.graph.nodes)
-
-
-def _like_eager(*names: str) -> Any:
-    def put(f: Any) -> Any:
-        _RULES.update(getattr(getattr(torch.ops.aten, packet), overload) for packet, overload in (name.split(".") for name in names))
-        return rule(*(f"aten.{name}" for name in names))(f)
-    return put
-
-
-_RULES: set[Any] = set()
-
-
-@_like_eager("native_dropout.default")
+@rule("aten.native_dropout.default")
 def eager_dropout(lo: Lowering, node: Any, x: Ref, p: Any, train: bool | None) -> tuple[Ref, Ref]:
     n = numel(x.shape)
     device = _on_gpu(lo, n)
@@ -277,7 +262,7 @@ def _plain(lo: Lowering, generator: Any = None) -> Drawn:
     return Drawn(lo, meta)
 
 
-@_like_eager("bernoulli.p")
+@rule("aten.bernoulli.p")
 def eager_bernoulli(lo: Lowering, node: Any, x: Ref, p: Any = 0.5, *, generator: Any = None) -> Ref:
     if not isinstance(p, (int, float)):
         raise NoRule(_LEFT_OUT + "a probability that varies")
@@ -294,12 +279,12 @@ def _between(lo: Lowering, low: float, high: float, generator: Any = None) -> Re
     return lo.pointwise(cast(prim("where", prim("eq", x, const(last, f32)), const(first, f32), x), d))
 
 
-@_like_eager("rand.default", "rand_like.default")
+@rule("aten.rand.default", "aten.rand_like.default")
 def eager_rand(lo: Lowering, node: Any, *args: Any, **kw: Any) -> Ref:
     return _between(lo, 0.0, 1.0)
 
 
-@_like_eager("uniform.default")
+@rule("aten.uniform.default")
 def eager_uniform(lo: Lowering, node: Any, x: Ref, low: Any = 0.0, high: Any = 1.0, *, generator: Any = None) -> Ref:
     if not all(isinstance(v, (int, float)) for v in (low, high)):
         raise NoRule(_LEFT_OUT + "bounds that vary")

@@ -12,7 +12,6 @@ slower than plain launches, or costs more to feed than it saves, the plain plan 
 """
 from __future__ import annotations
 
-import gc
 import threading
 import time
 from dataclasses import dataclass, field
@@ -60,8 +59,6 @@ def why_not_captured(s: Schedule, index: int) -> str | None:
             for b in step.outputs:
                 if b is not None and torch.device(b.device or "cpu") != device:
                     return f"{step.op} gives a tensor on {b.device}"
-    if len({step.op is philox.STATE for step in s.steps if isinstance(step, Extern) and philox.draws(step.op, step.args, step.kwargs)}) > 1:
-        return "generated kernels and torch's draw random numbers: a graph counts what torch's draw alone"
     if not any(isinstance(step, (Launch, Extern)) for step in s.steps):
         return "there is nothing to launch"
     return None
@@ -77,7 +74,6 @@ class _Graph:
     captures: int = 0
     graph: Any = None
     static: Any = None
-    drawn: philox.Drawn = field(default_factory=philox.Drawn)     # what generated kernels draw
     keep: list[Any] = field(default_factory=list)           # results and copied inputs, in memory that the graph writes
     together: list[tuple[list[int], list[torch.Tensor]]] = field(default_factory=list)      # results that are copied out by one call
     views: list[tuple] = field(default_factory=list)        # results that are views: of an input, or of another result
@@ -101,10 +97,15 @@ class CudaGraphs:
         self.step: Step | None = None
         self.backward = False
         self.n_tangents = 0
+        self.holder: tuple[dict[str, Any], str] | None = None
 
     @property
     def captured(self) -> int:
         return sum(g.graph is not None for g in self.entries.values())
+
+    def held_by(self, names: dict[str, Any], name: str) -> None:
+        """Where the caller finds this object: once plain launches are kept for good, the plan stands there, and calls do not pass here any more."""
+        self.holder = names, name
 
     def begin_step(self, n_outputs: int) -> Step | None:
         """This is the forward of a training step: results from n_outputs on are for its backward alone."""
@@ -160,7 +161,6 @@ class CudaGraphs:
         if g.held is not None:
             assert self.step is not None
             self.step.last = g.held
-        g.drawn.again()
         g.graph.replay()
         out = g.static.results(inputs)
         for at, results in g.together:
@@ -227,7 +227,7 @@ class CudaGraphs:
         if g.held is not None:
             g.held.dropped = True
         g.graph = g.static = g.held = None
-        g.keep, g.together, g.views, g.read, g.drawn = [], [], [], [], philox.Drawn()
+        g.keep, g.together, g.views, g.read = [], [], [], []
 
     def _give_up(self, g: _Graph, reason: str) -> None:
         self._drop(g)
@@ -235,6 +235,10 @@ class CudaGraphs:
         if self.step is not None and not self.backward:
             self.step.reason = reason
         self._say(f"plain launches: {reason}")
+        if self.key is None and self.holder is not None:
+            names, name = self.holder
+            if names.get(name) is self:          # (not where something stands around it)
+                names[name] = self.plan
 
     def _say(self, reason: str) -> None:
         if reason not in self.reasons:
@@ -299,8 +303,7 @@ class CudaGraphs:
         rows = tuple((i, fed[i].data_ptr(), sizes.get(i, -1)) for i in self.tensors)
         g.captures += 1
         try:
-            with philox.recording() as g.drawn:
-                graph, outs = self._record(pool, fed)
+            graph, outs = self._record(pool, fed)
         except Exception as e:
             torch.cuda.synchronize(self.index)
             self._give_up(g, f"capture failed: {type(e).__name__}: {str(e).splitlines()[0][:200]}")
@@ -332,20 +335,14 @@ class CudaGraphs:
             graph = torch.cuda.CUDAGraph()
             before = torch.cuda.default_generators[index].clone_state()
             reserved = torch.cuda.memory_reserved(index)
-            collecting = gc.isenabled()
-            gc.disable()                     # a graph or a tensor of another pool that is freed now would end the capture
-            try:
-                with torch.cuda.stream(side):
-                    try:
-                        graph.capture_begin(pool=pool.handle, capture_error_mode="thread_local")
-                        outs = self._consume_plainly(fed) if self.backward else self.plan(*fed)
-                    except BaseException:
-                        _abandon(graph, index, before)
-                        raise
-                    graph.capture_end()
-            finally:
-                if collecting:
-                    gc.enable()
+            with torch.cuda.stream(side), philox.recording():
+                try:
+                    graph.capture_begin(pool=pool.handle, capture_error_mode="thread_local")
+                    outs = self._consume_plainly(fed) if self.backward else self.plan(*fed)
+                except BaseException:
+                    _abandon(graph, index, before)
+                    raise
+                graph.capture_end()
             torch.cuda.current_stream(index).wait_stream(side)
         if self.step is not None and pool is not common_pool(index):
             self.step.reserved += torch.cuda.memory_reserved(index) - reserved
