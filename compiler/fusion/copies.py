@@ -18,7 +18,7 @@ from ..lowering.rewrite import Rewriter, is_affine, positions, tidy
 from ..symbolic.expr import ONE, ZERO, Expr, as_expr, integer, symbol
 from .inline import buffers_read
 
-__all__ = ["without_copies", "parted"]
+__all__ = ["without_copies", "whole_source", "parted"]
 
 _ANY_ORDER = (None, "sum", "prod", "max", "min", "any", "all")       # reductions that ask for no order of elements
 
@@ -64,18 +64,8 @@ def _is_copy(s: LoopNest) -> bool:
 def _moved(copy: LoopNest, nests: Mapping[int, Any]) -> dict[int, LoopNest] | None:
     """The nests with the copy's source replaced by the copy; None where the copy is not all of its source in another order of rows."""
     source, e = copy.value.attr
-    axes = sorted(copy.axes, key=lambda a: -c.value if (c := e.coeff(a.symbol.name)) is not None and c.op == "int" else 0)
-    count = integer(1)
-    for a in reversed(axes):                             # the source's elements, each once
-        if type(a.size) is not int or e.coeff(a.symbol.name) is not count or copy.index.coeff(a.symbol.name) in (None, ZERO):
-            return None
-        count = count * a.size
-    if e.subs({a.symbol.name: integer(0) for a in axes}) is not ZERO or tuple(source.stride) != contiguous_strides(source.shape):
-        return None
-    total = integer(1)
-    for n in source.shape:
-        total = total * as_expr(n)
-    if total is not count:
+    axes = whole_source(copy.axes, copy.index, e, source)
+    if axes is None:
         return None
 
     def there(at: Expr, nest: LoopNest) -> Expr | None:
@@ -99,6 +89,22 @@ def _moved(copy: LoopNest, nests: Mapping[int, Any]) -> dict[int, LoopNest] | No
         origins = tuple(dict.fromkeys((*nest.origins, *copy.origins))) if nest.buffer is source else nest.origins
         out[k] = replace(nest, buffer=copy.buffer if nest.buffer is source else nest.buffer, index=at, value=value, origins=origins)
     return out
+
+
+def whole_source(axes: Sequence[Axis], index: Expr, e: Expr, source: Buffer) -> list[Axis] | None:
+    """The axes of a nest in the order of its source's memory, where it reads (at e) each of the source's elements once and stores each in a place of its own."""
+    found = sorted(axes, key=lambda a: -c.value if (c := e.coeff(a.symbol.name)) is not None and c.op == "int" else 0)
+    count = integer(1)
+    for a in reversed(found):
+        if type(a.size) is not int or e.coeff(a.symbol.name) is not count or index.coeff(a.symbol.name) in (None, ZERO):
+            return None
+        count = count * a.size
+    total = integer(1)
+    for n in source.shape:
+        total = total * as_expr(n)
+    if total is not count or e.subs({a.symbol.name: integer(0) for a in axes}) is not ZERO or tuple(source.stride) != contiguous_strides(source.shape):
+        return None
+    return found
 
 
 def parted(nest: LoopNest) -> LoopNest:

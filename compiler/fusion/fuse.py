@@ -9,6 +9,7 @@ from ..lowering.ir import Buffer, LoopNest, walk
 from ..lowering.lowered import LoweredGraph
 from .attention import attention
 from .build import build_kernel
+from .casts import without_casts
 from .copies import without_copies
 from .groups import Limits, group_steps
 from .inline import buffers_read, checks_unread, inline
@@ -33,7 +34,10 @@ def schedule(lowered: LoweredGraph, opts: Any) -> Schedule:
     if fuse:
         steps = attention(steps, needed, hints, opts)
         steps = inline(steps, needed, hints, drop_rounding, wishes=wishes)
-        steps = sink(_sources_first(split_reductions(without_copies(steps, needed), hints)))
+        steps = without_copies(steps, needed)
+        if drop_rounding and opts.get("epilogue_fusion", True):
+            steps = without_casts(steps, needed, [b for _, b in lowered.mutations], wishes)
+        steps = sink(_sources_first(split_reductions(steps, hints)))
     else:
         steps = inline(steps, needed, hints, drop_rounding, nothing=True)
     needed = [*needed, *checks_unread(steps, needed)]

@@ -2,9 +2,9 @@
    library's choice of an algorithm) is done once here. out[m, n] = a[m, k] b[k, n] (+ a bias of n).
 
    The library counts by columns, so it computes the transposed product: its A is our b, its B our a. The sums are accumulated in float32,
-   and parts of a split sum are never rounded to 16 bits. Which of its algorithms runs is the library's guess, or was measured
-   (compiler/runtime/gpu/algorithms.py). Nothing is linked: torch has the library loaded. Where it is missing, or has no algorithm, torch's
-   function runs the product. */
+   and parts of a split sum are never rounded to 16 bits; operands of 16 bits may have a result in float32. Which of its algorithms runs is the
+   library's guess, or was measured (compiler/runtime/gpu/algorithms.py). Nothing is linked: torch has the library loaded. Where it is missing,
+   or has no algorithm, torch's function runs the product. */
 #include "launcher.h"
 
 #include <dlfcn.h>
@@ -136,7 +136,7 @@ static int describe(Choice *g, const GemmSpec *s, int compute)
            (s->bias && lt.desc_set(g->desc, DESC_EPILOGUE, &epilogue, sizeof epilogue)) ||
            lt.layout_create(&g->a, s->dtype, s->transposed_b ? s->k : s->n, s->transposed_b ? s->n : s->k, s->ldb) ||
            lt.layout_create(&g->b, s->dtype, s->transposed_a ? s->m : s->k, s->transposed_a ? s->k : s->m, s->lda) ||
-           lt.layout_create(&g->d, s->dtype, s->n, s->m, s->ldd);
+           lt.layout_create(&g->d, s->out, s->n, s->m, s->ldd);
 }
 
 /* The algorithms that the library takes for pointers of the given alignments to be the fastest, the best first; how many. */
@@ -234,7 +234,8 @@ int tc_gemm_run(Gemm *gemm, int device, void *out, const void *a, const void *b,
 int tc_gemm_spec(PyObject *fields, GemmSpec *out)
 {
     long long n[6];
-    if (!PyArg_ParseTuple(fields, "iiiiLLLLLL", &out->dtype, &out->bias, &out->transposed_a, &out->transposed_b, &n[0], &n[1], &n[2], &n[3], &n[4], &n[5]))
+    if (!PyArg_ParseTuple(fields, "iiiiLLLLLLi", &out->dtype, &out->bias, &out->transposed_a, &out->transposed_b, &n[0], &n[1], &n[2], &n[3], &n[4], &n[5],
+                          &out->out))
         return -1;
     out->m = n[0], out->n = n[1], out->k = n[2], out->lda = n[3], out->ldb = n[4], out->ldd = n[5];
     return 0;

@@ -70,9 +70,9 @@ HIDDEN int tc_kernel_facts(PyObject *kernel, KernelFacts *out);          /* -1: 
 HIDDEN int tc_cuda_kernel_facts(PyObject *kernel, KernelFacts *out);
 HIDDEN PyObject *tc_kernel_call(PyObject *self, PyObject *name, const KernelFacts *k, PyObject *const *args, size_t nargsf, PyObject *kwnames);
 
-/* A product of static sizes by cuBLASLt (gemm.c). dtype: the library's number; ld*: strides of the rows, or of the columns where
+/* A product of static sizes by cuBLASLt (gemm.c). dtype: the library's number, of the operands; out: of the result; ld*: strides of the rows, or of the columns where
    transposed, in elements. */
-typedef struct { int dtype, bias, transposed_a, transposed_b; int64_t m, n, k, lda, ldb, ldd; } GemmSpec;
+typedef struct { int dtype, bias, transposed_a, transposed_b; int64_t m, n, k, lda, ldb, ldd; int out; } GemmSpec;
 typedef struct { uint64_t data[8]; } Algorithm;        /* of the library's; its bytes may be kept for the same version */
 typedef struct Gemm Gemm;
 HIDDEN int tc_gemm_spec(PyObject *fields, GemmSpec *out);

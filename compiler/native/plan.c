@@ -254,12 +254,13 @@ static int run_product(Frame *f, const Step *st)
     if (st->gemm && LIKELY(!tc_gemm_run(st->gemm, f->p->device, data_of(f, st->slots[0]), data_of(f, st->slots[n - 2]), data_of(f, st->slots[n - 1]),
                                         sum ? data_of(f, st->slots[1]) : NULL)))
         return 0;
-    for (int i = 0; i < n; i++)
+    for (int i = 0; i < n && !st->widens; i++)
         if (UNLIKELY(!(t[i] = tensor_of(f, st->slots[i]))))
             return -1;
     void *function = tc_torch_api.products[f->p->device >= 0][st->product];
-    int rc = sum ? ((int (*)(AtenTensor, AtenTensor, AtenTensor, AtenTensor, double, double))function)(t[0], t[1], t[2], t[3], st->beta, st->alpha)
-                 : ((int (*)(AtenTensor, AtenTensor, AtenTensor))function)(t[0], t[1], t[2]);
+    int rc = st->widens ? -1
+             : sum      ? ((int (*)(AtenTensor, AtenTensor, AtenTensor, AtenTensor, double, double))function)(t[0], t[1], t[2], t[3], st->beta, st->alpha)
+                        : ((int (*)(AtenTensor, AtenTensor, AtenTensor))function)(t[0], t[1], t[2]);
     if (LIKELY(!rc))
         return 0;
     /* torch's C functions print what they threw and lose it: torch's own function raises it, or succeeds in a second try */

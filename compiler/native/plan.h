@@ -54,6 +54,7 @@ typedef struct {
     KernelFacts facts;
     int *slots, *sizes, *params;       /* of a kernel; params: inputs. slots of a product: out, [c], a, b */
     int product;                       /* which */
+    int widens;                        /* whether a product is written in another dtype than it reads: torch has no C function for that */
     double beta, alpha;
     Gemm *gemm;                        /* or NULL */
     TorchCall *torch;                  /* of STEP_TORCH */

@@ -166,7 +166,7 @@ static int read_step(ProgramObject *p, Step *st, PyObject *tuple)
         if (!PyArg_ParseTuple(tuple, "li", &kind, &st->slot))
             return -1;
         return st->slot < 0 || st->slot >= p->n_inputs ? bad() : 0;
-    case STEP_PRODUCT: {                   /* (kind, which, slots, beta, alpha, call, gemm: the fields of a GemmSpec, or (), algorithm: (bytes, workspace), or ()) */
+    case STEP_PRODUCT: {                   /* (kind, which (and N_PRODUCTS more where it widens), slots, beta, alpha, call, gemm: the fields of a GemmSpec, or (), algorithm: (bytes, workspace), or ()) */
         GemmSpec g;
         if (!PyArg_ParseTuple(tuple, "liOddOO!O!", &kind, &st->product, &a, &st->beta, &st->alpha, &b, &PyTuple_Type, &c, &PyTuple_Type, &d))
             return -1;
@@ -185,6 +185,8 @@ static int read_step(ProgramObject *p, Step *st, PyObject *tuple)
                 return -1;
             }
         }
+        st->widens = st->product >= N_PRODUCTS;
+        st->product -= st->widens ? N_PRODUCTS : 0;
         if (st->product < 0 || st->product >= N_PRODUCTS || !tc_torch_api.products[p->device >= 0][st->product])
             return bad();
         return (st->slots = read_ints(a, st->product >= PRODUCT_ADDMM ? 4 : 3, 0, p->n_slots)) && (st->call = read_call(p, b)) ? 0 : -1;

@@ -22,7 +22,7 @@ from ..symbolic.stack_code import stack_code
 from . import output_pool
 from .torch_calls import TorchCall, numbers_of, torch_call
 
-__all__ = ["make_program", "one_product", "gemm_of", "fast_empty", "DTYPE_CODES"]
+__all__ = ["make_program", "one_product", "gemm_of", "operands_of", "fast_empty", "DTYPE_CODES"]
 
 # c10::ScalarType
 DTYPE_CODES: dict[torch.dtype, int] = {
@@ -37,7 +37,8 @@ OUT_SLOT, OUT_INPUT, OUT_VALUE, OUT_CONSTANT, OUT_CALL = range(5)
 ARG_OBJECT, ARG_SLOT, ARG_VALUE, ARG_INPUT, ARG_LIST, ARG_TUPLE = range(6)
 WORD_VALUE, WORD_ADDRESS, WORD_LIST, WORD_TENSOR, WORD_OPTIONAL, WORD_UNDEFINED, WORD_RESULT, WORD_NUMBER = range(8)
 _SYMBOL_KINDS = {"size": 0, "stride": 1, "value": 2}
-_PRODUCTS = {"aten.mm.default": 0, "aten.bmm.default": 1, "aten.addmm.default": 2, "aten.baddbmm.default": 3}
+_PRODUCTS = {"aten.mm.default": 0, "aten.bmm.default": 1, "aten.addmm.default": 2, "aten.baddbmm.default": 3,
+             "aten.mm.dtype": 4}         # (four more: a result in float32 of operands of 16 bits)
 
 # cudaDataType
 _LIBRARY_DTYPES = {torch.float32: 0, torch.float16: 2, torch.bfloat16: 14}
@@ -66,11 +67,12 @@ def make_program(generated: Generated, kernels: dict[str, Callable], opts: Any, 
 def one_product(step: Extern, index: int, algorithm: tuple[bytes, int] | tuple[()] = ()) -> Callable[..., tuple]:
     """A program of nothing but a product of static sizes on device `index`: program(out, *operands) -> (); `algorithm`: as in `make_program`."""
     slots, values = [], []
-    for i, b in enumerate((*step.outputs, *step.args)):
+    for i, b in enumerate((*step.outputs, *operands_of(step))):
         slots.append((SLOT_INPUT, i, DTYPE_CODES[b.dtype], b.dtype.itemsize, len(b.shape), len(values), 0))
         values += [as_expr(x).value for x in (*b.shape, *b.stride)]
     at = tuple(range(len(slots)))
-    call = (direct_function(step.out_variant), tuple((ARG_INPUT, i) for i in (*at[1:], 0)), step.out_names or ("out",), (), False)
+    operands = (*((ARG_INPUT, i) for i in at[1:]), *((ARG_OBJECT, x) for x in step.args[len(at) - 1:]))
+    call = (direct_function(step.out_variant), (*operands, (ARG_INPUT, 0)), step.out_names or ("out",), (), False)
     return native.Program(len(slots), index, (), tuple(values), (), (-1,) * len(values), tuple(slots),
                           ((STEP_PRODUCT, _PRODUCTS[str(step.op)], at, 1.0, 1.0, call, gemm_of(step), algorithm),), (), (), -1, as_planned)
 
@@ -197,7 +199,7 @@ class _ProgramBuilder:
         """Whether it is a product into memory of the plan's that C runs."""
         if step.out_variant is None or str(step.op) not in _PRODUCTS or set(step.kwargs) - {"beta", "alpha"}:
             return False
-        return all(isinstance(a, Buffer) and not a.dtype.is_complex for a in step.args) and \
+        return all(isinstance(a, Buffer) and not a.dtype.is_complex for a in operands_of(step)) and \
             all(type(x) in (int, float) for x in step.kwargs.values())
 
     # ---- the program
@@ -360,7 +362,7 @@ class _ProgramBuilder:
             if self._is_product(step):
                 beta, alpha = (float(step.kwargs.get(k, 1)) for k in ("beta", "alpha"))
                 gemm = gemm_of(step) if self.g.cuda is not None else ()
-                return (STEP_PRODUCT, _PRODUCTS[str(step.op)], (slots[0], *map(self._slot, step.args)), beta, alpha, call, gemm, self.algorithms.get(gemm, ()))
+                return (STEP_PRODUCT, _PRODUCTS[str(step.op)], (slots[0], *map(self._slot, operands_of(step))), beta, alpha, call, gemm, self.algorithms.get(gemm, ()))
             return (STEP_CALL, call)
         outs = []
         for b in step.outputs:
@@ -436,17 +438,22 @@ class _ProgramBuilder:
                           (), (), False)
 
 
+def operands_of(step: Extern) -> tuple:
+    """The tensors of a product: its arguments, without the dtype that one may be asked for in the end."""
+    return step.args[:-1] if isinstance(step.args[-1], torch.dtype) else step.args
+
+
 def gemm_of(step: Extern) -> tuple:
     """A product on a GPU as cuBLASLt is asked for it (the fields of gemm.c's GemmSpec); () where it is torch's to run: deterministic
     algorithms (torch has checks of its own), sizes that vary, a sum that is no bias, layouts that the library has no name for."""
     if str(step.op) not in _PRODUCTS or any(step.kwargs.get(k, 1) != 1 for k in ("beta", "alpha")) or len(step.outputs) != 1:
         return ()
-    out, *_, a, b = (*step.outputs, *step.args)
+    out, *_, a, b = (*step.outputs, *operands_of(step))
     bias = step.args[0] if str(step.op) == "aten.addmm.default" else None
-    kind = _LIBRARY_DTYPES.get(a.dtype)
-    dims = [as_expr(x) for t in (out, *step.args) for x in (*t.shape, *t.stride)]
-    if torch.are_deterministic_algorithms_enabled() or kind is None or len(a.shape) != 2 \
-            or any(not e.is_const for e in dims) or any(t.dtype != a.dtype for t in (out, *step.args)):
+    kind, out_kind = (_LIBRARY_DTYPES.get(t.dtype) for t in (a, out))
+    dims = [as_expr(x) for t in (out, *operands_of(step)) for x in (*t.shape, *t.stride)]
+    if torch.are_deterministic_algorithms_enabled() or kind is None or out_kind is None or len(a.shape) != 2 \
+            or any(not e.is_const for e in dims) or any(t.dtype != a.dtype for t in operands_of(step)):
         return ()
     m, k, n = (as_expr(x).value for x in (*a.shape, b.shape[1]))
     if min(m, n, k) < 2 or bias is not None and [as_expr(x).value for x in (*bias.shape, *bias.stride)] != [n, 1]:
@@ -455,7 +462,7 @@ def gemm_of(step: Extern) -> tuple:
     if None in leads or leads[2][1]:
         return ()
     (lda, ta), (ldb, tb), (ldd, _) = leads
-    return kind, int(bias is not None), ta, tb, m, n, k, lda, ldb, ldd
+    return kind, int(bias is not None), ta, tb, m, n, k, lda, ldb, ldd, out_kind
 
 
 def _leading(t: Buffer) -> tuple[int, int] | None:

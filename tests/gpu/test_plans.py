@@ -277,21 +277,26 @@ def test_dropout_of_the_library_draws_as_eager_does():
         torch.testing.assert_close(got, f(x), atol=2e-2, rtol=2e-2)
 
 
-def _product(m, k, n, transposed_a, transposed_b, bias, dtype):
+def _product(m, k, n, transposed_a, transposed_b, bias, dtype, widens=False):
     def matrix(name, rows, columns, by_columns=False):
         return Buffer(name, dtype, (rows, columns), (1, rows) if by_columns else (columns, 1))
     a, b, out = matrix("a", m, k, transposed_a), matrix("b", k, n, transposed_b), matrix("out", m, n)
     args = (Buffer("c", dtype, (n,), (1,)), a, b) if bias else (a, b)
     op = torch.ops.aten.addmm if bias else torch.ops.aten.mm
+    if widens and not bias:
+        out.dtype = torch.float32
+        return Extern(op.dtype, (*args, torch.float32), {}, [out], op.dtype_out, ("out",))
     return Extern(op.default, args, {}, [out], op.out, ("out",))
 
 
+@pytest.mark.parametrize("widens", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("layout", [(0, 0, 0), (0, 1, 1), (1, 0, 0), (1, 1, 0)], ids=str)
-def test_every_algorithm_that_the_library_proposes_computes_the_product(layout, dtype):
+@pytest.mark.parametrize("layout", [(0, 0, 0), (0, 1, 1), (0, 1, 0), (1, 0, 0), (1, 1, 0)], ids=str)
+def test_every_algorithm_that_the_library_proposes_computes_the_product(layout, dtype, widens):
     assert why_not() is None
+    tolerance = 1e-5 if widens and not layout[2] else TOLERANCE[dtype]
     for m, k, n in ((32, 4096, 512), (256, 512, 1024)):
-        step = _product(m, k, n, *layout, dtype)
+        step = _product(m, k, n, *layout, dtype, widens)
         out, *given = algorithms._operands(step, 0)[0]
         for t in given:
             t.normal_(std=k ** -0.25)
@@ -301,7 +306,38 @@ def test_every_algorithm_that_the_library_proposes_computes_the_product(layout, 
         for row in [(), *(r[:2] for r in rows)]:
             out.zero_()
             one_product(step, 0, row)(out, *given)
-            torch.testing.assert_close(out.double(), want, atol=TOLERANCE[dtype] * float(want.abs().max()), rtol=TOLERANCE[dtype])
+            torch.testing.assert_close(out.double(), want, atol=tolerance * float(want.abs().max()), rtol=tolerance)
+
+
+def test_products_that_torch_runs_are_written_in_float32_too():
+    x, w = (torch.randn(*shape, device="cuda", dtype=torch.bfloat16) for shape in ((64, 96), (96, 32)))
+    f = lambda x, w: (x @ w).float()
+    want = x.double() @ w.double()
+    for deterministic in (False, True):
+        torch.use_deterministic_algorithms(deterministic)          # (cuBLASLt is not asked then)
+        try:
+            got = tcompile.compile(f)(x, w)
+        finally:
+            torch.use_deterministic_algorithms(False)
+        torch.testing.assert_close(got.double(), want, atol=1e-4, rtol=1e-5)
+
+
+@pytest.mark.parametrize("mode", ["default", "max-autotune"])
+def test_gradients_of_a_block_under_autocast(mode):
+    torch.manual_seed(0)
+    m, same = (nn.Sequential(nn.LayerNorm(256), nn.Linear(256, 1024), nn.GELU(), nn.Linear(1024, 256)).cuda() for _ in range(2))
+    same.load_state_dict(m.state_dict())
+    c = tcompile.compile(m, mode=mode)
+    for _ in range(3):
+        x = torch.randn(512, 256, device="cuda")
+        for model, call in ((m, c), (same, same)):
+            model.zero_grad()
+            with torch.autocast("cuda", torch.bfloat16):
+                y = call(x)
+            y.float().square().mean().backward()
+        for p, q in zip(m.parameters(), same.parameters(), strict=True):
+            assert p.grad.dtype == torch.float32 and p.grad.stride() == q.grad.stride()
+            torch.testing.assert_close(p.grad, q.grad, rtol=3e-2, atol=2e-2 * float(q.grad.abs().max()))
 
 
 def test_max_autotune_tries_the_librarys_algorithms():

@@ -1,4 +1,5 @@
 """Which of the library's algorithms products run by, with made-up times; tests/gpu has the library itself."""
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -11,7 +12,9 @@ from tcompile.compiler.lowering.ir import Buffer
 from tcompile.compiler.native import native
 from tcompile.compiler.runtime.gpu import algorithms
 from tcompile.compiler.runtime.kernels import native_ready
-from tcompile.compiler.runtime.program import gemm_of, one_product
+from tcompile.compiler.runtime.program import gemm_of, one_product, operands_of
+
+from ..codegen.triton import wide_products  # noqa: F401
 
 pytestmark = pytest.mark.skipif(native is None, reason="the C extension is not built")
 aten, bf16 = torch.ops.aten, torch.bfloat16
@@ -108,4 +111,15 @@ def test_a_program_of_one_product(bias):
     a, b, c, out = torch.randn(5, 6), torch.randn(6, 7), torch.randn(7), torch.empty(5, 7)
     assert one_product(step, -1)(out, *([c] if bias else []), a, b) == ()
     torch.testing.assert_close(out, a @ b + c if bias else a @ b)
-    assert gemm_of(step) == (0, int(bias), 0, 0, 5, 7, 6, 6, 7, 7)
+    assert gemm_of(step) == (0, int(bias), 0, 0, 5, 7, 6, 6, 7, 7, 0)
+
+
+def test_a_program_of_a_product_that_is_written_in_float32():
+    assert native_ready()
+    step, mm = product(5, 6, 7), aten.mm
+    step = replace(step, op=mm.dtype, args=(*step.args, torch.float32), outputs=[matrix("out", 5, 7, torch.float32)], out_variant=mm.dtype_out)
+    a, b, out = torch.randn(5, 6).to(bf16), torch.randn(6, 7).to(bf16), torch.empty(5, 7)
+    for _ in range(2):
+        assert one_product(step, -1)(out.zero_(), a, b) == ()
+        torch.testing.assert_close(out, a.float() @ b.float())
+    assert gemm_of(step) == (14, 0, 0, 0, 5, 7, 6, 6, 7, 7, 0) and operands_of(step) == step.args[:-1]

@@ -22,7 +22,7 @@ from ...lowering.ir import Buffer
 from ...native import native
 from ...symbolic.expr import as_expr
 from ..cache import content_key, open_cache
-from ..program import gemm_of, one_product
+from ..program import gemm_of, one_product, operands_of
 from . import tune
 from .tune import FLOPS, REPEATS, time_from_graphs
 
@@ -41,7 +41,7 @@ def choose_algorithms(steps: Iterable[Any], opts: Any, index: int) -> dict[tuple
     found: dict[tuple, Extern] = {}
     times: Counter[tuple] = Counter()
     for step in steps:
-        if isinstance(step, Extern) and step.out_variant is not None and all(isinstance(b, Buffer) and b.dtype in DTYPES for b in step.args):
+        if isinstance(step, Extern) and step.out_variant is not None and all(isinstance(b, Buffer) and b.dtype in DTYPES for b in operands_of(step)):
             gemm = gemm_of(step)
             if gemm:
                 found.setdefault(gemm, step)
@@ -117,7 +117,7 @@ def _in_turn(run: Callable[..., tuple], sets: list[list[torch.Tensor]]) -> Calla
 
 def _operands(step: Extern, index: int) -> list[list[torch.Tensor]]:
     """Results and operands, several times over."""
-    buffers = (*step.outputs, *step.args)
+    buffers = (*step.outputs, *operands_of(step))
     shapes, strides = ([tuple(as_expr(n).value for n in dims) for dims in all_dims] for all_dims in ([b.shape for b in buffers], [b.stride for b in buffers]))
     size = sum(b.dtype.itemsize * (1 + sum((n - 1) * st for n, st in zip(*dims))) for b, *dims in zip(buffers, shapes, strides))
     caches = torch.cuda.get_device_properties(index).L2_cache_size

@@ -31,7 +31,7 @@ from ...lowering.lower import lower
 from ...lowering.lowered import Extern
 from ...symbolic.expr import as_expr
 from ..cache import open_cache
-from ..program import gemm_of, one_product
+from ..program import gemm_of, one_product, operands_of
 from . import tune
 from .algorithms import choose_algorithms
 from .compile import Binary, Job, workers
@@ -218,10 +218,10 @@ def _race(c: Candidate, found: _Compiled, target: GpuTarget, index: int, opts: A
 
 def _library(c: Candidate, index: int, opts: Any) -> Callable[[], Any]:
     """The library's product as a plan would run it: by its best algorithm where that is chosen by measuring, else by torch's operator."""
-    operands = [_operand(a, c.kernel.kernel.hints, index) for a in c.extern.args]
+    operands = [_operand(a, c.kernel.kernel.hints, index) for a in operands_of(c.extern)]
     gemm = gemm_of(c.extern) if c.extern.out_variant is not None else ()
     if not gemm:
-        return lambda: c.extern.op(*operands, **c.extern.kwargs)
+        return lambda: c.extern.op(*operands, *c.extern.args[len(operands):], **c.extern.kwargs)
     out = _operand(c.extern.outputs[0], {}, index)
     return partial(one_product(c.extern, index, choose_algorithms([c.extern], opts, index).get(gemm, ())), out, *operands)
 

@@ -57,6 +57,13 @@ def test_large_products_without_much_behind_them_are_not_tried():
     assert [c.nodes for c in products.find_candidates(aten, opts, SMALL, 4e12)] == [["mm"]]       # in CUDA C++, for the Hopper generation
 
 
+def test_a_product_in_float32_is_compared_with_the_librarys():
+    """The library casts, too: no kernel stands behind its product."""
+    aten, opts = graph_of(lambda x, y: (x.t() @ y).float(), torch.empty(8192, 4096, dtype=bf16), torch.empty(8192, 1024, dtype=bf16))
+    c, = products.find_candidates(aten, opts, SMALL, 4e12)
+    assert c.nodes == ["mm"] and c.superfluous == [] and c.extern.outputs[0].dtype == torch.float32 and "aten.mm.dtype" in c.key
+
+
 @pytest.fixture
 def device(monkeypatch, tmp_path):
     """A device on which products take the microseconds that `times` says, the library's first."""
