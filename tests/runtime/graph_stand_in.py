@@ -120,9 +120,8 @@ def _record(self: graphs.CudaGraphs, pool: Pool, fed: list) -> tuple[Any, tuple]
                 x.copy_(b)
         torch.set_rng_state(state)
     new = [o if isinstance(o, torch.Tensor) and o.layout is torch.strided and not any(o is x for x in inputs) else None for o in outs]
-    if not self.backward:
-        given = {x.untyped_storage().data_ptr() for x in tensors}
-        pool.blocks += [o for o in new if o is not None and o.untyped_storage().data_ptr() not in given]
+    given = {x.untyped_storage().data_ptr() for x in tensors}
+    pool.blocks += [o for o in new if o is not None and o.untyped_storage().data_ptr() not in given]
     return Graph(self, pool, read, [None if o is None else held.over(o, o.detach()) for o in new], consumes), outs
 
 

@@ -390,3 +390,58 @@ def test_where_replays_do_not_pay_off_calls_go_to_the_plan(made: list, monkeypat
             x = data(33)
             torch.testing.assert_close(f(x), x.sin() * 2 + x)
     assert seen == [made[0]] * (graphs.WATCHED + 1) and "a replay took longer" in reasons(made)
+
+
+def lent(made: list) -> int:
+    return sum(len(g.lent.views) for c in made for g in c.entries.values() if g.lent is not None)
+
+
+def test_gradients_stay_where_they_are_made(made: list) -> None:
+    pair = Pair(net())
+    for k in range(10):
+        x = data(12, 16)
+        pair.step(lambda call: call(x).square().mean().backward())
+    assert lent(made) == len(list(pair.modules[0].parameters())) and not reasons(made)
+    g, = made[1].entries.values()
+    places = {p.grad.data_ptr() for p in pair.modules[0].parameters()}
+    assert places == {place[0] for place in g.lent.views}
+    pair.optimizers[0].zero_grad()
+    assert not g.lent.alive
+
+
+@pytest.mark.parametrize("forward_first", [False, True])
+def test_gradients_that_are_kept_are_copied_from_then_on(made: list, forward_first: bool) -> None:
+    """Added to over several passes, held by the program, or let go of only between forward and backward."""
+    pair = Pair(net())
+    kept = []
+    for k in range(16):
+        x = data(12, 16)
+        if k % 4 == 3:
+            for m in pair.modules:
+                kept.append([(p.grad, p.grad.clone()) for p in m.parameters()])
+        if forward_first:
+            def how(call: Callable) -> None:
+                y = call(x).square().mean()
+                pair.optimizers[0 if call is pair.calls[0] else 1].zero_grad()
+                y.backward()
+            pair.step(how, update=False)
+        else:
+            if k % 3 == 0:
+                for o in pair.optimizers:
+                    o.zero_grad()
+            pair.step(lambda call: call(x).square().mean().backward(), update=False)
+        if k > 10:
+            assert all(torch.equal(a, b) for held_ones in kept[-2:] for a, b in held_ones) or not forward_first
+    assert not lent(made) and "gradients are copied" in reasons(made)
+    assert replays(made, True) >= 6
+
+
+def test_gradients_held_by_the_program_keep_their_values(made: list) -> None:
+    pair = Pair(net())
+    kept: list[tuple[torch.Tensor, torch.Tensor]] = []
+    for k in range(12):
+        x = data(12, 16)
+        pair.step(lambda call: call(x).square().mean().backward())
+        kept += [(p.grad, p.grad.clone()) for p in pair.modules[0].parameters() if k in (4, 5, 9)]
+        assert all(torch.equal(a, b) for a, b in kept)
+    assert not lent(made)

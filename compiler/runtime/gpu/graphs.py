@@ -14,10 +14,12 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any, Callable, Sequence
 
 import torch
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from ... import events, philox
 from ...codegen.host import view_of
@@ -33,6 +35,7 @@ __all__ = ["CudaGraphs", "why_not_captured"]
 WATCHED = 2                      # calls that show which inputs keep their address
 MOST = 16                        # graphs of one plan
 RECAPTURES = 3                   # of one graph, as inputs turn out to move
+PATIENCE = 2                     # calls that wait for lent gradients
 GAIN = 0.98                      # a replay takes less than this part of plain launches, or is not kept
 LAUNCH_S, COPY_S, BANDWIDTH = 4e-6, 3e-6, 3e12      # seconds, bytes a second: for plans that can't be run twice to be measured
 
@@ -74,13 +77,16 @@ class _Graph:
     captures: int = 0
     graph: Any = None
     static: Any = None
-    keep: list[Any] = field(default_factory=list)           # results and copied inputs, in memory that the graph writes
+    keep: list[Any] = field(default_factory=list)           # copied inputs, in memory that the graph reads
     together: list[tuple[list[int], list[torch.Tensor]]] = field(default_factory=list)      # results that are copied out by one call
     views: list[tuple] = field(default_factory=list)        # results that are views: of an input, or of another result
     held: Held | None = None                                # of a forward: what its replays leave for backward
     kept_bytes: int = 0                                     # of a forward that was not captured yet: what it keeps
     read: list[tuple[int, torch.Tensor]] = field(default_factory=list)      # of a backward: its inputs that a forward's graph holds, over that memory
     destroys: bool = False                                  # of a backward: its replay writes to that memory
+    rows: tuple = ()                                        # where the inputs are read
+    results: Any = None
+    lent: Held | None = None                                # of a backward: gradients that are handed out where they are
 
 
 class CudaGraphs:
@@ -123,7 +129,7 @@ class CudaGraphs:
         if g is not None and g.graph is not None and not _capturing() and not (_stopped and self.random):
             with _lock:
                 moved = None
-                if g.held is None or not self._busy():
+                if self.step is None or not self._busy():
                     _in_order(self.index)
                     moved = g.static.load(inputs)
                     if moved < 0:
@@ -145,8 +151,10 @@ class CudaGraphs:
                 self._say(f"plain launches: those of the forward are, too: {step.reason}")
             return self._consume_plainly(given)
         with _lock:
-            g = self._captured_over(held, given)
+            g = None if self._still_lent(step) else self._captured_over(held, given)
             if g is not None:
+                if g.lent is not None and not step.lends:
+                    self._hand_out(g, None)
                 _in_order(self.index)
                 if g.static.load(tuple(given)) < 0:
                     if not g.destroys or self._alone(g, held, given):
@@ -173,9 +181,26 @@ class CudaGraphs:
 
     def _busy(self) -> bool:
         """Whether an earlier call's results are still needed where this one's would lie."""
-        if self.step is None or not self.step.busy:
+        if self.step is None:
             return False
-        self._say("plain launches in some calls: what an earlier call kept for its backward was still needed")
+        if self.step.busy:
+            self._say("plain launches in some calls: what an earlier call kept for its backward was still needed")
+            return True
+        if not self._still_lent(self.step):
+            return False
+        self.step.waited += 1
+        if self.step.waited == PATIENCE:                     # somebody keeps them: they have that memory, and new graphs get another
+            for g in self.entries.values():
+                self._drop(g)
+            self.step.leave()
+        return True
+
+    def _still_lent(self, step: Step) -> bool:
+        """Whether gradients of an earlier call are still needed where this one writes; the next ones are copied then."""
+        if not step.still_lent:
+            return False
+        step.lends = False
+        self._say("gradients are copied: those of an earlier call were still held when the next one began")
         return True
 
     def _alone(self, g: _Graph, held: Held, given: list) -> bool:
@@ -226,7 +251,7 @@ class CudaGraphs:
     def _drop(self, g: _Graph) -> None:
         if g.held is not None:
             g.held.dropped = True
-        g.graph = g.static = g.held = None
+        g.graph = g.static = g.held = g.results = g.lent = None
         g.keep, g.together, g.views, g.read = [], [], [], []
 
     def _give_up(self, g: _Graph, reason: str) -> None:
@@ -301,6 +326,7 @@ class CudaGraphs:
             copied.append((i, fed[i]))
         sizes = {i: span(t) * t.element_size() for i, t in copied}
         rows = tuple((i, fed[i].data_ptr(), sizes.get(i, -1)) for i in self.tensors)
+        given = {StorageWeakRef(x.untyped_storage()) for x in fed if isinstance(x, torch.Tensor) and x.layout is torch.strided}
         g.captures += 1
         try:
             graph, outs = self._record(pool, fed)
@@ -309,17 +335,17 @@ class CudaGraphs:
             self._give_up(g, f"capture failed: {type(e).__name__}: {str(e).splitlines()[0][:200]}")
             return False
         first = len(outs) if self.step is None or self.backward else self.step.first
-        results = _Results(self.s, outs, fed, first, self.backward, {i for i, _ in g.read}, pool)
+        g.rows, g.results = rows, _Results(self.s, outs, fed, given, first, self.backward, {i for i, _ in g.read}, pool)
+        results = g.results
         if results.why:
             self._give_up(g, results.why)
             return False
         if results.kept:
             g.held = Held(results.kept, pool, frozenset(a for _, a, n in rows if n < 0 and a))
-        outputs, objects, g.together = results.rows(g.held)
-        g.views = results.views
-        g.static = native.CudaStatic(self.index, rows, outputs, objects)
-        g.graph, g.keep = graph, [results.copied, [t for _, t in copied]]
-        n_copies = len(copied) + sum(o[0] == 0 for o in outputs) - sum(len(at) - 1 for at, _ in g.together)
+        g.views, g.graph, g.keep = results.views, graph, [t for _, t in copied]
+        n_copies = len(copied) + self._hand_out(g, None)
+        if results.lendable and self.step is not None and self.step.lends:
+            self._hand_out(g, Held(results.lendable, pool, frozenset()))
         why = self._worth_it(g, tuple(inputs), sum(sizes.values()), results.bytes, n_copies)
         if why:
             self._give_up(g, why)
@@ -327,6 +353,14 @@ class CudaGraphs:
         events.emit("cudagraph", captured=True, copied_inputs=len(copied), copied_bytes=sum(sizes.values()), result_bytes=results.bytes,
                     held_bytes=g.held.bytes if g.held else 0, launches=sum(isinstance(s, (Launch, Extern)) for s in self.s.steps))
         return True
+
+    def _hand_out(self, g: _Graph, lent: Held | None) -> int:
+        """Results are copied, but for those that are lent; how many launches that takes."""
+        if lent is not None and self.step is not None:
+            self.step.lent.append(lent)
+        outputs, objects, g.together = g.results.rows(g.held, lent)
+        g.static, g.lent = native.CudaStatic(self.index, g.rows, outputs, objects), lent
+        return sum(o[0] == 0 for o in outputs) - sum(len(at) - 1 for at, _ in g.together)
 
     def _record(self, pool: Pool, fed: list) -> tuple[Any, tuple]:
         index, side = self.index, pool.side
@@ -440,23 +474,27 @@ def _with_views(out: tuple, inputs: tuple, views: Sequence[tuple], n: int) -> tu
 
 class _Results:
     """How the results of a capture are handed out: copied, as the input that they are, as the object that they are, or (from `first` on, what a
-    forward keeps for its backward) left where they are. Gradients need not alias: each is copied.
+    forward keeps for its backward) left where they are. Gradients need not alias: each is copied, or lent where its memory is its own.
 
     why             what is in the way
     kept, copied    those that stay, those that are copied
+    lendable        of those that are copied: gradients that may stay
     views           (result, whether of an input, the input or the result that it is a view of, shape, stride, offset, dtype); a base that is no
                     result itself is one more, behind them
     """
 
-    def __init__(self, s: Schedule, outs: tuple, fed: Sequence[Any], first: int, gradients: bool, read: set[int], pool: Pool):
+    def __init__(self, s: Schedule, outs: tuple, fed: Sequence[Any], given: set[StorageWeakRef], first: int, gradients: bool, read: set[int], pool: Pool):
+        """`given`: memory of what was fed, which may be gone."""
         self.why, self.bytes, self.gradients, self.pool = "", 0, gradients, pool
         self.kept: list[torch.Tensor] = []
-        self.copied: list[Any] = []              # over the results, in the pool's memory
+        self.copied: list[Any] = []              # the results, or over them in the pool's memory
+        self.lendable: list[torch.Tensor] = []
         self.parts: list[tuple] = []             # per result: its row, and what the row is about
         self.views: list[tuple] = []
         memory = {x.untyped_storage().data_ptr() for x in fed if isinstance(x, torch.Tensor) and x.layout is torch.strided and x.numel()}
         own: dict[int, int] = {}                 # storage -> a result in it
         constants = {c.untyped_storage().data_ptr() for c in s.constants.values() if isinstance(c, torch.Tensor) and c.layout is torch.strided}
+        uses = Counter(o.untyped_storage().data_ptr() for o in outs if isinstance(o, torch.Tensor) and o.layout is torch.strided)
         later = []
         for k, (spec, o) in enumerate(zip(s.outputs, outs)):
             same = next((i for i, x in enumerate(fed) if x is o), None) if isinstance(o, torch.Tensor) else None
@@ -481,14 +519,17 @@ class _Results:
                     self.parts.append((3, o))
                     self.kept.append(o)
                 else:
-                    self._copy(o)
+                    alone = uses[where] == 1 and where not in constants and StorageWeakRef(o.untyped_storage()) not in given
+                    self._copy(o, gradients and alone and pool is not common_pool(pool.index) and o.numel() > 0)
         for k in later:
             self._view(k, s.outputs[k].value[0], outs[k], fed, own)
 
-    def _copy(self, o: torch.Tensor) -> None:
+    def _copy(self, o: torch.Tensor, lendable: bool = False) -> None:
         self.bytes += span(o) * o.element_size()
-        self.copied.append(o if self.pool is common_pool(self.pool.index) or not o.numel() else over(o, self.pool))
+        self.copied.append(o if lendable or self.pool is common_pool(self.pool.index) or not o.numel() else over(o, self.pool))
         self.parts.append((0, self.copied[-1]))
+        if lendable:
+            self.lendable.append(o)
 
     def _view(self, k: int, base: Any, o: torch.Tensor, fed: Sequence[Any], own: dict[int, int]) -> None:
         storage = o.untyped_storage()
@@ -503,24 +544,26 @@ class _Results:
         self.views.append((k, type(base) is int, of, tuple(o.shape), o.stride(), (o.data_ptr() - begin) // o.element_size() if o.numel() else 0,
                            None if dtype == o.dtype else o.dtype))
 
-    def rows(self, held: Held | None) -> tuple[tuple, tuple, list[tuple[list[int], list[torch.Tensor]]]]:
+    def rows(self, held: Held | None, lent: Held | None) -> tuple[tuple, tuple, list[tuple[list[int], list[torch.Tensor]]]]:
         """Rows for native.CudaStatic, the objects they name, and the results that are copied by one call: positions, and where they are."""
         rows: list[tuple] = []
         objects: list[Any] = []
         dense: dict[torch.dtype, list[int]] = {}
-        for k, (kind, x) in enumerate(self.parts):
+        stay = {**(held.views if held is not None else {}), **(lent.views if lent is not None else {})}
+        parts = [(3, x) if kind == 0 and lent is not None and place_of(x) in stay else (kind, x) for kind, x in self.parts]
+        for k, (kind, x) in enumerate(parts):
             if kind == 0 and self.gradients and x.numel() and torch.ops.aten.is_non_overlapping_and_dense(x):
                 dense.setdefault(x.dtype, []).append(k)
         together = [(at, [self.parts[k][1] for k in at]) for at in dense.values() if len(at) >= TOGETHER]
         later = {k for at, _ in together for k in at}
-        for k, (kind, x) in enumerate(self.parts):
+        for k, (kind, x) in enumerate(parts):
             if kind == 0:
                 rows.append((0, 0 if k in later else span(x) * x.element_size(), x.data_ptr(), tuple(x.shape), tuple(x.stride()), DTYPE_CODES[x.dtype]))
             elif kind == 1:
                 rows.append((1, x, 0, (), (), 0))
             else:
                 rows.append((kind, len(objects), 0, (), (), 0))
-                objects.append(held.views[place_of(x)] if kind == 3 and held is not None else x)
+                objects.append(stay[place_of(x)] if kind == 3 else x)
         return tuple(rows), tuple(objects), together
 
 

@@ -8,6 +8,9 @@ The graphs of a step have a pool of memory of their own. When the backward is ca
 each place back after its last use, as in plain calls, so that what the backward makes lies there: its replay destroys what it reads, and may
 only run where nobody else holds it. A backward that is captured while others hold it (a graph that is retained, a second loss) is kept out of
 the pool: it destroys nothing. The pool lives as long as a graph or a tensor over its memory does.
+
+Gradients are lent in the same way: they stay where the backward graph made them, and nothing of the step is replayed while anybody holds one. Who
+keeps gradients from step to step makes the step copy them from then on.
 """
 from __future__ import annotations
 
@@ -102,6 +105,9 @@ class Step:
         self.last: Held | None = None            # what the last replay of a forward graph handed out
         self.reason = ""                         # why forward graphs were given up
         self.reserved = 0                        # bytes that captures in the pool took from the device
+        self.lends = True                        # gradients stay in the graphs' memory
+        self.lent: list[Held] = []
+        self.waited = 0                          # calls that ran plainly because of them
         self._pool: Pool | None = None
         _steps.add(self)
 
@@ -115,6 +121,15 @@ class Step:
     def busy(self) -> bool:
         """Whether something that a forward graph kept is still needed."""
         return self.last is not None and self.last.alive
+
+    def leave(self) -> None:
+        """The memory so far is left to those who hold some of it."""
+        self.last, self.lent, self._pool, self.reserved = None, [], None, 0
+
+    @property
+    def still_lent(self) -> bool:
+        """Whether somebody holds gradients in the graphs' memory."""
+        return any(h.alive for h in self.lent)
 
 
 def held_bytes(index: int) -> int:
