@@ -59,6 +59,7 @@ $(STAMPS)/install: pyproject.toml hatch_build.py $(wildcard extension/*.py) $(ST
 
 $(STAMPS)/native: $(NATIVE_SOURCES) hatch_build.py | $(STAMPS)/install
 	@$(PY) hatch_build.py
+	@$(PY) -m compileall -q compiler kernel_magics extension
 	@touch $@
 
 # What was not built (there was no Node, the registry did not answer) is tried again.

@@ -59,16 +59,18 @@ def known_constant_functions() -> dict[int, tuple[Any, Any]]:
     table: list[tuple[Any, Any]] = [
         (torch.compiler.is_compiling, True), (torch.compiler.is_dynamo_compiling, True), (torch._utils.is_compiling, True),
         (torch.compiler.is_exporting, False), (torch.jit.is_scripting, False), (torch.jit.is_tracing, False),
-        (torch._C._get_tracing_state, None), (torch._jit_internal.is_scripting, False), (torch.onnx.is_in_onnx_export, False),
+        (torch._C._get_tracing_state, None), (torch._jit_internal.is_scripting, False),
     ]
     return {id(f): (f, v) for f, v in table}
 
 
-# The same by (module, name), for modules that capture must not import.
+# The same by (module, name), for modules that capture must not import (torch.onnx alone takes 60 ms).
 CONSTANT_BY_NAME: dict[tuple[str, str], Any] = {
     ("torch._dynamo.external_utils", "is_compiling"): True,
     ("torch._dynamo", "is_compiling"): True,
     ("torch.jit._trace", "is_tracing"): False,
+    ("torch.onnx", "is_in_onnx_export"): False,
+    ("torch.onnx.utils", "is_in_onnx_export"): False,
     ("transformers.utils.import_utils", "is_torchdynamo_compiling"): True,
     ("transformers.utils.import_utils", "is_torchdynamo_exporting"): False,
     ("transformers.utils.import_utils", "is_jit_tracing"): False,

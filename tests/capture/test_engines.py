@@ -3,6 +3,8 @@ from __future__ import annotations
 
 import ctypes
 import re
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -123,3 +125,11 @@ def test_a_callback_of_a_pattern_is_interpreted():
     for n in range(1, 4):
         assert c(X)[0] == "bb"
         assert len(out) == 2 * n
+
+
+def test_a_first_call_imports_nothing_large():
+    code = ("import sys, torch, tcompile\n"
+            "assert tcompile.compile(lambda x: torch.sin(x) + 1)(torch.zeros(3)).tolist() == [1, 1, 1]\n"
+            "bad = [m for m in ('torch.onnx', 'torch._dynamo', 'torch._inductor', 'sympy', 'triton', 'numpy.testing', 'IPython') if m in sys.modules]\n"
+            "assert not bad, bad")
+    subprocess.run([sys.executable, "-c", code], check=True)
