@@ -13,7 +13,7 @@ import torch
 from ...lowering.ir import Axis, Store, Value
 from ...lowering.rewrite import tidy
 from ...symbolic.expr import ONE, Expr, as_expr, symbol
-from ..triton.cheap import plus_one
+from ..gelu import gelu, plus_one
 from ..triton.layout import numel
 
 __all__ = ["Epilogue", "NotPrintable"]
@@ -130,7 +130,7 @@ class Epilogue:
 
     # ---- short forms
     def _short(self, v: Value) -> Pair | None:
-        x = _gelu(v)
+        x = gelu(v)
         if x is not None:
             return self._function(v, "gelu", self._value(x))
         plus = plus_one(v)
@@ -205,21 +205,6 @@ def _parts(name: str, axes: tuple[Axis, ...]) -> dict[str, Expr]:
 def _constant(v: Value) -> float | None:
     found = [a.attr for a in v.args if a.op == "const"]
     return found[0] if len(found) == 1 else None
-
-
-def _gelu(v: Value) -> Value | None:
-    """x where `v` is x / 2 * (erf(x / sqrt(2)) + 1)."""
-    if v.op != "mul":
-        return None
-    for half, other in (v.args, v.args[::-1]):
-        plus = plus_one(other)
-        if plus is None or plus[0] != "erf" or half.op != "mul" or plus[1].op != "mul" or _constant(half) != 0.5:
-            continue
-        scale = _constant(plus[1])
-        x, = (a for a in half.args if a.op != "const")
-        if scale is not None and math.isclose(scale, math.sqrt(0.5), rel_tol=1e-6) and any(a is x for a in plus[1].args):
-            return x
-    return None
 
 
 def _literal(x: float) -> str:

@@ -7,6 +7,8 @@ from typing import Iterable
 
 import torch
 
+from ..gelu import SHARE_BELOW
+
 __all__ = ["PRELUDE", "CLUSTER_BARRIER", "FENCE", "functions", "conversions", "product"]
 
 PRELUDE = r'''
@@ -49,13 +51,6 @@ __device__ __forceinline__ void group_sync(int group) { asm volatile("bar.sync %
 CLUSTER_BARRIER = 'asm volatile("barrier.cluster.arrive.aligned;\\nbarrier.cluster.wait.aligned;" ::: "memory");'
 FENCE = 'asm volatile("fence.proxy.async.shared::cta;" ::: "memory");'
 
-# log2 of the normal distribution's share below -a, nearly a parabola, for a from 0 to 5.8: beyond, half precision can't tell the share from 0. Minimax fits:
-# the share to 3e-4 of itself, a tenth of what bfloat16 rounds by, and to 3e-6.
-_POLYNOMIALS = {
-    torch.bfloat16: (-1.000457388, -1.145183969, -0.4715077296, -4.354225202e-2, 4.625132240e-3, -2.137321561e-4),
-    torch.float16: (-0.9999953215, -1.151250390, -0.4584668818, -5.395666473e-2, 8.505745269e-3, -9.298492930e-4, 6.149518714e-5, -1.828746216e-6)}
-
-
 def _horner(x: str, coefficients: tuple[float, ...]) -> str:
     text = f"{coefficients[-1]!r}f"
     for c in reversed(coefficients[:-1]):
@@ -85,7 +80,7 @@ _CALLS = {"sigmoid": ("exp2_", "reciprocal"), "tanh_": ("exp2_", "reciprocal"), 
 def functions(names: Iterable[str], dtype: torch.dtype) -> str:
     """The text of these functions and of those that they call, for results of this type."""
     texts = FUNCTIONS | {"share_below": "float share_below(float a) {  // of the normal distribution, below -a\n"
-                                        f"  return exp2_({_horner('a', _POLYNOMIALS[dtype])});\n}}"}
+                                        f"  return exp2_({_horner('a', SHARE_BELOW[dtype])});\n}}"}
     wanted: dict[str, None] = {}
 
     def need(name: str) -> None:

@@ -3,15 +3,19 @@
 A kernel over bfloat16 moves an element in the time of some 27 instructions on an H200; libdevice's erf or tanh alone take as many. Where
 a value flows only into stores and conversions of bfloat16 or float16, its last bits are lost anyway: there the forms of this file
 serve, whose relative error is below 1e-6. `needs_precision` says which values stay exact: those that reach a float32 store, an index,
-or a comparison.
+or a comparison. Where factors alone stand between GELU or its derivative and a rounding (`rounded_to`), the polynomials of ../gelu.py serve,
+whose error is a tenth of the rounding's: one instruction of the slow unit, where the forms by erf take two and three.
 """
 from __future__ import annotations
 
+import torch
+
 from ...lowering.ir import Kernel, Value, indirect_values, walk
+from ..gelu import DERIVATIVE, SHARE_BELOW, derivative, gelu, plus_one
 from .dtypes import TType, ttype
 from .prims import Need, Operand, materialised
 
-__all__ = ["needs_precision", "cheap_expression", "HELPERS"]
+__all__ = ["needs_precision", "rounded_to", "cheap_expression", "short_form", "short_text", "HELPERS"]
 
 _DISCRETE = frozenset(("eq", "ne", "lt", "le", "gt", "ge", "floor", "ceil", "round", "trunc", "sign", "div_floor", "div_trunc", "fmod",
                        "remainder", "check_index", "isnan", "isinf", "signbit", "logical_not", "logical_and", "logical_or", "logical_xor"))
@@ -21,6 +25,28 @@ LOG2E = 1.4426950408889634
 def _asm(name: str, instruction: str, why: str) -> str:
     return (f"@triton.jit\ndef {name}(x):  # {why}\n    return tl.inline_asm_elementwise(\"{instruction} $0, $1;\", \"=f,f\", [x], dtype=tl.float32, "
             "is_pure=True, pack=1)\n")
+
+
+def _polynomial(coefficients: tuple[float, ...]) -> str:
+    last, *rest = reversed(coefficients)
+    return f"    p = {last!r} * a + {rest[0]!r}\n" + "".join(f"    p = p * a + {c!r}\n" for c in rest[1:])
+
+
+def _gelu_forms() -> dict[str, str]:
+    out = {}
+    for dtype, coefficients in SHARE_BELOW.items():
+        name = f"_gelu_{_short(dtype)}"
+        out[name] = f"@triton.jit\ndef {name}(x):\n    a = tl.abs(x)\n{_polynomial(coefficients)}" \
+            "    share = _exp2(p)\n    return x * tl.where(x < 0, share, 1.0 - share)\n"
+    for dtype, coefficients in DERIVATIVE.items():           # (at the infinities, where eager has NaN, its limits)
+        name = f"_gelu_derivative_{_short(dtype)}"
+        out[name] = f"@triton.jit\ndef {name}(x):\n    a = tl.minimum(tl.abs(x), 32.0, propagate_nan=tl.PropagateNan.ALL)\n{_polynomial(coefficients)}" \
+            f"    below = p * _exp2(x * {-LOG2E / 2} * x)\n    return tl.where(x < 0, below, 1.0 - below)\n"
+    return out
+
+
+def _short(dtype: torch.dtype) -> str:
+    return ttype(dtype).stored.removeprefix("tl.")
 
 
 # Printed into the source where they are used. (The first two are one instruction of the GPU each.)
@@ -35,8 +61,10 @@ HELPERS = {
                          "    p = ((((1.061405429 * t - 1.453152027) * t + 1.421413741) * t - 0.284496736) * t + 0.254829592) * t\n"
                          f"    q = p * _exp2(x * x * {-LOG2E})\n"
                          "    return tl.where(x < 0, q, 2.0 - q)\n",
+    **_gelu_forms(),
 }
 _CALLS = {"_short_tanh": ("_exp2", "_reciprocal"), "_short_erf_plus_1": ("_exp2", "_reciprocal")}
+_FACTORS = frozenset(("mul", "div", "neg", "where", "masked"))       # what passes a relative error on as it is
 
 
 def _rounds(v: Value) -> bool:
@@ -70,6 +98,35 @@ def needs_precision(kernel: Kernel) -> set[int]:
     return {i for i, _ in seen}
 
 
+def rounded_to(kernel: Kernel) -> dict[int, torch.dtype]:
+    """Ids of the values that only factors, sums over rows and choices stand between and their rounding to 16 bits: the finest type that they are rounded to."""
+    found: dict[int | str, torch.dtype | None] = {}          # by a value's id or an accumulator's name
+
+    def use(what: int | str, t: torch.dtype | None) -> None:
+        if found.setdefault(what, t) is not None and t is not torch.bfloat16:
+            found[what] = t
+    for st in reversed(kernel.stages):
+        for s in st.stores:
+            use(s.value.id, _coarse(s.buffer.dtype))
+        for a in st.accs:
+            use(a.value.id, found.get(a.name) if a.op == "sum" else None)
+        for v in reversed(walk([a.value for a in st.accs] + [s.value for s in st.stores])):          # users first
+            t = found.get(v.id)
+            if v.op == "acc":
+                use(v.attr, t)
+            for k, x in enumerate(v.args):
+                if v.op == "cast" and v.dtype.is_floating_point:
+                    use(x.id, _coarse(v.dtype) or t)
+                else:
+                    use(x.id, t if v.op in _FACTORS and not (v.op in ("where", "masked") and k == 0) else None)
+    return {i: t for i, t in found.items() if t is not None and isinstance(i, int)}
+
+
+def _coarse(dtype: torch.dtype) -> torch.dtype | None:
+    """Among those of the polynomials, the type that is as fine as `dtype`."""
+    return None if not dtype.is_floating_point or not ttype(dtype).low_precision else torch.float16 if dtype is torch.float16 else torch.bfloat16
+
+
 def cheap_expression(v: Value, t: TType, args: list[Operand], need: Need, backend: str) -> str | None:
     """The short form of `v`, computed in float32; None where it has none."""
     if t.held != "tl.float32" or backend != "cuda":
@@ -92,20 +149,23 @@ def cheap_expression(v: Value, t: TType, args: list[Operand], need: Need, backen
     return None
 
 
-def plus_one(v: Value) -> tuple[str, Value] | None:
-    """("erf" | "tanh", its operand) where `v` is one of them plus 1: the sum keeps its digits where the terms cancel."""
-    if v.op != "add":
-        return None
-    for f, one in (v.args, v.args[::-1]):
-        if f.op in ("erf", "tanh") and one.op == "const" and one.attr == 1:
-            return f.op, f.args[0]
-    return None
+def short_form(v: Value, rounded: torch.dtype | None) -> tuple[str, Value] | None:
+    """(name, operand) where `v` has a short form as a whole; `rounded`: what it is rounded to next, where factors alone stand between."""
+    if rounded is not None:
+        for name, find in (("_gelu_", gelu), ("_gelu_derivative_", derivative)):
+            x = find(v)
+            if x is not None:
+                return name + _short(rounded), x
+    return plus_one(v)
 
 
-def plus_one_text(function: str, x: Operand, need: Need) -> str:
-    for name in ("_exp2", "_reciprocal"):
-        need(name)
-    if function == "tanh":
+def short_text(name: str, x: Operand, need: Need) -> str:
+    need("_exp2")
+    if name == "tanh":
+        need("_reciprocal")
         return f"2.0 * _reciprocal(1.0 + _exp2({materialised(x)} * {-2 * LOG2E}))"
-    need("_short_erf_plus_1")
-    return f"_short_erf_plus_1({materialised(x)})"
+    if name == "erf":
+        need("_reciprocal")
+        name = "_short_erf_plus_1"
+    need(name)
+    return f"{name}({materialised(x)})"

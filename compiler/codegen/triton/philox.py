@@ -2,19 +2,20 @@
 these lie together in a tile they are computed once, and lie in the registers of the thread that holds the neighbours."""
 from __future__ import annotations
 
-__all__ = ["HELPERS"]
-
-_FOUR = "a, b, c, d = _philox_four(seed, counter, at, threads, vector)"
+__all__ = ["HELPERS", "OTHERS"]
 
 # Printed into the source where they are used.
 HELPERS = {
+    "_product": "@triton.jit\ndef _product(x, y):  # its upper and lower half, of one instruction\n"
+                "    return tl.inline_asm_elementwise(\"{.reg .b64 p; mul.wide.u32 p, $2, $3; mov.b64 {$1, $0}, p;}\", \"=r,=r,r,r\", [x, y], "
+                "dtype=(tl.uint32, tl.uint32), is_pure=True, pack=1)\n",
     "_philox": "@triton.jit\ndef _philox(seed, counter, thread):  # four words\n"
                "    k0 = seed.to(tl.uint32)\n    k1 = (seed >> 32).to(tl.uint32)\n"
                "    c0 = counter.to(tl.uint32)\n    c1 = (counter >> 32).to(tl.uint32)\n"
                "    c2 = thread.to(tl.uint32)\n    c3 = c2 * 0\n"
-               "    for _ in tl.static_range(10):\n        p = c0.to(tl.uint64) * 0xD2511F53\n        q = c2.to(tl.uint64) * 0xCD9E8D57\n"
-               "        c0 = (q >> 32).to(tl.uint32) ^ c1 ^ k0\n        c2 = (p >> 32).to(tl.uint32) ^ c3 ^ k1\n"
-               "        c1 = q.to(tl.uint32)\n        c3 = p.to(tl.uint32)\n"
+               "    m0 = tl.full([], 0xD2511F53, tl.uint32)\n    m1 = tl.full([], 0xCD9E8D57, tl.uint32)\n"
+               "    for _ in tl.static_range(10):\n        p, low_p = _product(c0, m0)\n        q, low_q = _product(c2, m1)\n"
+               "        c0, c1, c2, c3 = q ^ c1 ^ k0, low_q, p ^ c3 ^ k1, low_p\n"
                "        k0 = k0 + 0x9E3779B9\n        k1 = k1 + 0xBB67AE85\n    return c0, c1, c2, c3\n",
     "_philox_one": "@triton.jit\ndef _philox_one(seed, counter, at, threads, vector: tl.constexpr):  # an element's word\n"
                    "    unit = at // vector\n    turn = unit // threads\n"
@@ -26,10 +27,17 @@ HELPERS = {
     "_philox_four": "@triton.jit\ndef _philox_four(seed, counter, at, threads, vector: tl.constexpr):  # the words of four neighbours from `at` on\n"
                     "    unit = at // vector\n    step = unit // threads * (vector // 4) + at % vector // 4\n"
                     "    return _philox(seed, counter + step.to(tl.int64), unit % threads)\n",
-    "_philox_4": f"@triton.jit\ndef _philox_4(seed, counter, at, threads, vector: tl.constexpr):\n    {_FOUR}\n"
+    "_philox_4": "@triton.jit\ndef _philox_4(seed, counter, at, threads, vector: tl.constexpr):\n"
+                 "    a, b, c, d = _philox_four(seed, counter, at, threads, vector)\n"
                  "    return tl.interleave(tl.interleave(a, c), tl.interleave(b, d))\n",
-    "_philox_8": f"@triton.jit\ndef _philox_8(seed, counter, at, threads, vector: tl.constexpr):\n    {_FOUR}\n"
-                 "    e, f, g, h = _philox_four(seed, counter, at + 4, threads, vector)\n"
+    "_philox_8": "@triton.jit\ndef _philox_8(seed, counter, at, threads, vector: tl.constexpr):  # `at`: multiples of 8; `threads` is one of 256\n"
+                 "    unit = at // vector\n    turn = unit // threads\n    thread = unit - turn * threads\n"
+                 "    if vector == 4:\n        after = counter + turn.to(tl.int64)\n        a, b, c, d = _philox(seed, after, thread)\n"
+                 "        e, f, g, h = _philox(seed, after, thread + 1)\n"
+                 "    else:\n        after = counter + (turn * (vector // 4) + at % vector // 4).to(tl.int64)\n        a, b, c, d = _philox(seed, after, thread)\n"
+                 "        e, f, g, h = _philox(seed, after + 1, thread)\n"
                  "    even = tl.interleave(tl.interleave(a, e), tl.interleave(c, g))\n    odd = tl.interleave(tl.interleave(b, f), tl.interleave(d, h))\n"
                  "    return tl.interleave(even, odd)\n",
 }
+# ... and where that instruction is not
+OTHERS = {"_product": "@triton.jit\ndef _product(x, y):\n    return tl.umulhi(x, y), x * y\n"}

@@ -176,6 +176,7 @@ class Printer:
     def __init__(self, kernel: Kernel, target: GpuTarget, layout: Layout, name: str, exact: bool = False, product: Product | None = None):
         self.k, self.target, self.lay, self.name, self.product = kernel, target, layout, name, product
         self.exact = None if exact else cheap.needs_precision(kernel)
+        self.rounded = {} if exact else cheap.rounded_to(kernel)
         self.itype = "tl.int64" if layout.wide else "tl.int32"
         self.helpers: dict[str, None] = {}
         self.origins: dict[str, str] = {}
@@ -194,7 +195,9 @@ class Printer:
     def run(self) -> TritonSource:
         functions = self._functions()
         text = "".join(t for _, t in functions)
-        helpers = HELPERS | eight_bits.OLDER if not isinstance(self.target.arch, int) or self.target.arch < 89 else HELPERS
+        helpers = HELPERS if isinstance(self.target.arch, int) and self.target.arch >= 89 else HELPERS | eight_bits.OLDER
+        if self.target.backend != "cuda":
+            helpers = helpers | philox.OTHERS
         self.helpers |= {h: None for h in eight_bits.HELPERS if f"{h}(" in text}
         prelude = "".join(helpers[h] + "\n\n" for h in self.helpers)
         imports = "import triton\nimport triton.language as tl\n" \
@@ -314,7 +317,7 @@ class Printer:
     def _values(self, stage: Stage, names: Names, masks: dict[str, str], number: int = -1) -> Values:
         return Values(names, self._axis_dims(stage), masks, self._shape, self._acc, self.need, self.itype,
                       (lambda b, d: self._policy(number, b, d)) if number >= 0 else (lambda b, d: ""), self.exact, self.target.backend, self.sizes,
-                      self._loose(), tiles=self.tiles.values())
+                      self._loose(), tiles=self.tiles.values(), rounded=self.rounded)
 
     def _loose(self) -> dict[str, tuple[str, int]]:
         n = numel(self.reduced)

@@ -176,7 +176,7 @@ def print_product(printer: Printer, p: Product) -> tuple[Function, str]:
             if len(p.k) == 1:
                 value = _in_groups(value, own[dim][p.k[0].symbol.name], lay.rblock, groups)
             dims |= dict.fromkeys(groups, "s")
-            v = Values(names, dims, inner, shape, printer._acc, printer.need, printer.itype, exact=printer.exact, backend=printer.target.backend,
+            v = Values(names, dims, inner, shape, printer._acc, printer.need, printer.itype, exact=printer.exact, rounded=printer.rounded, backend=printer.target.backend,
                        sizes=printer.sizes | sizes, zero=frozenset("r"))
             v.emit([value])
             x, full = v.operand(value), frozenset((kept, "r"))

@@ -13,7 +13,7 @@ import torch
 from ...lowering.ir import Axis, Buffer, Value, indirect_values
 from ...symbolic.expr import ONE, Expr, as_expr, symbol
 from ..guarded import Guard, GuardedValues
-from .cheap import cheap_expression, plus_one, plus_one_text
+from .cheap import cheap_expression, short_form, short_text
 from .dtypes import literal, ttype
 from .indices import index_text
 from .prims import Operand, conversion, expression, materialised, rounded
@@ -66,7 +66,7 @@ class Values(GuardedValues):
 
     axis_dims: axis symbol -> tile dimension; masks: dimension -> name of its mask (dimensions without one are always full);
     shape: dims -> text of a tile's shape; acc: accumulator name -> Operand; policy: buffer -> eviction policy of its loads or "";
-    exact: ids of values that take no short forms (None: all), `backend`: Triton's; sizes: axis symbol -> its size where that is a number;
+    exact: ids of values that take no short forms (None: all), rounded: cheap.rounded_to, `backend`: Triton's; sizes: axis symbol -> its size where that is a number;
     loose: dimension -> (name of a mask that ends at a multiple of 8, elements up to there), where a load may go so far;
     zero: dimensions along which loads that are masked off give 0; tiles: the dimensions of tiles, for what is computed for neighbours at once.
     """
@@ -76,8 +76,9 @@ class Values(GuardedValues):
                  acc: Callable[[str], Operand], need: Callable[[str], None], index_type: str,
                  policy: Callable[[Buffer, frozenset], str] = lambda b, d: "", exact: set[int] | None = None, backend: str = "cuda",
                  sizes: dict[str, int] | None = None, loose: dict[str, tuple[str, int]] | None = None, zero: frozenset[str] = NONE,
-                 tiles: Iterable[Tile] = ()):
+                 tiles: Iterable[Tile] = (), rounded: dict[int, torch.dtype] | None = None):
         super().__init__(names.known)
+        self.rounded = rounded or {}
         self.exact, self.backend, self.sizes, self.loose, self.zero, self.tiles = exact, backend, sizes or {}, loose or {}, zero, tuple(tiles)
         self.names, self.axis_dims, self.masks, self.shape, self.acc = names, axis_dims, masks, shape, acc
         self.need, self.index_type, self.policy = need, index_type, policy
@@ -106,17 +107,17 @@ class Values(GuardedValues):
     def operands(self, v: Value, guard: Guard) -> list[tuple[Value, Guard]]:
         if v.op == "philox" and self._together(v):
             return [(a, guard) for a in v.args if a is not v.args[2]]
-        short = self._plus_one(v) if v.op != "masked" else None
+        short = self._short(v) if v.op != "masked" else None
         return super().operands(v, guard) if short is None else [(short[1], guard)]
 
     def _rough(self, v: Value) -> bool:
         return self.exact is not None and v.id not in self.exact
 
-    def _plus_one(self, v: Value) -> tuple[str, Value] | None:
-        """cheap.plus_one where a short form may stand."""
+    def _short(self, v: Value) -> tuple[str, Value] | None:
+        """cheap.short_form where one may stand."""
         if self.backend != "cuda" or not self._rough(v) or ttype(v.dtype).held != "tl.float32":
             return None
-        return plus_one(v)
+        return short_form(v, self.rounded.get(v.id))
 
     # ---- texts
     def _let(self, stem: str, text: str, v: Value, dims: frozenset[str]) -> Operand:
@@ -147,8 +148,8 @@ class Values(GuardedValues):
             return self._let("as_" + t.stored.removeprefix("tl."), conversion(args[0], t), v, dims)
         if v.op == "check_index":
             return self._check(v, args, guard, dims)
-        short = self._plus_one(v)
-        text = plus_one_text(short[0], args[0], self.need) if short is not None else \
+        short = self._short(v)
+        text = short_text(short[0], args[0], self.need) if short is not None else \
             (cheap_expression(v, t, args, self.need, self.backend) if self._rough(v) else None) or expression(v.op, t, args, self.need)
         if t.low_precision and v.op not in ("where", "masked", "maximum", "minimum", "relu", "neg", "abs"):
             text = rounded(f"({text})", t)                        # an operator of a low precision type rounds its result
@@ -265,13 +266,15 @@ class Values(GuardedValues):
         together, e, unsigned = self._together(v), v.args[2].attr, self.index_type.replace("int", "uint")
         more = f"{threads.text if threads.is_literal else f'({threads.narrow or threads.text}).to({unsigned})'}, {vector.text}"
         state = f"{seed.text}, {counter.text}"
+        self.need("_product")
         self.need("_philox")
         if together is None:
             self.need("_philox_one")
             at = self.operand(v.args[2], guard)
             return self._word(f"_philox_one({state}, ({at.narrow or materialised(at)}).to({unsigned}), {more})", v, at.dims)
         tile, n = together
-        self.need("_philox_four")
+        if n == 4:
+            self.need("_philox_four")
         self.need(f"_philox_{n}")
         dims = self.dims_of(e)
         lanes, out = self.names.fresh("lanes"), self.inside if dims & LOOPED else self.outside
