@@ -2,7 +2,7 @@
 these lie together in a tile they are computed once, and lie in the registers of the thread that holds the neighbours."""
 from __future__ import annotations
 
-__all__ = ["HELPERS", "OTHERS"]
+__all__ = ["HELPERS", "OLDER"]
 
 # Printed into the source where they are used.
 HELPERS = {
@@ -39,5 +39,5 @@ HELPERS = {
                  "    even = tl.interleave(tl.interleave(a, e), tl.interleave(c, g))\n    odd = tl.interleave(tl.interleave(b, f), tl.interleave(d, h))\n"
                  "    return tl.interleave(even, odd)\n",
 }
-# ... and where that instruction is not
-OTHERS = {"_product": "@triton.jit\ndef _product(x, y):\n    return tl.umulhi(x, y), x * y\n"}
+# For machines without that instruction.
+OLDER = {"_product": "@triton.jit\ndef _product(x, y):\n    return tl.umulhi(x, y), x * y\n"}

@@ -11,7 +11,7 @@ from typing import Callable
 from ...errors import InternalError
 from .dtypes import TType, highest, literal, lowest, typed
 
-__all__ = ["Operand", "BOOL", "expression", "conversion", "rounded", "materialised", "reduce_identity", "reduce_update", "HELPERS"]
+__all__ = ["Operand", "BOOL", "expression", "conversion", "rounded", "materialised", "reduce_identity", "reduce_update", "HELPERS", "OLDER"]
 
 Need = Callable[[str], None]
 
@@ -33,6 +33,7 @@ BOOL = TType("i1", "tl.int1", "tl.int1", 1, "bool")
 # A kernel that waits itself until the one before it is done, and what that wrote can be read, may be launched before: its launch and its first
 # instructions take place while the other one ends (programmatic dependent launch). What it reads and writes comes after.
 WAIT = "griddepcontrol.wait"
+_ROUND = "    return x.to(tl.bfloat16).to(tl.float32)"
 
 HELPERS = {
     "_wait": "@triton.jit\ndef _wait():  # until the kernel before is done: this one is launched while that one ends\n"
@@ -41,6 +42,9 @@ HELPERS = {
     "_min": "@triton.jit\ndef _min(a, b):  # NaN wins, as in eager\n    return tl.minimum(a, b, propagate_nan=tl.PropagateNan.ALL)\n",
     "_max64": "@triton.jit\ndef _max64(a, b):  # NaN wins, as in eager\n    return tl.where((a > b) | (a != a), a, b)\n",
     "_min64": "@triton.jit\ndef _min64(a, b):  # NaN wins, as in eager\n    return tl.where((a < b) | (a != a), a, b)\n",
+    "_round_bfloat16": "@triton.jit\ndef _round_bfloat16(x):  # two at a time: the conversion of one is an instruction of the slow unit\n"
+                       f"    if x.numel == 1:\n    {_ROUND}\n    else:\n        return tl.inline_asm_elementwise(\"{{.reg .b32 w; cvt.rn.bf16x2.f32 w, $3, $2; "
+                       "shl.b32 $0, w, 16; and.b32 $1, w, 0xffff0000;}\", \"=f,=f,f,f\", [x], dtype=tl.float32, is_pure=True, pack=2)\n",
     "_mul": "@triton.jit\ndef _mul(a, b):\n    return a * b\n",
     "_argmax": "@triton.jit\ndef _argmax(a, i, b, j):  # the first of equal values; NaN is the largest\n"
                "    equal = (a == b) | ((a != a) & (b != b))\n    left = (a > b) | ((a != a) & (b == b)) | (equal & (i < j))\n"
@@ -62,6 +66,9 @@ HELPERS = {
                 "    x = a\n    r = a * 0 + 1\n    for _ in range(63):\n        r = tl.where((n & 1) != 0, r * x, r)\n        n = n >> 1\n        x = x * x\n"
                 "    small = tl.where(a == 1, a, tl.where(a == -1, tl.where(odd, a, -a), a * 0))\n    return tl.where(negative, small, r)\n",
 }
+
+# For machines without that instruction.
+OLDER = {"_round_bfloat16": f"@triton.jit\ndef _round_bfloat16(x):\n{_ROUND}\n"}
 
 _INFIX = {"add": "+", "sub": "-", "mul": "*", "bitwise_and": "&", "bitwise_or": "|", "bitwise_xor": "^"}
 _COMPARE = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
@@ -246,7 +253,9 @@ def _int_function(op: str, t: TType, m: list[str], need: Need) -> str:
 
 def rounded(text: str, to: TType) -> str:
     """float32 as a low precision type holds it, in float32 again."""
-    return f"_from_{to.stored}(_to_{to.stored}({text}))" if to.eight_bits else f"{text}.to({to.stored}).to(tl.float32)"
+    if to.eight_bits:
+        return f"_from_{to.stored}(_to_{to.stored}({text}))"
+    return f"_round_bfloat16({text})" if to.stored == "tl.bfloat16" else f"{text}.to({to.stored}).to(tl.float32)"
 
 
 def conversion(x: Operand, to: TType) -> str:

@@ -195,10 +195,8 @@ class Printer:
     def run(self) -> TritonSource:
         functions = self._functions()
         text = "".join(t for _, t in functions)
-        helpers = HELPERS if isinstance(self.target.arch, int) and self.target.arch >= 89 else HELPERS | eight_bits.OLDER
-        if self.target.backend != "cuda":
-            helpers = helpers | philox.OTHERS
-        self.helpers |= {h: None for h in eight_bits.HELPERS if f"{h}(" in text}
+        self.helpers |= {h: None for h in ("_round_bfloat16", *eight_bits.HELPERS) if f"{h}(" in text}
+        helpers = HELPERS | self._of_older_machines()
         prelude = "".join(helpers[h] + "\n\n" for h in self.helpers)
         imports = "import triton\nimport triton.language as tl\n" \
             + ("from triton.language.extra import libdevice\n" if "libdevice." in text + prelude else "")
@@ -206,6 +204,11 @@ class Printer:
         limits = [] if self.lay.wide else [e for e in spans(self.k) if not e.is_const]
         return TritonSource(self.name, file, [f for f, _ in functions], self.scratch, self.lay.plain(), "tl.device_assert(" in file, limits,
                             names_of(self.k, self.origins))
+
+    def _of_older_machines(self) -> dict[str, str]:
+        """What helpers are where the target lacks instructions that they name."""
+        generation = self.target.arch if self.target.backend == "cuda" and isinstance(self.target.arch, int) else 0
+        return (eight_bits.OLDER if generation < 89 else {}) | (prims.OLDER if generation < 80 else {}) | (philox.OLDER if not generation else {})
 
     def _functions(self) -> list[tuple[Function, str]]:
         if self.lay.kind == "rows":
@@ -444,7 +447,8 @@ class Printer:
         for s in stage.stores:
             v.store(s.buffer, s.index, s.value, s.mode, tile_dims)
         names.forget("r")
-        return [*v.outside, *declare, f"for roffset in range({start}, {end}, RBLOCK):", *(f"    {line}" for line in [*head, *v.inside]), *finish]
+        pieces = f"range({start}, {end}, RBLOCK)" if self.lay.stages == 1 else f"tl.range({start}, {end}, RBLOCK, num_stages={self.lay.stages})"
+        return [*v.outside, *declare, f"for roffset in {pieces}:", *(f"    {line}" for line in [*head, *v.inside]), *finish]
 
     def _online(self, number: int, first: Stage, second: Stage, names: Names, masks: dict[str, str]) -> list[str]:
         """A row's maximum and the sum of its exponentials in one pass: where a piece raises the maximum, the sum so far is scaled.
