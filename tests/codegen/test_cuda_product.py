@@ -8,8 +8,8 @@ import torch.nn.functional as F
 
 pytest.importorskip("triton")
 
-from tcompile.compiler.codegen.cuda import hopper  # noqa: E402
 from tcompile.compiler.codegen.cuda.product import find_tiles, product_choices  # noqa: E402
+from tcompile.compiler.codegen.gelu import SHARE_BELOW  # noqa: E402
 from tcompile.compiler.codegen.triton.layout import Choices, GpuTarget  # noqa: E402
 from tcompile.compiler.codegen.triton.printer import print_kernel, without_locals  # noqa: E402
 from tcompile.compiler.runtime.gpu.compile import Job  # noqa: E402
@@ -95,10 +95,10 @@ def test_it_compiles(name, dtype, tmp_path):
 
 @pytest.mark.parametrize("dtype, error", [(bf16, 3.3e-4), (f16, 3.3e-6)])
 def test_how_near_the_short_form_of_gelu_is(dtype, error):
-    """What hopper.py says of its polynomials; and that all values of 16 bits come out as near as eager's, the infinite ones, too."""
+    """What gelu.py says of its polynomials; and that all values of 16 bits come out as near as eager's, the infinite ones, too."""
     def share_below(a):
-        p = torch.full_like(a, hopper._POLYNOMIALS[dtype][-1])
-        for c in reversed(hopper._POLYNOMIALS[dtype][:-1]):
+        p = torch.full_like(a, SHARE_BELOW[dtype][-1])
+        for c in reversed(SHARE_BELOW[dtype][:-1]):
             p = p * a + c
         return torch.exp2(p)
     a = torch.linspace(0, 5.8, 20001, dtype=torch.float64)
