@@ -213,6 +213,9 @@ class _Grouping:
                 name = getattr(step, "origin", "") or (step.buffer.name if hasattr(step, "buffer") else "")
                 if not hasattr(step, "base"):
                     self.unfused.append((name, _name(nest), f"{name} is a library call ({step.reason})"))
+        for g in self.products_beside(nest):
+            if g.number >= floor and g not in out:
+                out.insert(0, g)
         seen = set(out)
         for b, _ in loads:
             for g in reversed(self.readers.get(b, ())):
@@ -262,6 +265,13 @@ class _Grouping:
                     ways.append(reader)
         return False
 
+    def products_beside(self, nest: LoopNest) -> list[Group]:
+        """A GPU's matrix products whose elements are read together with the nest's: a dropout's mask, a residual that is scaled."""
+        if not nest.on_gpu or nest.reduce_op is not None or nest.mode != "set":
+            return []
+        together = {b for reader in self.readers_of.get(nest.buffer, ()) if reader.reduce_op is None for b in self.loaded[id(reader)]}
+        return list(dict.fromkeys(g for b in together if (g := self.made_in.get(b)) is not None and g.product))
+
     def refuse(self, g: Group, nest: LoopNest, reason: str) -> None:
         pair = self.limits.wishes.together(g.names, nest.origins) if self.limits.wishes else ""
         if pair:
@@ -292,7 +302,7 @@ class _Grouping:
             raise Refusal(f"the kernel would pass over its rows more than {self.limits.passes} times")
         if not self.limits.epilogue and (g.product or any(self.made_in[b].extern is not None for b in g.reads | reads if b in self.made_in)):
             raise Refusal("epilogue_fusion is off")
-        if g.product and (nest.reduce_op is not None or not reads & g.writes.keys()):
+        if g.product and (nest.reduce_op is not None or not reads & g.writes.keys() and g not in self.products_beside(nest)):
             raise Refusal("a matrix product is fused with what is computed from its elements alone")
         if nest.on_gpu and not wanted and self.costly_again(g, nest, loads):
             raise Refusal("what its elements are made of is too costly to compute in a second pass over rows that no processor holds")
@@ -378,7 +388,7 @@ class _Grouping:
     def check_sharing(self, g: Group, nest: LoopNest, loads: list, level: str, factors: list[Factor]) -> None:
         """Nests that only read the same memory belong together where they read it at the same index, or run over the very same
         space; the same number of elements in another order shares nothing in the cache."""
-        if any(b in g.writes for b, _ in loads) or [f.size for f in factors_of(nest.domain)] == [f.size for f in g.factors]:
+        if g.product or any(b in g.writes for b, _ in loads) or [f.size for f in factors_of(nest.domain)] == [f.size for f in g.factors]:
             return
         ranges = g.ranges(factors)
         m = g.map_of(nest.domain if level == "full" else nest.axes, level, factors)

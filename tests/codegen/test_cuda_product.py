@@ -1,4 +1,5 @@
 """Products in CUDA C++: which kernels are, what is printed, and (where there is a compiler for it) that it compiles without spilling."""
+import inspect
 import shutil
 import subprocess
 
@@ -41,9 +42,9 @@ def test_how_matrices_lie():
     t = found(lambda x, v: F.linear(x[:, 64:], v[:, :128]), x, v)
     assert (t.a.length, t.a.stride, t.b.length, t.b.stride, t.b_by_rows) == (128, 192, 128, 192, False)
     t = found(lambda x, y: (x.t() @ y).float(), rand(512, 128), rand(512, 256))
-    assert t.a_by_columns and t.b_by_rows and t.out is None and [s.buffer.dtype for s in t.stores] == [torch.float32]
+    assert t.a_by_columns and t.b_by_rows and not t.outs and [s.buffer.dtype for s in t.stores] == [torch.float32]
     t = found(lambda x, v, b: (lambda y: (y, F.gelu(y)))(F.linear(x, v, b)), rand(4, 64, 192), v, rand(384))
-    assert t.m == 256 and t.out is not None and len(t.stores) == 2
+    assert t.m == 256 and len(t.outs) == len(t.stores) == 2
 
 
 def test_what_is_no_product_of_these_tiles():
@@ -66,20 +67,23 @@ def test_the_tile_that_fills_the_device():
 
 
 EPILOGUES = {
-    "gelu": lambda x, v, b, r: F.gelu(F.linear(x, v, b)),
-    "tanh": lambda x, v, b, r: F.gelu(F.linear(x, v, b), approximate="tanh"),
-    "silu, a matrix beside it": lambda x, v, b, r: F.silu(F.linear(x, v)) * r,
+    "gelu": lambda x, v, b: F.gelu(F.linear(x, v, b)),
+    "tanh": lambda x, v, b: F.gelu(F.linear(x, v, b), approximate="tanh"),
+    "silu, a matrix beside it": lambda x, v, r: F.silu(F.linear(x, v)) * r,
     "residual, clamp, where": lambda x, v, b, r: torch.where(r > 0, F.linear(x, v, b).clamp(-1, 3) + r, b),
-    "two results, one in float32": lambda x, v, b, r: (lambda y: (y, torch.rsqrt(y.float().abs() + 1).exp()))(F.linear(x, v, b)),
+    "dropout behind gelu": lambda x, v, b: (lambda h: (h, *torch.native_dropout(F.gelu(h), 0.1, True)))(F.linear(x, v, b)),
+    "backward of both": lambda x, v, r, mask: torch.ops.aten.gelu_backward(torch.ops.aten.native_dropout_backward(F.linear(x, v), mask, 1 / 0.9), r),
+    "two results, one in float32": lambda x, v, b: (lambda y: (y, torch.rsqrt(y.float().abs() + 1).exp()))(F.linear(x, v, b)),
 }
 
 
 @pytest.mark.parametrize("name", EPILOGUES)
-@pytest.mark.parametrize("dtype", [bf16, f16])
-def test_it_compiles(name, dtype, tmp_path):
-    x, v, b, r = rand(300, 192, dtype=dtype), rand(264, 192, dtype=dtype), rand(264, dtype=dtype), rand(300, 264, dtype=dtype)
-    kernel = kernel_of(EPILOGUES[name], *(t for t, n in zip((x, v, b, r), "xvbr")))
-    source = print_kernel(kernel, H200, Choices("tiles", xblock=128), "k")
+@pytest.mark.parametrize("dtype, m, columns", [(bf16, 300, 128), (f16, 300, 128), (bf16, 256, 256)])
+def test_it_compiles(name, dtype, m, columns, tmp_path):
+    n, k = (264, 192) if m == 300 else (512, 1024)
+    given = {"x": rand(m, k, dtype=dtype), "v": rand(n, k, dtype=dtype), "b": rand(n, dtype=dtype), "r": rand(m, n, dtype=dtype), "mask": torch.rand(m, n) < 0.5}
+    kernel = kernel_of(EPILOGUES[name], *(given[p] for p in inspect.signature(EPILOGUES[name]).parameters))
+    source = print_kernel(kernel, H200, Choices("tiles", xblock=columns), "k")
     assert source.language == "cuda" and 'extern "C" __global__' in source.text and "test_cuda_product.py" in source.text.split("\n", 2)[1]
     request = Job(source, H200).request()
     assert request["language"] == "cuda" and request["functions"] == [{"name": "k", "shared": source.shared, "threads": 384}]

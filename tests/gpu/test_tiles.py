@@ -111,3 +111,54 @@ def test_gelu_everywhere(printed):
             ours = got(x, torch.eye(256, device="cuda", dtype=dtype))
         assert (ours.double() - exact).abs().max() <= 1.1 * (eager.double() - exact).abs().max()
     assert len(printed) == 2
+
+
+@pytest.mark.parametrize("m, k, n", [(4096, 512, 1024), (1000, 328, 776), (2049, 200, 520)])
+@pytest.mark.parametrize("dtype", [bf16, f16])
+def test_dropout_behind_gelu(printed, m, k, n, dtype):
+    """All three results of an MLP's forward; the mask is eager's."""
+    def forward(x, v, b):
+        h = F.linear(x, v, b)
+        return h, *torch.native_dropout(F.gelu(h), 0.1, True)
+    x, v, b = randn(m, k, dtype=dtype), randn(n, k, dtype=dtype) / k ** 0.5, randn(n, dtype=dtype)
+    c = tcompile.compile(forward, options={"gpu_products": "generated"})
+    with torch.no_grad():
+        for seed in range(3):
+            torch.manual_seed(seed)
+            h, y, mask = c(x, v, b)
+            torch.manual_seed(seed)
+            eager, eager_y, eager_mask = forward(x, v, b)
+            assert torch.equal(mask, eager_mask) and torch.equal(torch.rand(1, device="cuda"), (torch.manual_seed(seed), forward(x, v, b), torch.rand(1, device="cuda"))[2])
+            exact = F.linear(x.double(), v.double(), b.double())
+            exact_y = F.gelu(exact) * mask / 0.9
+            for got, other, want in ((h, eager, exact), (y, eager_y, exact_y)):
+                assert (got.double() - want).abs().max() <= 2 * (other.double() - want).abs().max() + 1e-3
+                assert (got.double() - want).norm() <= 1.5 * (other.double() - want).norm()
+    assert printed
+
+
+@pytest.mark.parametrize("m, k, n", [(4096, 512, 1024), (1000, 328, 776), (2049, 200, 520)])
+@pytest.mark.parametrize("dtype", [bf16, f16])
+def test_backward_of_dropout_and_gelu(printed, m, k, n, dtype):
+    mask = torch.rand(m, n, device="cuda") < 0.9
+    g, w, h = randn(m, k, dtype=dtype), randn(k, n, dtype=dtype) / k ** 0.5, randn(m, n, dtype=dtype) * 2
+
+    def backward(g, w, h):
+        d = torch.ops.aten.gelu_backward(torch.ops.aten.native_dropout_backward(g @ w, mask, 1 / 0.9), h)
+        return d, d.sum(0)
+    near(backward, g, w, h)
+    assert printed
+
+
+def test_derivative_of_gelu_everywhere(printed):
+    """All finite values of 16 bits, beside a product of ones."""
+    for dtype in (bf16, f16):
+        h = torch.arange(-2 ** 15, 2 ** 15, device="cuda").to(torch.int16).view(dtype).view(-1, 256)
+        h = torch.where(h.isfinite(), h, 0)
+        x, e = torch.ones_like(h), torch.eye(256, device="cuda", dtype=dtype)
+        slope = torch.ops.aten.gelu_backward
+        with torch.no_grad():
+            ours = tcompile.compile(lambda x, e, h: slope(x @ e, h), options={"gpu_products": "generated"})(x, e, h)
+        eager, exact = slope(x, h), slope(x.double(), h.double())
+        assert (ours.double() - exact).abs().max() <= 1.1 * (eager.double() - exact).abs().max()
+    assert len(printed) == 2

@@ -1,5 +1,8 @@
 """What follows a matrix product, as CUDA C++ on the two neighbouring elements of a row that a thread holds in one word.
 
+A thread goes through 16 columns at a time, two in each half of them, of two rows. What it reads for them it reads while the columns before are computed.
+Truth values of four neighbours, those of a dropout and of a bool tensor, are made by one of the four lanes that hold a row's columns (philox.py).
+
 Everything is computed in float32 for a result of 16 bits, by the short forms of hopper.py. `NotPrintable` says what this file has no form for: such
 kernels are Triton's.
 """
@@ -7,13 +10,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Sequence
 
 import torch
 
-from ...lowering.ir import Axis, Store, Value
+from ...lowering.ir import Axis, Buffer, Store, Value
 from ...lowering.rewrite import tidy
 from ...symbolic.expr import ONE, Expr, as_expr, symbol
-from ..gelu import gelu, plus_one
+from ..gelu import derivative, gelu, plus_one
 from ..triton.layout import numel
 
 __all__ = ["Epilogue", "NotPrintable"]
@@ -30,21 +34,33 @@ class NotPrintable(Exception):
 
 @dataclass(frozen=True)
 class Pair:
-    """The texts of a value for both elements; `of_row`: whether it varies from row to row."""
+    """The texts of a value for both elements; `of_row`: whether it varies from row to row; `word`: both, as they are stored in 16 bits, where that is known."""
     first: str
     second: str
     of_row: bool
+    word: str = ""
+
+    def packed(self) -> str:
+        return self.word or f"pack({self.first}, {self.second})"
 
 
 class Epilogue:
-    """The statements for what is stored. In scope are `column` (of the first element), `row`, and the product as `v0` and `v1`.
-    `by_column`: statements that rows do not matter to; `inside`: the others; `results`: the pair of each store; `functions`: names of hopper.FUNCTIONS.
-    `staged`: the store that is not written here, but by the copy engine; `guard`: where the elements may lie outside of the result."""
+    """The statements for what is stored. In scope are `h` (which half of the columns), `column` (of the first element), `i` (which row), `row`, and the product as `v0` and `v1`.
+    `once`: statements before all tiles; `fields`, `read`, `read_fours`: what is read ahead, into `ahead`, by two and by four columns; `fours`: statements for both rows,
+    where `four` is the first of four columns; `by_column`: statements that rows do not matter to; `inside`: the others; `results`: the pair of each store; `functions`: names
+    of hopper.FUNCTIONS. `staged`: the stores that are not written here, but by the copy engine; `guard`: where the elements may lie outside of the result."""
 
     def __init__(self, stores: list[Store], rows: tuple[Axis, ...], columns: tuple[Axis, ...], dtype: torch.dtype, acc: str, guard: str,
-                 staged: Store | None) -> None:
+                 staged: Sequence[Store]) -> None:
+        self.once: list[str] = []
+        self.fields: list[str] = []
+        self.read: list[str] = []
+        self.read_fours: list[str] = []
+        self.fours: list[str] = []
         self.by_column: list[str] = []
         self.inside: list[str] = []
+        self.names = 0
+        self.bits: dict[int, str] = {}                   # truth values by fours: of both rows, four bits each
         self.functions: dict[str, None] = {}
         self.dtype, self.acc, self.guard = dtype, acc, guard
         self.ranges = {"row": (0, numel(rows)), "column": (0, numel(columns))}
@@ -52,7 +68,7 @@ class Epilogue:
         self.known: dict[int, Pair] = {}
         self.results = [self._value(s.value) for s in stores]
         for s, x in zip(stores, self.results):
-            if s is not staged:
+            if s not in staged:
                 self._store(s, x)
 
     def _value(self, v: Value) -> Pair:
@@ -62,13 +78,17 @@ class Epilogue:
         return x
 
     def _let(self, v: Value, texts: tuple[str, str], of_row: bool) -> Pair:
-        name = f"x{len(self.by_column) + len(self.inside)}"
+        name = self._name()
         kind = "bool" if v.dtype is torch.bool else "float"
         (self.inside if of_row else self.by_column).append(f"{kind} {name}_0 = {texts[0]}, {name}_1 = {texts[1]};")
         return Pair(f"{name}_0", f"{name}_1", of_row)
 
+    def _name(self) -> str:
+        self.names += 1
+        return f"x{self.names}"
+
     def _function(self, v: Value, name: str, *args: Pair) -> Pair:
-        if name in _OWN or name in ("gelu", "erf_plus_1", "tanh_plus_1", "reciprocal"):
+        if name in _OWN or name in ("gelu", "gelu_derivative", "erf_plus_1", "tanh_plus_1", "reciprocal"):
             self.functions[name] = None
         texts = [f"{name}({', '.join(side)})" for side in (tuple(a.first for a in args), tuple(a.second for a in args))]
         return self._let(v, (texts[0], texts[1]), any(a.of_row for a in args))
@@ -79,6 +99,8 @@ class Epilogue:
             return Pair(text, text, False)
         if v.op == "acc" and v.attr == self.acc:
             return Pair("v0", "v1", True)
+        if v.op == "load" and v.dtype is torch.bool or v.op == "lt" and v.args[0].op == "philox":
+            return self._truth(v)
         if v.op == "load":
             return self._load(v)
         if v.dtype not in FLOATS and v.dtype is not torch.bool or any(a.dtype not in FLOATS and a.dtype is not torch.bool for a in v.args):
@@ -125,14 +147,18 @@ class Epilogue:
             return x
         if v.dtype is not self.dtype:
             raise NotPrintable(f"a cast to {v.dtype} beside a product of {self.dtype}")
-        word = self._let(v, (f"low_half(pack({x.first}, 0.0f))", f"low_half(pack({x.second}, 0.0f))"), x.of_row)
-        return word
+        word = self._name()
+        (self.inside if x.of_row else self.by_column).append(f"u32 {word} = pack({x.first}, {x.second});")
+        return Pair(f"low_half({word})", f"high_half({word})", x.of_row, word)
 
     # ---- short forms
     def _short(self, v: Value) -> Pair | None:
         x = gelu(v)
         if x is not None:
             return self._function(v, "gelu", self._value(x))
+        x = derivative(v)
+        if x is not None:
+            return self._function(v, "gelu_derivative", self._value(x))
         plus = plus_one(v)
         if plus is not None:
             return self._function(v, f"{plus[0]}_plus_1", self._value(plus[1]))
@@ -143,52 +169,111 @@ class Epilogue:
         return None
 
     # ---- memory
+    def _place(self, buffer: Buffer, e: Expr) -> Expr:
+        """A flat position over `row` and `column`."""
+        if e.symbol_names() - self.places.keys():
+            raise NotPrintable(f"a place in {buffer.name}")
+        e = tidy(e.subs(self.places), self.ranges)
+        if "tc_" in e.c():
+            raise NotPrintable(f"a place at {e.c()}")
+        return e
+
     def _store(self, s: Store, x: Pair) -> None:
-        """Written from registers: four threads have 32 bytes of float32 side by side."""
+        """Written from registers: four threads have 32 bytes of float32 side by side, and 16 of truth values that are known by fours."""
         b = s.buffer
-        if s.mode != "set" or s.positions or b.dtype not in (torch.float32, self.dtype) or s.index.symbol_names() - self.places.keys():
+        if s.mode != "set" or s.positions or b.dtype not in (torch.float32, torch.bool, self.dtype):
             raise NotPrintable(f"a store to {b.name}")
-        e = tidy(s.index.subs(self.places), self.ranges)
-        text = e.c()
-        if not _is_pair(e) or "tc_" in text:
-            raise NotPrintable(f"a store at {text}")
-        wide = b.dtype is torch.float32
-        to = f"*({'float2' if wide else 'u32'} *)({b.name} + ({text}))"
-        self.inside.append(f"{f'if ({self.guard} && row < M) ' if self.guard else ''}{to} = {f'make_float2({x.first}, {x.second})' if wide else f'pack({x.first}, {x.second})'};")
+        e = self._place(b, s.index)
+        if b.dtype is torch.bool and s.value.id in self.bits and _are_neighbours(e, 4):
+            self.functions["to_bytes"] = None
+            if_inside = "if (four < N && row < M) " if self.guard else ""
+            at = e.subs({"column": symbol("four")}).c()
+            self.fours.append(f"for (int i = 0; i < 2; i++) {{ int row = upper + 8 * i; {if_inside}*(u32 *)({b.name} + ({at})) = to_bytes({self.bits[s.value.id]} >> 4 * i); }}")
+            return
+        if not _are_neighbours(e, 2):
+            raise NotPrintable(f"a store at {e.c()}")
+        kind, text = {torch.float32: ("float2", f"make_float2({x.first}, {x.second})"), torch.bool: ("u16", f"{x.first} | {x.second} << 8")}.get(
+            b.dtype, ("u32", x.packed()))
+        self.inside.append(f"{f'if ({self.guard} && row < M) ' if self.guard else ''}*({kind} *)({b.name} + ({e.c()})) = {text};")
 
     def _load(self, v: Value) -> Pair:
         buffer, e = v.attr
-        if v.args or buffer.repeats or buffer.dtype not in (torch.float32, self.dtype) or e.symbol_names() - self.places.keys():
+        if v.args or buffer.repeats or buffer.dtype not in (torch.float32, self.dtype):
             raise NotPrintable(f"a load of {buffer.name}")
-        e = tidy(e.subs(self.places), self.ranges)
-        text = e.c()
-        if "tc_" in text:
-            raise NotPrintable(f"a load at {text}")
-        of_row = "row" in e.symbol_names()
-        wide = buffer.dtype is torch.float32
-        name, p = f"x{len(self.by_column) + len(self.inside)}", buffer.name
+        e = self._place(buffer, e)
+        of_row, wide = "row" in e.symbol_names(), buffer.dtype is torch.float32
         guard = self.guard + " && row < M" if of_row and self.guard else self.guard
-        let = (self.inside if of_row else self.by_column).append
-        if not wide and _is_pair(e):
-            let(f"u32 {name} = {_guarded(guard, f'*(const u32 *)({p} + ({text}))', '0u')};")
-            return Pair(f"low_half({name})", f"high_half({name})", of_row)
-        if "column" not in e.symbol_names():
-            read = f"{p}[{text}]" if wide else f"low_half({p}[{text}])"
-            let(f"float {name} = {_guarded(guard, read, '0.0f')};")
-            return Pair(name, name, of_row)
-        second = tidy(e.subs({"column": symbol("column") + 1}), self.ranges).c()
-        reads = [f"{p}[{t}]" if wide else f"low_half({p}[{t}])" for t in (text, second)]
-        let(f"float {name}_0 = {_guarded(guard, reads[0], '0.0f')}, {name}_1 = {_guarded(guard, reads[1], '0.0f')};")
-        return Pair(f"{name}_0", f"{name}_1", of_row)
+        name, p = self._name(), buffer.name
+
+        def ahead(kind: str, field: str, text: str) -> str:
+            text = _guarded(guard, text, "make_float2(0, 0)" if kind == "float2" else kind + "(0)")
+            if not of_row:                               # (a few lines of the cache for all rows)
+                self.by_column.append(f"{kind} {field} = {text};")
+                return field
+            self.fields.append(f"{kind} {field}[2][2];")
+            self.read.append(f"ahead.{field}[h][i] = {text};")
+            return f"ahead.{field}[h][i]"
+        if e.is_const:
+            self.once.append(f"float {name} = {p}[{e.c()}];" if wide else f"float {name} = low_half({p}[{e.c()}]);")
+            return Pair(name, name, False)
+        if _are_neighbours(e, 2):
+            read = ahead("float2" if wide else "u32", name, f"*(const {'float2' if wide else 'u32'} *)({p} + ({e.c()}))")
+            return Pair(f"{read}.x", f"{read}.y", of_row) if wide else Pair(f"low_half({read})", f"high_half({read})", of_row, read)
+        second = tidy(e.subs({"column": symbol("column") + 1}), self.ranges)
+        reads = [ahead("float" if wide else "u16", f"{name}_{k}", f"{p}[{x.c()}]") for k, x in enumerate((e, second)[:1 + (second is not e)])]
+        if not wide:
+            reads = [f"low_half({read})" for read in reads]
+        return Pair(reads[0], reads[-1], of_row)
+
+    # ---- truth values by fours
+    def _truth(self, v: Value) -> Pair:
+        name = self._name()
+        self.bits[v.id] = name
+        text = self._bytes(v, name) if v.op == "load" else self._drawn(v, name)
+        self.functions["exchanged"] = None
+        self.fours += [f"u32 {name} = {text}, {name}_of[2];", f"exchanged({name}, lane, {name}_of);"]
+        return Pair(f"({name}_of[h] >> 4 * i & 1)", f"({name}_of[h] >> (4 * i + 1) & 1)", True)
+
+    def _bytes(self, v: Value, name: str) -> str:
+        """Of a tensor of truth values."""
+        buffer, e = v.attr
+        e = self._place(buffer, e)
+        if v.args or buffer.repeats or not _are_neighbours(e, 4):
+            raise NotPrintable(f"a load of {buffer.name}")
+        self.functions["from_bytes"] = None
+        self.fields.append(f"u32 {name}[2];")
+        read = f"*(const u32 *)({buffer.name} + ({e.subs({'column': symbol('four')}).c()}))"
+        self.read_fours.append(f"ahead.{name}[i] = {_guarded('four < N && row < M' if self.guard else '', read, '0')};")
+        return f"from_bytes(ahead.{name}[0]) | from_bytes(ahead.{name}[1]) << 4"
+
+    def _drawn(self, v: Value, name: str) -> str:
+        """Which numbers of a dropout are below its threshold."""
+        word, limit = v.args
+        *state, at, threads, vector = word.args
+        if limit.op != "const" or not 0 <= limit.attr < 1 << 32 or at.op != "index" or at.args or threads.op != "const":
+            raise NotPrintable("random numbers that are no dropout's")
+        e = tidy(at.attr.subs(self.places), self.ranges)
+        if vector.op != "const" or vector.attr not in (4, 8) or any(x.op != "load" or x.args or not x.attr[1].is_const for x in state) or not _are_neighbours(e, 4):
+            raise NotPrintable("random numbers of neighbours that lie apart")
+        self.functions["kept"] = None
+        names: list[str] = []
+        for x in state:
+            buffer, place = x.attr
+            names.append(f"{buffer.name}_{place.value}")
+            read = f"u64 {names[-1]} = {buffer.name}[{place.value}];"
+            if read not in self.once:
+                self.once.append(read)
+        self.fours.append(f"u32 {name}_at[2] = {{{', '.join(tidy(e.subs({'column': symbol('four'), 'row': symbol('upper') + 8 * i}), {}).c() for i in range(2))}}};")
+        return f"kept({', '.join(names)}, {name}_at, {threads.attr}u, {vector.attr}u, {limit.attr}u)"
 
 
 def _guarded(condition: str, text: str, otherwise: str) -> str:
     return f"{condition} ? {text} : {otherwise}" if condition else text
 
 
-def _is_pair(e: Expr) -> bool:
-    """Whether positions of an even column and the next are one aligned word."""
-    return e.coeff("column") is ONE and all(c % 2 == 0 or len(atoms) == 1 and atoms[0] is symbol("column") for c, atoms in e.terms())
+def _are_neighbours(e: Expr, n: int) -> bool:
+    """Whether the positions of n columns, from a multiple of n on, lie side by side from a multiple of n on."""
+    return e.coeff("column") is ONE and all(c % n == 0 or len(atoms) == 1 and atoms[0] is symbol("column") for c, atoms in e.terms())
 
 
 def _parts(name: str, axes: tuple[Axis, ...]) -> dict[str, Expr]:

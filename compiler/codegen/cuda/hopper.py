@@ -7,7 +7,8 @@ from typing import Iterable
 
 import torch
 
-from ..gelu import SHARE_BELOW
+from ..gelu import DERIVATIVE, SHARE_BELOW
+from . import philox
 
 __all__ = ["PRELUDE", "CLUSTER_BARRIER", "FENCE", "functions", "conversions", "product"]
 
@@ -74,13 +75,15 @@ FUNCTIONS = {
 
 
 _CALLS = {"sigmoid": ("exp2_", "reciprocal"), "tanh_": ("exp2_", "reciprocal"), "tanh_plus_1": ("exp2_", "reciprocal"), "share_below": ("exp2_",),
-          "gelu": ("minimum", "share_below"), "erf_plus_1": ("minimum", "share_below")}
+          "gelu": ("minimum", "share_below"), "gelu_derivative": ("exp2_", "minimum"), "erf_plus_1": ("minimum", "share_below")}
 
 
 def functions(names: Iterable[str], dtype: torch.dtype) -> str:
     """The text of these functions and of those that they call, for results of this type."""
-    texts = FUNCTIONS | {"share_below": "float share_below(float a) {  // of the normal distribution, below -a\n"
-                                        f"  return exp2_({_horner('a', SHARE_BELOW[dtype])});\n}}"}
+    texts = FUNCTIONS | philox.FUNCTIONS | {
+        "share_below": f"float share_below(float a) {{  // of the normal distribution, below -a\n  return exp2_({_horner('a', SHARE_BELOW[dtype])});\n}}",
+        "gelu_derivative": "float gelu_derivative(float x) {\n  float a = minimum(fabsf(x), 32.0f), "
+                           f"below = {_horner('a', DERIVATIVE[dtype])} * exp2_(x * -0.72134752f * x);\n  return x < 0 ? below : 1.0f - below;\n}}"}
     wanted: dict[str, None] = {}
 
     def need(name: str) -> None:

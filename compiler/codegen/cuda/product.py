@@ -30,8 +30,13 @@ __all__ = ["Tiles", "Walk", "find_tiles", "print_tiles", "product_choices"]
 ROWS, PIECE, CLUSTER = 128, 64, 2      # of a tile; elements of the sum that a slot of the ring holds; blocks of a cluster
 SHARED = 232448 - 1024                  # bytes that a block may have, but for what is lost to alignment
 LEAST = 128                             # of every size of a product that is worth it
+STAGED = 2                              # results that the copy engine writes at most
 GROUP = 8                               # rows of tiles that are gone through together, so that they read the same columns from the cache
 BARRIERS = 256                          # bytes kept for them
+ROW = "int row = held_m + thread / 32 * 16 + lane / 4 + 8 * i;"
+COLUMN = "int column = held_n + at + 8 * h + lane % 4 * 2;"
+FOUR = "int four = held_n + at + lane % 4 * 4;"
+_TYPES = {torch.float32: "float", torch.bool: "unsigned char", torch.int64: "u64"}
 
 
 @dataclass(frozen=True)
@@ -57,7 +62,7 @@ class Tiles:
     k: int
     a: Walk
     b: Walk
-    out: Walk | None                    # of the first store, where the copy engine writes it; the others are written from registers
+    outs: list[Walk]                    # of the first stores, which the copy engine writes; the others are written from registers
     a_by_columns: bool
     b_by_rows: bool
 
@@ -77,10 +82,15 @@ def find_tiles(kernel: Kernel, target: GpuTarget) -> Tiles | None:
     if a is None or b is None or not stores:
         return None
     stores.sort(key=lambda s: s.buffer.dtype is not p.a.dtype)
-    out = _walk((stores[0].buffer, stores[0].index), p.rows, p.columns, (m, n), p.a.dtype)
-    if stores[0].mode != "set" or stores[0].positions or out is not None and out[1]:
-        return None
-    found = Tiles(kernel, p, stores, m, n, k, a[0], b[0], out and out[0], a[1], b[1])
+    outs: list[Walk] = []
+    for s in stores[:STAGED]:
+        out = _walk((s.buffer, s.index), p.rows, p.columns, (m, n), p.a.dtype)
+        if s.mode != "set" or s.positions or out is not None and out[1]:
+            return None
+        if out is None:
+            break
+        outs.append(out[0])
+    found = Tiles(kernel, p, stores, m, n, k, a[0], b[0], outs, a[1], b[1])
     try:
         _epilogue(found, 256)
     except NotPrintable:
@@ -141,7 +151,7 @@ def _step(e: Expr, axes: tuple[Axis, ...]) -> int | None:
 
 def _epilogue(t: Tiles, columns: int) -> Epilogue:
     guard = "column < N" if t.n % columns or t.m % (ROWS * CLUSTER) else ""
-    return Epilogue(t.stores, t.product.rows, t.product.columns, t.product.a.dtype, t.product.acc, guard, t.stores[0] if t.out is not None else None)
+    return Epilogue(t.stores, t.product.rows, t.product.columns, t.product.a.dtype, t.product.acc, guard, t.stores[:len(t.outs)])
 
 
 # ---- text
@@ -151,14 +161,14 @@ def print_tiles(kernel: Kernel, target: GpuTarget, choices: Choices, name: str) 
     t = find_tiles(k, target)
     assert t is not None
     columns = choices.xblock or 256
-    part = 64 if columns % 128 else 128                                                # columns that are staged at once
-    slot, staged = (ROWS + columns) * PIECE * 2, 2 * 64 * part * 2 if t.out is not None else 0
+    part = 64 if columns % 128 or len(t.outs) > 1 else 128                             # columns that are staged at once
+    slot, staged = (ROWS + columns) * PIECE * 2, len(t.outs) * 2 * 64 * part * 2
     slots = min(8, (SHARED - BARRIERS - staged) // slot)
     own = columns // CLUSTER                                                           # columns that one block brings
     boxes = {"a": (64, 64) if t.a_by_columns else (PIECE, ROWS), "b": (64, 64) if t.b_by_rows else (PIECE, own), "out": (64, 64)}
     if t.b_by_rows and own % 64:                                                       # (whole boxes only: one block brings two of three)
         own = -1
-    walks = [replace(w, box=boxes[which]) for which, w in (("a", t.a), ("b", t.b), ("out", t.out)) if w is not None]
+    walks = [replace(w, box=boxes[which]) for which, w in (("a", t.a), ("b", t.b), *(("out", w) for w in t.outs))]
     text = _Text(t, columns, part, slots, own, name).text()
     buffers = [(b.name, f"*{b.dtype}") for b in (*kernel.inputs, *kernel.outputs)]
     function = Function(name, buffers, {}, integer(target.processors // CLUSTER * CLUSTER), 12, slots)
@@ -179,16 +189,16 @@ class _Text:
     def text(self) -> str:
         t, e = self.t, self.epilogue
         dtype = t.product.a.dtype
-        arguments = ", ".join(f"{'' if b in t.kernel.outputs else 'const '}{'float' if b.dtype is torch.float32 else 'u16'} *{b.name}"
-                              for b in (*t.kernel.inputs, *t.kernel.outputs))
+        arguments = ", ".join(f"{'' if b in t.kernel.outputs else 'const '}{_TYPES.get(b.dtype, 'u16')} *{b.name}" for b in (*t.kernel.inputs, *t.kernel.outputs))
+        maps = ", ".join(f"const __grid_constant__ Map {name}" for name in ("a_map", "b_map", *(f"out{i}_map" for i in range(len(t.outs)))))
         body = "\n".join(f"  {line}" for line in self.body())
         return (hopper.PRELUDE + hopper.conversions(dtype) + hopper.product(dtype, self.columns, PIECE, t.a_by_columns, t.b_by_rows) + hopper.functions(e.functions, dtype)
                 + f'\nextern "C" __global__ void __launch_bounds__(384, 1) __cluster_dims__({CLUSTER}, 1, 1)\n{self.name}({arguments},\n'
-                f"    const __grid_constant__ Map a_map, const __grid_constant__ Map b_map{', const __grid_constant__ Map out_map' if t.out is not None else ''})\n{{\n{body}\n}}\n")
+                f"    {maps})\n{{\n{body}\n}}\n")
 
     def body(self) -> list[str]:
         s, slots = self, self.slots
-        staged = 2 * 64 * self.part * 2 if self.t.out is not None else 0
+        staged = len(self.t.outs) * 2 * 64 * self.part * 2
         return [
             f"const int M = {s.t.m}, N = {s.t.n}, PIECES = {s.pieces};",
             f"const int TILE_ROWS = (M + {ROWS * CLUSTER - 1}) / {ROWS * CLUSTER}, TILE_COLUMNS = (N + {s.columns - 1}) / {s.columns}, TILES = TILE_ROWS * TILE_COLUMNS;",
@@ -241,11 +251,13 @@ class _Text:
         return [*out, f"if (++slot == {self.slots}) {{ slot = 0; phase ^= 1; }}"]
 
     def multiply(self) -> list[str]:
-        s, n = self, self.columns // 2
+        s, n, e = self, self.columns // 2, self.epilogue
         out = ["int who = group - 1, lane = thread % 32, held_m = 0, held_n = -1, of_eight = thread / 32 * 16 + lane % 8 + lane / 8 % 2 * 8;",
                f"float sum[{n}];",
                f"u32 held[{n // 2}], mine = staged + who * {64 * s.part * 2};            // the finished tile, rounded; where it is staged",
+               *e.once, *self.reading(),
                f"for (int tile = blockIdx.x / {CLUSTER};; tile += gridDim.x / {CLUSTER}) {{",
+               *(["  if (held_n >= 0) ahead0 = read(0);"] if e.fields else []),
                "  if (tile >= TILES) {                  // nothing runs beside what is held of the last one",
                "    if (held_n >= 0) {",
                *(f"      {line}" for c in range(s.chunks) for line in s.chunk(c)),
@@ -267,6 +279,25 @@ class _Text:
                 "}",
                 'if (thread == 0) asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");']
 
+    def reading(self) -> list[str]:
+        """A function that reads what the epilogue wants for 16 columns, from `at` of the tile that is held."""
+        e = self.epilogue
+        if not e.fields:
+            return []
+        return [f"struct Ahead {{ {' '.join(e.fields)} }} ahead0 = {{}}, ahead1 = {{}};",
+                "auto read = [&](int at) {",
+                "  Ahead ahead;",
+                "  #pragma unroll",
+                f"  for (int i = 0; i < 2; i++) {{ {ROW} {FOUR}",
+                *(f"    {line}" for line in e.read_fours),
+                "    #pragma unroll",
+                f"    for (int h = 0; h < 2; h++) {{ {COLUMN}",
+                *(f"      {line}" for line in e.read),
+                "    }",
+                "  }",
+                "  return ahead;",
+                "};"]
+
     def piece(self) -> list[str]:
         """One piece of the sum: multiplied as soon as it is there. The piece before it is done then, and its slot is given back to both blocks."""
         t = self.t
@@ -284,28 +315,35 @@ class _Text:
 
     def chunk(self, c: int) -> list[str]:
         """Some columns of the tile that is held: computed, staged, and stored once a part is complete."""
-        e, by_engine = self.epilogue, self.t.out is not None
-        out: list[str] = []
         each = -(-self.pairs // self.chunks)
-        for pair in range(c * each, min(self.pairs, (c + 1) * each)):
-            at = pair * 16
-            if by_engine and at % self.part == 0:            # the copy engine has read what was staged before
-                out += ['if (thread == 0) asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");', "group_sync(1 + who);"]
-            out.append("{ u32 w[4];" if by_engine else "{")
-            for h in range(2):
-                out += [f"  {{ int column = held_n + {at + 8 * h} + lane % 4 * 2;", *(f"    {line}" for line in e.by_column)]
-                for i in range(2):
-                    out += [f"    {{ int row = held_m + thread / 32 * 16 + lane / 4 + {8 * i}; float v0 = low_half(held[{pair * 4 + h * 2 + i}]), v1 = high_half(held[{pair * 4 + h * 2 + i}]);",
-                            *(f"      {line}" for line in e.inside), *([f"      w[{h * 2 + i}] = pack({e.results[0].first}, {e.results[0].second});"] if by_engine else []), "    }"]
-                out.append("  }")
-            if not by_engine:
-                out.append("}")
-                continue
-            out += [f"  int eighth = {at % self.part // 8} + lane / 16;",
-                    "  store_matrices(mine + eighth / 8 * 8192 + of_eight * 128 + (eighth % 8 ^ of_eight % 8) * 16, w); }"]
-            if (at + 16) % self.part == 0:
-                first = at + 16 - self.part
-                out += [hopper.FENCE, "group_sync(1 + who);", "if (thread == 0) {",
-                        *(f"  store_tile(&out_map, mine + {8192 * i}, held_n + {first + 64 * i}, held_m);" for i in range(self.part // 64)),
-                        '  asm volatile("cp.async.bulk.commit_group;" ::: "memory");', "}"]
+        return [line for pair in range(c * each, min(self.pairs, (c + 1) * each)) for line in self.pair(pair)]
+
+    def pair(self, pair: int) -> list[str]:
+        """16 of these columns."""
+        e, at, outs = self.epilogue, pair * 16, len(self.t.outs)
+        out: list[str] = []
+        if outs and at % self.part == 0:                     # the copy engine has read what was staged before
+            out += ['if (thread == 0) asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");', "group_sync(1 + who);"]
+        out += [f"{{ const int at = {at};", *(f"  u32 w{k}[4];" for k in range(outs))]
+        if e.fields:                                         # (by turns in two variables: copies would wait for what is read)
+            out += [f"  Ahead &ahead = ahead{pair % 2};", *([f"  ahead{1 - pair % 2} = read(at + 16);"] if pair + 1 < self.pairs else [])]
+        if e.fours:
+            out += [f"  int upper = held_m + thread / 32 * 16 + lane / 4; {FOUR}", *(f"  {line}" for line in e.fours)]
+        for h in range(2):
+            out += [f"  {{ const int h = {h}; {COLUMN}", *(f"    {line}" for line in e.by_column)]
+            for i in range(2):
+                word = f"held[{pair * 4 + h * 2 + i}]"
+                out += [f"    {{ const int i = {i}; {ROW} float v0 = low_half({word}), v1 = high_half({word});", *(f"      {line}" for line in e.inside),
+                        *(f"      w{k}[{h * 2 + i}] = {x.packed()};" for k, x in enumerate(e.results[:outs])), "    }"]
+            out.append("  }")
+        if outs:
+            out += [f"  int eighth = {at % self.part // 8} + lane / 16, place = eighth / 8 * 8192 + of_eight * 128 + (eighth % 8 ^ of_eight % 8) * 16;",
+                    *(f"  store_matrices(mine + {k * 2 * 64 * self.part * 2} + place, w{k});" for k in range(outs))]
+        out.append("}")
+        if outs and (at + 16) % self.part == 0:
+            first = at + 16 - self.part
+            out += [hopper.FENCE, "group_sync(1 + who);", "if (thread == 0) {",
+                    *(f"  store_tile(&out{k}_map, mine + {k * 2 * 64 * self.part * 2 + 8192 * i}, held_n + {first + 64 * i}, held_m);"
+                      for k in range(outs) for i in range(self.part // 64)),
+                    '  asm volatile("cp.async.bulk.commit_group;" ::: "memory");', "}"]
         return out

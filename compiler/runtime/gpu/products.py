@@ -56,12 +56,13 @@ class Candidate:
     nodes: list[str]
     extern: Extern
     superfluous: list[GeneratedKernel]
+    left: list[GeneratedKernel]    # what the superfluous ones did beside that: kernels that run in any case, and count on the side of the generated one
     gain: float                    # microseconds, as predicted
 
     @property
     def key(self) -> str:
         """What it is compared with, beside the kernel."""
-        return f"{self.extern.op} {[k.kernel.key() for k in self.superfluous]}"
+        return f"{self.extern.op} {[k.kernel.key() for k in self.superfluous]}" + (f" without {[k.kernel.key() for k in self.left]}" if self.left else "")
 
 
 def choose(aten: Any, opts: Any) -> Any:
@@ -91,26 +92,43 @@ def find_candidates(aten: Any, opts: Any, target: GpuTarget, bandwidth: float) -
     names = frozenset(n.name for n in aten.graph.nodes if str(n.target) in PRODUCTS)
     by_library = schedule(lower(aten, opts, trial=True), opts)
     generated = schedule(lower(replace(aten, generated_products=names), opts, trial=True), opts)
-    calls = {s.origin: s for s in by_library.steps if isinstance(s, Extern)}
-    launches = [s.kernel for s in by_library.steps if isinstance(s, Launch)]
+    calls = {s.origin: s for s in by_library.steps if isinstance(s, Extern) and s.origin in names}
+    launches, ours_instead = ([s.kernel for s in x.steps if isinstance(s, Launch)] for x in (by_library, generated))
     found: dict[str, Candidate] = {}
-    for k in (s.kernel for s in generated.steps if isinstance(s, Launch)):
+    for k in ours_instead:
         nodes = [n for n in k.origins if n in calls]
         if len(nodes) != 1 or find_product(without_locals(k)) is None:
             continue                                     # (what is generated in any case)
-        parts = set(k.origins)
-        behind = [x for x in launches if x.origins and parts.issuperset(x.origins)]
-        key = k.key() + repr(sorted(k.hints.items())) + repr([x.key() for x in behind])
+        behind, left = _behind(k, launches, ours_instead)
+        key = k.key() + repr(sorted(k.hints.items())) + repr([x.key() for x in (*behind, *left)])
         if key in found:
             found[key].nodes += nodes
             continue
         call = calls[nodes[0]]
         operations = kernel_cost(k)[1] / (FLOPS * target.processors / 132)
         tiles = operations > LEAST_TILES_S and find_tiles(without_locals(k), target) is not None
-        ours = max(kernel_cost(k)[0] / bandwidth, operations / (TILES if tiles else OURS)) * 1e6 + LEAST_US
-        theirs = max(_bytes_of(call, k.hints) / bandwidth, operations) * 1e6 + LEAST_US + sum(kernel_cost(x)[0] / bandwidth * 1e6 + LEAST_US for x in behind)
-        found[key] = Candidate(_printed(k, target, f"product_{nodes[0]}"), nodes, call, [_printed(x, target, x.name) for x in behind], theirs - ours)
+        ours, theirs = (sum(kernel_cost(x)[0] / bandwidth * 1e6 + LEAST_US for x in others) for others in (left, behind))
+        ours += max(kernel_cost(k)[0] / bandwidth, operations / (TILES if tiles else OURS)) * 1e6 + LEAST_US
+        theirs += max(_bytes_of(call, k.hints) / bandwidth, operations) * 1e6 + LEAST_US
+        instead_of, beside = ([_printed(x, target, x.name) for x in others] for others in (behind, left))
+        found[key] = Candidate(_printed(k, target, f"product_{nodes[0]}"), nodes, call, instead_of, beside, theirs - ours)
     return sorted((c for c in found.values() if c.gain > 0), key=lambda c: -c.gain)
+
+
+def _behind(k: Kernel, launches: Sequence[Kernel], instead: Sequence[Kernel]) -> tuple[list[Kernel], list[Kernel]]:
+    """The kernels behind a library's product that kernel k makes superfluous, and those of `instead` that do what k does not of it (a sum of what a
+    kernel stores)."""
+    parts = set(k.origins)
+    behind: list[Kernel] = []
+    left: list[Kernel] = []
+    for x in launches:
+        if not x.origins or not parts & set(x.origins):
+            continue
+        rest = [y for y in instead if y is not k and set(y.origins) & set(x.origins) - parts]
+        if parts.union(*(y.origins for y in rest)) >= set(x.origins) and all(set(x.origins) | parts >= set(y.origins) for y in rest):
+            behind.append(x)
+            left += [y for y in rest if y not in left]
+    return behind, left
 
 
 def _printed(k: Kernel, target: GpuTarget, name: str) -> GeneratedKernel:
@@ -131,10 +149,11 @@ def _bytes_of(call: Extern, hints: dict[str, int]) -> int:
 
 @dataclass
 class _Compiled:
-    """The ways to print a candidate with their binaries (None: rejected), and those of the kernels that it stands for."""
+    """The ways to print a candidate with their binaries (None: rejected), those of the kernels that it stands for, and of what is left of these."""
     variants: list[tuple[Choices, GeneratedKernel]]
     binaries: list[Binary | None]
     behind: list[Binary | None]
+    left: list[Binary | None]
 
 
 def _compile(candidates: Sequence[Candidate], target: GpuTarget, opts: Any) -> dict[str, _Compiled]:
@@ -143,12 +162,12 @@ def _compile(candidates: Sequence[Candidate], target: GpuTarget, opts: Any) -> d
     variants = [tune.printed_variants(c.kernel, [Choices(), *product_choices(c.kernel.kernel, target, c.kernel.source.choices)], target, opts) for c in candidates]
     if candidates:
         events.emit("progress", text="compiling products to compare with the library's, kind", done=0, total=len(candidates))
-    jobs = [Job(k.source, target, contract=contract) for c, found in zip(candidates, variants) for k in (*c.superfluous, *(v for _, v in found))]
+    jobs = [Job(k.source, target, contract=contract) for c, found in zip(candidates, variants) for k in (*c.superfluous, *c.left, *(v for _, v in found))]
     binaries = iter(tune.those_that_compile(jobs, opts))
     out = {}
     for c, found in zip(candidates, variants):
-        behind = [next(binaries) for _ in c.superfluous]
-        out[c.kernel.name] = _Compiled(found, [next(binaries) for _ in found], behind)
+        behind, left = ([next(binaries) for _ in kernels] for kernels in (c.superfluous, c.left))
+        out[c.kernel.name] = _Compiled(found, [next(binaries) for _ in found], behind, left)
     return out
 
 
@@ -192,28 +211,37 @@ def _wins(c: Candidate, target: GpuTarget, index: int, opts: Any, until: float, 
 def _race(c: Candidate, found: _Compiled, target: GpuTarget, index: int, opts: Any) -> tuple[list[dict[str, Any]], Choices | None]:
     """Trials, the library's first, and the tiles to keep; None: the library."""
     given = tune.arguments(c.kernel.kernel, index)
-    behind = [tune.arguments(k.kernel, index) for k in c.superfluous]
-    if given is None or None in behind:
+    if given is None:
         raise RuntimeError("its operands would take too much memory to be measured")
-    if None in found.behind:
-        raise ToolchainError(f"{c.superfluous[found.behind.index(None)].name} does not compile")
-    follow = [make_kernel(k, b, target, index, opts) for k, b in zip(c.superfluous, found.behind)]
+    behind, left = _calls(c.superfluous, found.behind, target, index, opts), _calls(c.left, found.left, target, index, opts)
     library = _library(c, index, opts)
 
-    def by_library() -> None:
-        library()
-        for f, args in zip(follow, behind):
-            f(*args)
-    calls: list[tuple[Choices | None, Callable]] = [(None, by_library)]
+    def run(*calls: Callable) -> None:
+        for f in calls:
+            f()
+    calls: list[tuple[Choices | None, Callable]] = [(None, partial(run, library, *behind))]
     for (choices, v), b in zip(found.variants, found.binaries):
         if b is not None and tune.fits(b, index):
-            calls.append((choices, partial(make_kernel(v, b, target, index, opts), *given)))
+            calls.append((choices, partial(run, partial(make_kernel(v, b, target, index, opts), *given), *left)))
     times = time_from_graphs([f for _, f in calls])
     best = min(range(len(times)), key=lambda i: times[i])
     if times[best] >= tune.CLEARLY * times[0]:
         best = 0
     return [{"choices": {"library": True} if x is None else tune.described(x), "us": round(t, 3), "kept": i == best}
             for i, ((x, _), t) in enumerate(zip(calls, times))], calls[best][0]
+
+
+def _calls(kernels: Sequence[GeneratedKernel], binaries: Sequence[Binary | None], target: GpuTarget, index: int, opts: Any) -> list[Callable]:
+    """Kernels with operands of their own."""
+    out: list[Callable] = []
+    for k, b in zip(kernels, binaries):
+        given = tune.arguments(k.kernel, index)
+        if given is None:
+            raise RuntimeError("its operands would take too much memory to be measured")
+        if b is None:
+            raise ToolchainError(f"{k.name} does not compile")
+        out.append(partial(make_kernel(k, b, target, index, opts), *given))
+    return out
 
 
 def _library(c: Candidate, index: int, opts: Any) -> Callable[[], Any]:

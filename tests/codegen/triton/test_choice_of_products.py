@@ -64,6 +64,30 @@ def test_a_product_in_float32_is_compared_with_the_librarys():
     assert c.nodes == ["mm"] and c.superfluous == [] and c.extern.outputs[0].dtype == torch.float32 and "aten.mm.dtype" in c.key
 
 
+def test_what_a_dropout_draws_is_part_of_what_is_behind_a_product():
+    """The step that takes numbers from the generator has the dropout's name, too; the mask, which reads nothing of the product, is made in its kernel."""
+    given = torch.empty(8192, 1024, dtype=bf16), torch.empty(4096, 1024, dtype=bf16), torch.empty(4096, dtype=bf16)
+    aten, opts = graph_of(lambda x, v, b: (lambda h: (h, *torch.native_dropout(F.gelu(h), 0.1, True)))(F.linear(x, v, b)), *given)
+    (c,) = products.find_candidates(aten, opts, SMALL, 4e12)
+    assert len(c.superfluous) == 1 and len(c.kernel.kernel.outputs) == 3 and not c.left
+
+
+def backward(g, w, h, mask):
+    d = torch.ops.aten.gelu_backward(torch.ops.aten.native_dropout_backward(g @ w, mask, 1 / 0.9), h)
+    return d, d.sum(0)
+
+
+def test_what_is_left_of_the_kernels_behind_a_product_counts_on_its_side(device):
+    """The library's product has one kernel behind it, which sums columns, too; the generated one leaves the sum."""
+    given = torch.empty(8192, 1024, dtype=bf16), torch.empty(1024, 4096, dtype=bf16), torch.empty(8192, 4096, dtype=bf16), torch.empty(8192, 4096, dtype=torch.bool)
+    aten, opts = graph_of(backward, *given)
+    (c,) = products.find_candidates(aten, opts, SMALL, 4e12)
+    assert len(c.superfluous) == len(c.left) == 1 and "sum" in c.left[0].name and "without" in c.key
+    assert len(c.superfluous[0].kernel.outputs) == 2 and len(c.kernel.kernel.outputs) == 1
+    device.times = lambda n: [10.0] + [8.0] * (n - 1)
+    assert wins(c, float("inf"))
+
+
 @pytest.fixture
 def device(monkeypatch, tmp_path):
     """A device on which products take the microseconds that `times` says, the library's first."""

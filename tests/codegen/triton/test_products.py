@@ -142,3 +142,12 @@ def test_weights_of_few_bits_are_read_as_they_are(rows):
         for n, library in ((most, []), (most + 1, [torch.ops.aten.mm.default])):
             many = as_gpu(f, torch.randn(n, 128).bfloat16(), q, s)
             assert [s.op for s in many.schedule.steps if hasattr(s, "op")] == library
+
+
+def test_what_is_read_beside_a_product_is_made_in_its_kernel():
+    """A dropout's mask reads nothing of the product; as a kernel of its own it would have taken what follows."""
+    def backward(g, w, h, mask):
+        return torch.ops.aten.gelu_backward(torch.ops.aten.native_dropout_backward((g @ w).view(4, 8, 64), mask, 1 / 0.9), h)
+    given = torch.randn(32, 48, dtype=f16), torch.randn(48, 64, dtype=f16) / 7, torch.randn(4, 8, 64, dtype=f16), torch.rand(4, 8, 64) < 0.9
+    g = check_as_gpu(backward, *given, rtol=5e-3, atol=5e-3, options={"gpu_products": "generated"})
+    assert len(g.kernels) == 1 and not products(g)
