@@ -13,7 +13,7 @@ import torch
 from ...lowering.ir import Kernel, Value, indirect_values, walk
 from ..gelu import DERIVATIVE, SHARE_BELOW, derivative, gelu, plus_one
 from .dtypes import TType, ttype
-from .prims import Need, Operand, materialised
+from .prims import Need, Operand, by_power_of_two, materialised
 
 __all__ = ["needs_precision", "rounded_to", "cheap_expression", "short_form", "short_text", "HELPERS"]
 
@@ -145,7 +145,7 @@ def cheap_expression(v: Value, t: TType, args: list[Operand], need: Need, backen
         need("_exp2")
         return call("_reciprocal", f"1.0 + _exp2({m[0]} * {-LOG2E})")
     if v.op == "div" and not args[0].is_literal:
-        return f"{args[0].text} / {args[1].text}"
+        return by_power_of_two(*args) or f"{args[0].text} / {args[1].text}"
     return None
 
 

@@ -5,6 +5,7 @@ approximations: kernels that move memory have the time for it.
 """
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Callable
 
@@ -33,7 +34,17 @@ BOOL = TType("i1", "tl.int1", "tl.int1", 1, "bool")
 # A kernel that waits itself until the one before it is done, and what that wrote can be read, may be launched before: its launch and its first
 # instructions take place while the other one ends (programmatic dependent launch). What it reads and writes comes after.
 WAIT = "griddepcontrol.wait"
+MOST_SUMS = 4                    # that are folded together
 _ROUND = "    return x.to(tl.bfloat16).to(tl.float32)"
+
+
+def _sums(n: int) -> dict[str, str]:
+    a, b = ([f"{side}{i}" for i in range(n)] for side in "ab")
+    total = ", ".join(f"{x} + {y}" for x, y in zip(a, b))
+    return {f"_add_{n}": f"@triton.jit\ndef _add_{n}({', '.join(a + b)}):\n    return {total}\n",
+            f"_sum_{n}": f"@triton.jit\ndef _sum_{n}({', '.join(a)}):  # of rows, as columns\n    {', '.join(a)} = tl.reduce(({', '.join(a)}), 1, _add_{n})\n"
+                         f"    return {', '.join(f'{x}[:, None]' for x in a)}\n"}
+
 
 HELPERS = {
     "_wait": "@triton.jit\ndef _wait():  # until the kernel before is done: this one is launched while that one ends\n"
@@ -45,6 +56,7 @@ HELPERS = {
     "_round_bfloat16": "@triton.jit\ndef _round_bfloat16(x):  # two at a time: the conversion of one is an instruction of the slow unit\n"
                        f"    if x.numel == 1:\n    {_ROUND}\n    else:\n        return tl.inline_asm_elementwise(\"{{.reg .b32 w; cvt.rn.bf16x2.f32 w, $3, $2; "
                        "shl.b32 $0, w, 16; and.b32 $1, w, 0xffff0000;}\", \"=f,=f,f,f\", [x], dtype=tl.float32, is_pure=True, pack=2)\n",
+    **{name: text for n in range(2, MOST_SUMS + 1) for name, text in _sums(n).items()},
     "_mul": "@triton.jit\ndef _mul(a, b):\n    return a * b\n",
     "_argmax": "@triton.jit\ndef _argmax(a, i, b, j):  # the first of equal values; NaN is the largest\n"
                "    equal = (a == b) | ((a != a) & (b != b))\n    left = (a > b) | ((a != a) & (b == b)) | (equal & (i < j))\n"
@@ -89,7 +101,18 @@ def _as_bool(x: Operand) -> str:
     return x.text if x.t.kind == "bool" else f"({x.text} != 0)"
 
 
+def by_power_of_two(a: Operand, b: Operand) -> str | None:
+    """a / b as a product, which is as exact, where b is a power of two."""
+    if not b.is_literal or a.is_literal or not b.t.is_float or "float" in b.text:
+        return None
+    divisor = float(b.text.strip("()"))
+    return f"{a.text} * {1 / divisor!r}" if math.frexp(divisor)[0] == 0.5 and 2.0 ** -100 < divisor < 2.0 ** 100 else None
+
+
 def _float_div(a: Operand, b: Operand) -> str:
+    product = by_power_of_two(a, b)
+    if product is not None:
+        return product
     if a.t.held == "tl.float32":
         return f"tl.div_rn({materialised(a)}, {materialised(b)})"
     return f"{a.text} / {b.text}"

@@ -369,18 +369,31 @@ class Printer:
         tile = frozenset(v.axis_dims.values()) | ({"x"} if self.reduces else NONE)
         if not stage.axes:
             tile -= {"r"}
-        for a in stage.accs:
+        if stage.axes:
+            self._fold_tiles(stage.accs, v, masks, v.outside)
+        for a in () if stage.axes else stage.accs:       # reductions over one element
             x = v.operand(a.value)
-            if not stage.axes:                       # a reduction over one element
-                text = "tl.full([], 0, tl.int64)" if a.op.startswith("arg") else prims.conversion(x, ttype(a.dtype))
-                v.outside.append(f"{a.name} = {text}")
-                self.accs[a.name] = Operand(a.name, ttype(a.dtype), x.dims)
-                continue
-            self._fold(a, self._tile(x, reduce_identity(a.op, x.t), masks, frozenset("xr")), "tl.broadcast_to(rindex, [XBLOCK, RBLOCK])",
-                       x, v.outside)
+            text = "tl.full([], 0, tl.int64)" if a.op.startswith("arg") else prims.conversion(x, ttype(a.dtype))
+            v.outside.append(f"{a.name} = {text}")
+            self.accs[a.name] = Operand(a.name, ttype(a.dtype), x.dims)
         for s in stage.stores:
             v.store(s.buffer, s.index, s.value, s.mode, tile)
         return v.outside
+
+    def _fold_tiles(self, accs: Sequence[Acc], v: Values, masks: dict[str, str], out: list[str]) -> None:
+        """The accumulators of a stage whose tiles are whole rows. Sums are folded together: the warps of a row meet once for all of them."""
+        found = [(a, v.operand(a.value)) for a in accs]
+        tiles = {a.name: self._tile(x, reduce_identity(a.op, x.t), masks, frozenset("xr")) for a, x in found}
+        sums = [a for a, x in found if a.op == "sum" and x.t.held == ttype(a.dtype).held == "tl.float32"]
+        together = sums[:prims.MOST_SUMS] if len(sums) > 1 else []
+        for a, x in found:
+            if a not in together:
+                self._fold(a, tiles[a.name], "tl.broadcast_to(rindex, [XBLOCK, RBLOCK])", x, out)
+        if together:
+            self.need(f"_add_{len(together)}")
+            self.need(f"_sum_{len(together)}")
+            out.append(f"{', '.join(a.name for a in together)} = _sum_{len(together)}({', '.join(tiles[a.name] for a in together)})")
+            self.accs |= {a.name: Operand(a.name, ttype(a.dtype), frozenset("x")) for a in together}
 
     def _fold(self, a: Acc, text: str, at: str, x: Operand, out: list[str], stem: str | None = None) -> None:
         """`acc = reduction of a tile along r`, kept as a column."""

@@ -7,7 +7,6 @@ from typing import Any
 from ...symbolic.expr import integer
 from .dtypes import ttype
 from .layout import numel, runs_of
-from .prims import reduce_identity
 from .values import Names, stored
 
 __all__ = ["print_rows"]
@@ -28,9 +27,7 @@ def print_rows(printer: Any) -> tuple[Any, str]:
         v = p._values(stage, names, masks)
         v.looped = frozenset("x")
         v.emit(p._roots(stage))
-        for a in stage.accs:
-            x = v.operand(a.value)
-            p._fold(a, p._tile(x, reduce_identity(a.op, x.t), masks, tile), "tl.broadcast_to(rindex, [XBLOCK, RBLOCK])", x, v.inside)
+        p._fold_tiles(stage.accs, v, masks, v.inside)
         for s in stage.stores:
             if s.mode != "rows":
                 v.store(s.buffer, s.index, s.value, s.mode, tile if stage.axes else tile - {"r"})

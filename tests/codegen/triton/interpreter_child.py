@@ -112,7 +112,8 @@ class Libdevice:
 
 # what is written as one instruction of the GPU
 SHORT = {"_exp2": lambda x: tl.math.exp2(x), "_reciprocal": lambda x: 1.0 / x, "_wait": lambda: None,
-         "_round_bfloat16": lambda x: x.to(tl.bfloat16).to(tl.float32), "_product": lambda x, y: (tl.umulhi(x, y), x * y)}
+         "_round_bfloat16": lambda x: x.to(tl.bfloat16).to(tl.float32), "_product": lambda x, y: (tl.umulhi(x, y), x * y),
+         **{f"_sum_{n}": lambda *tiles: tuple(tl.sum(t, 1)[:, None] for t in tiles) for n in (2, 3, 4)}}
 
 
 def functions(text: str) -> dict:

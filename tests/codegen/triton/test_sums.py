@@ -143,3 +143,22 @@ def test_a_residual_stream_is_not_made_again_from_its_beginning():
     on_gpu = partition(joint, 7, 1)
     assert [v.dtype for v in on_gpu.saved].count("bfloat16") <= 1 and len(on_gpu.saved) <= 6, "but the first, which takes an input"
     assert sum("add" in v.op for v in on_gpu.recomputed) <= 1
+
+
+@pytest.mark.parametrize("n", [2, 3, 5])
+def test_sums_of_one_pass_are_folded_together(n):
+    """The warps of a row meet once; what is no sum of float32 stays by itself."""
+    x = torch.randn(12, 700)
+    fn = {2: lambda x: (x.sum(-1), (x * x).sum(-1)),
+          3: lambda x: (x.sum(-1), x.amax(-1), (x * x).sum(-1), x.abs().sum(-1), x.argmax(-1)),
+          5: lambda x: tuple((x * k).sum(-1) for k in range(1, 6))}[n]
+    g = check_as_gpu(fn, x, rtol=1e-4, atol=1e-4)
+    text, = (k.source.text for k in g.kernels)
+    assert text.count(f"= _sum_{min(n, 4)}(") == 1 and text.count("tl.sum(") == (1 if n == 5 else 0), text
+
+
+@pytest.mark.parametrize("by", [1024.0, 0.5, 3.0, -4.0, 2.0 ** 120, float("inf"), float("nan"), 0.0])
+def test_division_by_a_power_of_two_is_a_product(by):
+    x = torch.cat([torch.randn(500), torch.tensor([1e-45, 3e-44, -7e-42, 1e-38, 3e38, float("inf"), float("nan"), 0.0, -0.0])])
+    g = check_as_gpu(lambda x: (x.sum(), x / by)[1], x, rtol=0, atol=0)
+    assert ("tl.div_rn" in g.kernels[0].source.text) == (by not in (1024.0, 0.5))
