@@ -191,8 +191,8 @@ def test_replayed_graphs(monkeypatch):
     assert all(torch.equal(p, q) for r in a for p, q in zip(r, f(x)))
 
 
-def captured():
-    return sum(o.captured for o in gc.get_objects() if isinstance(o, graphs.CudaGraphs))
+def captured(but=()):
+    return [o for o in gc.get_objects() if isinstance(o, graphs.CudaGraphs) and o.captured and not any(o is x for x in but)]
 
 
 def test_that_graphs_draw_here():
@@ -215,7 +215,7 @@ def test_replayed_beside_torch(monkeypatch):
         assert at == there
         for p, q in zip(got, want):
             torch.testing.assert_close(p, q)
-    assert captured() == before + 1
+    assert len(captured(before)) == 1
 
 
 @pytest.mark.parametrize("mode", ["reduce-overhead", "max-autotune"])
@@ -240,7 +240,7 @@ def test_training_by_replays_beside_attention(mode):
         torch.testing.assert_close(out[0][0], out[1][0], atol=4e-2, rtol=4e-2)
         for a, b in zip(out[0][1], out[1][1]):
             assert (a - b).norm() <= 2e-2 * a.norm() + 1e-6
-    assert captured() >= before + 2
+    assert len(captured(before)) == 2
 
 
 def test_in_a_graph_of_the_programs_own():

@@ -109,7 +109,7 @@ class Static:
 def _record(self: graphs.CudaGraphs, pool: Pool, fed: list) -> tuple[Any, tuple]:
     tensors = [x for x in fed if isinstance(x, torch.Tensor)]
     before, state = [x.detach().clone() for x in tensors], torch.get_rng_state()
-    pool.blocks += [x for x in tensors if any(x.data_ptr() == o.data_ptr() for o in pool.blocks)]
+    pool.blocks += [x.detach() for x in tensors if any(x.data_ptr() == o.data_ptr() for o in pool.blocks)]
     read = [held.over(x, pool) if isinstance(x, torch.Tensor) else x for x in fed]
     consumes = self.backward and bool(self.step) and pool is not common
     inputs = list(fed)
@@ -121,7 +121,7 @@ def _record(self: graphs.CudaGraphs, pool: Pool, fed: list) -> tuple[Any, tuple]
         torch.set_rng_state(state)
     new = [o if isinstance(o, torch.Tensor) and o.layout is torch.strided and not any(o is x for x in inputs) else None for o in outs]
     given = {x.untyped_storage().data_ptr() for x in tensors}
-    pool.blocks += [o for o in new if o is not None and o.untyped_storage().data_ptr() not in given]
+    pool.blocks += [o.detach() for o in new if o is not None and o.untyped_storage().data_ptr() not in given]
     return Graph(self, pool, read, [None if o is None else held.over(o, o.detach()) for o in new], consumes), outs
 
 

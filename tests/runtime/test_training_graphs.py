@@ -396,6 +396,24 @@ def lent(made: list) -> int:
     return sum(len(g.lent.views) for c in made for g in c.entries.values() if g.lent is not None)
 
 
+def test_what_forward_kept_is_given_back(made: list, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When the backward was captured nobody owns it any more: the allocator has had it for what backward makes."""
+    owned: list[weakref.ref] = []
+    init = held.Held.__init__
+
+    def noted(self: Any, kept: Any, *args: Any) -> None:
+        init(self, kept, *args)
+        if not owned:
+            owned.extend(map(weakref.ref, kept))
+    monkeypatch.setattr(held.Held, "__init__", noted)
+    pair = Pair(net())
+    for _ in range(6):
+        x = data(12, 16)
+        pair.step(lambda call: call(x).square().mean().backward())
+    gc.collect()
+    assert len(owned) >= 4 and not [r for r in owned if r() is not None] and replays(made, True) >= 3
+
+
 def test_gradients_stay_where_they_are_made(made: list) -> None:
     pair = Pair(net())
     for k in range(10):

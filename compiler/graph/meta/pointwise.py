@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from .core import RULES, TensorMeta, broadcast_shapes, contiguous_strides, rule
-from .strides import elementwise_strides
+from .strides import elementwise_strides, preserve_strides
 from .types import is_int, result_type, to_complex_real
 
 __all__ = ["pointwise", "pointwise_dtype", "FLOAT_RESULT", "BOOL_RESULT", "generic_pointwise"]
@@ -31,6 +31,9 @@ BOOL_RESULT = frozenset("""
 """.split())
 
 
+_UNWRAPPED = frozenset("polygamma special_polygamma logit special_logit mvlgamma special_multigammaln".split())       # their numbers are no operands
+
+
 def pointwise_dtype(name: str, xs: list) -> torch.dtype:
     """The dtype of the result of the element-wise operator `name` (without namespace)."""
     if name in BOOL_RESULT:
@@ -45,16 +48,19 @@ def _metas(xs: Any) -> list[TensorMeta]:
     return [x for x in xs if isinstance(x, TensorMeta)]
 
 
-def pointwise(xs: list, dtype: torch.dtype) -> TensorMeta:
-    """The result of an element-wise operator over TensorMetas and numbers."""
+def pointwise(xs: list, dtype: torch.dtype, wrapped: bool = True) -> TensorMeta:
+    """The result of an element-wise operator over TensorMetas and numbers. `wrapped`: numbers are tensors without dimensions to eager, beside which it
+    orders all dimensions by their strides, those of size 1 or without elements, too."""
     ts = _metas(xs)
     first = ts[0]
     if len(ts) == 1:
-        if any(type(n) is int and n == 0 for n in first.shape):        # (beside a number, eager keeps the order of an empty tensor, too)
+        if any(type(n) is int and (n == 0 or n == 1 and wrapped and len(xs) > 1) for n in first.shape):
             ts = [first, TensorMeta((), (), dtype, first.device)]
         return TensorMeta(first.shape, elementwise_strides(first.shape, ts), dtype, first.device)
-    shape = broadcast_shapes(*[t.shape for t in ts])
-    return TensorMeta(shape, elementwise_strides(shape, ts), dtype, common_device(ts))
+    shape, device = broadcast_shapes(*[t.shape for t in ts]), common_device(ts)
+    if wrapped and len(ts) < len(xs) and any(type(n) is int and n == 1 for n in shape):
+        ts = [*ts, TensorMeta((), (), dtype, device)]
+    return TensorMeta(shape, elementwise_strides(shape, ts), dtype, device)
 
 
 def common_device(ts: list[TensorMeta]) -> torch.device:
@@ -75,7 +81,7 @@ def common_device(ts: list[TensorMeta]) -> torch.device:
 def generic_pointwise(name: str) -> Any:
     """The rule of an operator that torch tags as point-wise: all tensor and number operands promote together."""
     def f(*args: Any, **kwargs: Any) -> TensorMeta:
-        return pointwise(list(args), pointwise_dtype(name, list(args)))
+        return pointwise(list(args), pointwise_dtype(name, list(args)), name not in _UNWRAPPED)
     f.__name__ = f"pointwise_{name}"
     return f
 
@@ -147,12 +153,18 @@ def clamp(a: TensorMeta, *bounds: Any, min: Any = None, max: Any = None) -> Tens
     xs = [a, *(b for b in (*bounds, min, max) if b is not None)]
     if len(xs) == 1:
         raise RuntimeError("torch.clamp: At least one of 'min' or 'max' must not be None")
-    return pointwise(xs, result_type(xs))
+    return pointwise(xs, result_type(xs), wrapped=False)
 
 
-@rule("pow.Tensor_Tensor", "pow.Tensor_Scalar", "pow.Scalar", "float_power")
+@rule("pow.Scalar")
+def power_of_number(a: Any, b: TensorMeta) -> TensorMeta:
+    """(eager makes its result before it looks at strides)"""
+    return TensorMeta(b.shape, contiguous_strides(b.shape), result_type([a, b]), b.device)
+
+
+@rule("pow.Tensor_Tensor", "pow.Tensor_Scalar", "float_power")
 def pow_(a: Any, b: Any) -> TensorMeta:
-    return pointwise([a, b], result_type([a, b]))
+    return pointwise([a, b], result_type([a, b]), wrapped=False)
 
 
 @rule("addcmul", "addcdiv")
@@ -165,7 +177,7 @@ def lerp(a: TensorMeta, b: TensorMeta, w: Any) -> TensorMeta:
     for x in (b, w):
         if isinstance(x, TensorMeta) and x.dtype != a.dtype:
             raise RuntimeError(f"expected dtype {a.dtype} for `end`/`weight` but got dtype {x.dtype}")
-    return pointwise([a, b, w], a.dtype)
+    return pointwise([a, b, w], a.dtype, wrapped=False)
 
 
 @rule("masked_fill")
@@ -176,14 +188,19 @@ def masked_fill(a: TensorMeta, mask: TensorMeta, value: Any) -> TensorMeta:
     return TensorMeta(shape, contiguous_strides(shape), a.dtype, a.device)
 
 
-_FIRST = """relu relu6 leaky_relu elu gelu silu hardtanh hardswish hardsigmoid mish softplus threshold celu selu
-    log_sigmoid_forward softshrink hardshrink nan_to_num ceil floor round trunc frac sign sgn positive bitwise_not conj_physical
-    square fill zero nan_to_num""".split()
+_FIRST = """relu relu6 leaky_relu elu gelu silu hardswish hardsigmoid mish softplus threshold celu selu
+    log_sigmoid_forward softshrink hardshrink ceil floor round trunc frac sign sgn positive bitwise_not conj_physical
+    square fill zero""".split()
 
 
 @rule(*_FIRST)
 def same_as_input(a: TensorMeta, *args: Any, **kwargs: Any) -> TensorMeta:
     return pointwise([a], a.dtype)
+
+
+@rule("hardtanh", "nan_to_num")
+def written_into_empty_like(a: TensorMeta, *args: Any, **kwargs: Any) -> TensorMeta:
+    return TensorMeta(a.shape, preserve_strides(a), a.dtype, a.device)
 
 
 @rule("fill.Scalar", "fill.Tensor", "zero")

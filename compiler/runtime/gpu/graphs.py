@@ -77,7 +77,7 @@ class _Graph:
     captures: int = 0
     graph: Any = None
     static: Any = None
-    keep: list[Any] = field(default_factory=list)           # copied inputs, in memory that the graph reads
+    keep: list[Any] = field(default_factory=list)           # results and copied inputs, in memory that the graph writes
     together: list[tuple[list[int], list[torch.Tensor]]] = field(default_factory=list)      # results that are copied out by one call
     views: list[tuple] = field(default_factory=list)        # results that are views: of an input, or of another result
     held: Held | None = None                                # of a forward: what its replays leave for backward
@@ -85,7 +85,7 @@ class _Graph:
     read: list[tuple[int, torch.Tensor]] = field(default_factory=list)      # of a backward: its inputs that a forward's graph holds, over that memory
     destroys: bool = False                                  # of a backward: its replay writes to that memory
     rows: tuple = ()                                        # where the inputs are read
-    results: Any = None
+    results: Any = None                                     # of a backward that lends: how they are handed out
     lent: Held | None = None                                # of a backward: gradients that are handed out where they are
 
 
@@ -342,10 +342,12 @@ class CudaGraphs:
             return False
         if results.kept:
             g.held = Held(results.kept, pool, frozenset(a for _, a, n in rows if n < 0 and a))
-        g.views, g.graph, g.keep = results.views, graph, [t for _, t in copied]
+        g.views, g.graph, g.keep = results.views, graph, [results.copied, [t for _, t in copied]]
         n_copies = len(copied) + self._hand_out(g, None)
         if results.lendable and self.step is not None and self.step.lends:
             self._hand_out(g, Held(results.lendable, pool, frozenset()))
+        else:
+            g.results = None                 # (with what a forward keeps: its backward gives that memory back)
         why = self._worth_it(g, tuple(inputs), sum(sizes.values()), results.bytes, n_copies)
         if why:
             self._give_up(g, why)
