@@ -2,7 +2,7 @@
 
     "pointwise"   no reduction: the outer axes, flattened, in tiles of XBLOCK
     "tiled"       no reduction, but some operand lies in memory in another order than the result: tiles of YBLOCK x XBLOCK, each
-                  read along its own fast axis (the exchange goes through shared memory)
+                  read along its own fast axis (the exchange goes through shared memory); or something is read once for a whole row
     "persistent"  a whole row of the reduced axes at once: everything is read once and stays in registers between the stages
     "looped"      the reduced axes in pieces of RBLOCK; a stage is one loop over them
     "split"       too few rows to fill the device: each stage is a launch of its own, whose programs take SPLIT pieces of a row and
@@ -28,6 +28,7 @@ INT32 = 2 ** 31
 MOST_PERSISTENT = 32768            # elements of a row that registers hold
 SMALL_PERSISTENT = 4096            # ... where there is but one pass to save
 MOST_SPLIT = 512
+LEAST_ROWS, LEAST_COLUMNS = 1 << 22, 256           # elements of a kernel without a reduction, and of its rows, that have a tile of rows
 
 
 @dataclass(frozen=True)
@@ -169,6 +170,12 @@ def _pointwise(kernel: Kernel, target: GpuTarget, choices: Choices) -> Layout:
     if tiled is not None:
         y, x = tiled
         return Layout("tiled", x, y, xblock=64, yblock=64, warps=8)
+    rows = _row_values(kernel, n) if choices.kind in (None, "tiled") else None
+    if rows is not None:
+        y, x = rows
+        width = at_hints(numel(x), kernel.hints)
+        xblock = next((p for p in (1024, 512, 256) if 8 * (-width % p) <= width), 128)
+        return Layout("tiled", x, y, xblock=xblock, yblock=1024 // xblock, warps=4)
     xblock, warps = 1024, 4
     while xblock > 128 and -(-n // xblock) < 4 * target.processors:
         xblock //= 2
@@ -199,6 +206,22 @@ def _tile_axes(kernel: Kernel) -> tuple[tuple[Axis, ...], tuple[Axis, ...]] | No
         return None
     others = tuple(a for a in kernel.outer if a is not x and a is not y)
     return (*others, y), (x,)
+
+
+def _row_values(kernel: Kernel, n: int) -> tuple[tuple[Axis, ...], tuple[Axis, ...]] | None:
+    """(y, x) axes of a large kernel that reads something once for all of x (the sum of a row, in a softmax's gradient): in a flat tile each element
+    would read it again, and compute with it. None where rows do not begin where 16 bytes do."""
+    if n < LEAST_ROWS or _draws(kernel):
+        return None
+    place = {a.symbol.name: k for k, a in enumerate(kernel.outer)}
+    last = len(kernel.outer) - 1
+    along = [max((place[s] for s in e.symbol_names() if s in place), default=-1) for e, _ in _accesses(kernel)]
+    rows = max((k for k in along if 0 <= k < last), default=None)
+    if rows is None:
+        return None
+    y, x = kernel.outer[:rows + 1], kernel.outer[rows + 1:]
+    width = numel(x)
+    return (y, x) if width.is_const and width.value >= LEAST_COLUMNS and width.value % 8 == 0 else None
 
 
 # ---- with one
