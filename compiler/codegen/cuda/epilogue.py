@@ -20,8 +20,12 @@ from ...symbolic.expr import ONE, Expr, as_expr, symbol
 from ..gelu import derivative, gelu, plus_one
 from ..triton.layout import numel
 
-__all__ = ["Epilogue", "NotPrintable"]
+__all__ = ["COLUMN", "FOUR", "ROW", "Epilogue", "NotPrintable"]
 
+# Where a thread is: which row, which columns of two and of four.
+ROW = "int row = held_m + thread / 32 * 16 + lane / 4 + 8 * i;"
+COLUMN = "int column = held_n + at + 8 * h + lane % 4 * 2;"
+FOUR = "int four = held_n + at + lane % 4 * 4;"
 FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 _INFIX = {"add": "+", "sub": "-", "mul": "*", "eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">=", "logical_and": "&&", "logical_or": "||"}
 _CALLS = {"sqrt": "sqrtf", "rsqrt": "rsqrtf", "abs": "fabsf", "exp2": "exp2_", "sigmoid": "sigmoid", "tanh": "tanh_", "maximum": "maximum", "minimum": "minimum"}
@@ -46,7 +50,7 @@ class Pair:
 
 class Epilogue:
     """The statements for what is stored. In scope are `h` (which half of the columns), `column` (of the first element), `i` (which row), `row`, and the product as `v0` and `v1`.
-    `once`: statements before all tiles; `fields`, `read`, `read_fours`: what is read ahead, into `ahead`, by two and by four columns; `fours`: statements for both rows,
+    `once`: statements before all tiles; `fields`, `read`, `read_fours`: what is read ahead, into `ahead`, by two and by four columns; `first`: statements that read for columns alone; `fours`: statements for both rows,
     where `four` is the first of four columns; `by_column`: statements that rows do not matter to; `inside`: the others; `results`: the pair of each store; `functions`: names
     of hopper.FUNCTIONS. `staged`: the stores that are not written here, but by the copy engine; `guard`: where the elements may lie outside of the result."""
 
@@ -54,6 +58,7 @@ class Epilogue:
                  staged: Sequence[Store]) -> None:
         self.once: list[str] = []
         self.fields: list[str] = []
+        self.first: list[str] = []
         self.read: list[str] = []
         self.read_fours: list[str] = []
         self.fours: list[str] = []
@@ -208,8 +213,8 @@ class Epilogue:
         def ahead(kind: str, field: str, text: str) -> str:
             text = _guarded(guard, text, "make_float2(0, 0)" if kind == "float2" else kind + "(0)")
             if not of_row:                               # (a few lines of the cache for all rows)
-                self.by_column.append(f"{kind} {field} = {text};")
-                return field
+                self.first += [f"{kind} {field}[2];", f"for (int h = 0; h < 2; h++) {{ {COLUMN} {field}[h] = {text}; }}"]
+                return f"{field}[h]"
             self.fields.append(f"{kind} {field}[2][2];")
             self.read.append(f"ahead.{field}[h][i] = {text};")
             return f"ahead.{field}[h][i]"

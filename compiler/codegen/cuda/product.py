@@ -23,7 +23,7 @@ from ..triton.printer import Function, TritonSource, header_of, without_locals
 from ..triton.product import Product, find_product
 from ..triton.product import product_choices as triton_choices
 from . import hopper
-from .epilogue import Epilogue, NotPrintable
+from .epilogue import COLUMN, FOUR, ROW, Epilogue, NotPrintable
 
 __all__ = ["Tiles", "Walk", "find_tiles", "print_tiles", "product_choices"]
 
@@ -33,9 +33,6 @@ LEAST = 128                             # of every size of a product that is wor
 STAGED = 2                              # results that the copy engine writes at most
 GROUP = 8                               # rows of tiles that are gone through together, so that they read the same columns from the cache
 BARRIERS = 256                          # bytes kept for them
-ROW = "int row = held_m + thread / 32 * 16 + lane / 4 + 8 * i;"
-COLUMN = "int column = held_n + at + 8 * h + lane % 4 * 2;"
-FOUR = "int four = held_n + at + lane % 4 * 4;"
 _TYPES = {torch.float32: "float", torch.bool: "unsigned char", torch.int64: "u64"}
 
 
@@ -284,19 +281,10 @@ class _Text:
         e = self.epilogue
         if not e.fields:
             return []
-        return [f"struct Ahead {{ {' '.join(e.fields)} }} ahead0 = {{}}, ahead1 = {{}};",
-                "auto read = [&](int at) {",
-                "  Ahead ahead;",
-                "  #pragma unroll",
-                f"  for (int i = 0; i < 2; i++) {{ {ROW} {FOUR}",
-                *(f"    {line}" for line in e.read_fours),
-                "    #pragma unroll",
-                f"    for (int h = 0; h < 2; h++) {{ {COLUMN}",
-                *(f"      {line}" for line in e.read),
-                "    }",
-                "  }",
-                "  return ahead;",
-                "};"]
+        by_rows = ["  #pragma unroll", f"  for (int i = 0; i < 2; i++) {{ {ROW} {FOUR}"]
+        return [f"struct Ahead {{ {' '.join(e.fields)} }} ahead0 = {{}}, ahead1 = {{}};", "auto read = [&](int at) {", "  Ahead ahead;", *by_rows,
+                *(f"    {line}" for line in e.read_fours), "    #pragma unroll", f"    for (int h = 0; h < 2; h++) {{ {COLUMN}", *(f"      {line}" for line in e.read), "    }",
+                "  }", "  return ahead;", "};"]
 
     def piece(self) -> list[str]:
         """One piece of the sum: multiplied as soon as it is there. The piece before it is done then, and its slot is given back to both blocks."""
@@ -327,6 +315,7 @@ class _Text:
         out += [f"{{ const int at = {at};", *(f"  u32 w{k}[4];" for k in range(outs))]
         if e.fields:                                         # (by turns in two variables: copies would wait for what is read)
             out += [f"  Ahead &ahead = ahead{pair % 2};", *([f"  ahead{1 - pair % 2} = read(at + 16);"] if pair + 1 < self.pairs else [])]
+        out += [f"  {line}" for line in e.first]
         if e.fours:
             out += [f"  int upper = held_m + thread / 32 * 16 + lane / 4; {FOUR}", *(f"  {line}" for line in e.fours)]
         for h in range(2):
