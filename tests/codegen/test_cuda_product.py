@@ -59,9 +59,13 @@ def test_what_is_no_product_of_these_tiles():
 
 
 def test_the_tile_that_fills_the_device():
-    def columns(m, n):
+    def choices(m, n):
         k = kernel_of(lambda x, w: torch.relu(x @ w), torch.empty(m, 256, dtype=bf16), torch.empty(256, n, dtype=bf16))
-        return product_choices(k, H200, {"yblock": 128})[-1].xblock
+        return product_choices(k, H200, {"yblock": 128})
+
+    def columns(m, n):
+        return choices(m, n)[-1].xblock
+    assert len(choices(4096, 4096)) == 2 and len(choices(2048, 1024)) > 4, "small tiles of Triton's for few tiles alone"
     assert columns(4096, 4096) == 256
     assert columns(2048, 1024) == 128                  # one round of tiles either way
 
