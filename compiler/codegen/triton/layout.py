@@ -283,6 +283,8 @@ def _reduction(kernel: Kernel, target: GpuTarget, choices: Choices, reduced: tup
         pieces = max(1, -(-r // lay.rblock))
         programs = (8 if x_fast and passes == 1 and x * r < 1 << 23 else 4) * target.processors
         lay.split = max(1, min(MOST_SPLIT, _floor_pow2(max(1, programs // blocks)), _pow2(-(-pieces // 2))))
+        if x_fast and passes == 1 and _stores_rows(kernel):                  # what is computed beside the sums needs warps that go on while others wait
+            lay.split = max(lay.split, min(MOST_SPLIT, _floor_pow2(16 * target.processors // blocks), _floor_pow2(pieces // 8)))
     return lay
 
 
@@ -336,6 +338,11 @@ def _draws(kernel: Kernel) -> bool:
     return any(v.op == "philox" for st in kernel.stages for v in stage_values(st))
 
 
+def _stores_rows(kernel: Kernel) -> bool:
+    """Whether elements of rows are stored beside what is reduced."""
+    return any(s.index.symbol_names() & {a.symbol.name for a in st.axes} for st in kernel.stages for s in st.stores)
+
+
 def _row_loads(kernel: Kernel) -> int:
     """Different rows that a kernel reads from memory."""
     names = {a.symbol.name for s in kernel.stages for a in s.axes}
@@ -344,7 +351,7 @@ def _row_loads(kernel: Kernel) -> int:
 
 def _shared_rows(kernel: Kernel) -> int:
     """Different rows that a kernel reads again for each row of its result, where that is all it makes (an own row read and written is more than those)."""
-    if any(s.index.symbol_names() & {a.symbol.name for a in st.axes} for st in kernel.stages for s in st.stores):
+    if _stores_rows(kernel):
         return 0
     outer = {a.symbol.name for a in kernel.outer}
     names = {a.symbol.name for s in kernel.stages for a in s.axes}

@@ -30,12 +30,10 @@ HELPERS = {
     "_philox_4": "@triton.jit\ndef _philox_4(seed, counter, at, threads, vector: tl.constexpr):\n"
                  "    a, b, c, d = _philox_four(seed, counter, at, threads, vector)\n"
                  "    return tl.interleave(tl.interleave(a, c), tl.interleave(b, d))\n",
-    "_philox_8": "@triton.jit\ndef _philox_8(seed, counter, at, threads, vector: tl.constexpr):  # `at`: multiples of 8; `threads` is one of 256\n"
+    "_philox_8": "@triton.jit\ndef _philox_8(seed, counter, at, threads, vector: tl.constexpr):  # `at`: multiples of 8, as is `vector`\n"
                  "    unit = at // vector\n    turn = unit // threads\n    thread = unit - turn * threads\n"
-                 "    if vector == 4:\n        after = counter + turn.to(tl.int64)\n        a, b, c, d = _philox(seed, after, thread)\n"
-                 "        e, f, g, h = _philox(seed, after, thread + 1)\n"
-                 "    else:\n        after = counter + (turn * (vector // 4) + at % vector // 4).to(tl.int64)\n        a, b, c, d = _philox(seed, after, thread)\n"
-                 "        e, f, g, h = _philox(seed, after + 1, thread)\n"
+                 "    after = counter + (turn * (vector // 4) + at % vector // 4).to(tl.int64)\n"
+                 "    a, b, c, d = _philox(seed, after, thread)\n    e, f, g, h = _philox(seed, after + 1, thread)\n"
                  "    even = tl.interleave(tl.interleave(a, e), tl.interleave(c, g))\n    odd = tl.interleave(tl.interleave(b, f), tl.interleave(d, h))\n"
                  "    return tl.interleave(even, odd)\n",
 }

@@ -256,7 +256,7 @@ class Values(GuardedValues):
                 continue
             fast = tile.axes[-1]
             steps = [c for c, _ in (at.attr - fast.symbol).terms()] + [c for c, _ in as_expr(fast.size).terms()]
-            for n in (8, 4):
+            for n in (8, 4) if v.args[4].attr > 4 else (4,):           # (four float32 are what a thread holds side by side)
                 if n <= min(tile.block, tile.per) and all(c % n == 0 for c in steps):
                     return tile, n
         return None

@@ -300,13 +300,15 @@ def test_graphs_of_a_torch_that_draws_otherwise(monkeypatch):
 
 
 @pytest.mark.parametrize("choices", [Choices(kind="looped", rblock=512, warps=2), Choices(kind="split", rblock=256, warps=1, split=2), Choices(kind="persistent")])
-def test_other_kernels_and_wide_indices(choices):
-    x = torch.randn(5, 1024)
+@pytest.mark.parametrize("dtype, vector", [(torch.float32, 4), (torch.bfloat16, 8)])
+def test_other_kernels_and_wide_indices(choices, dtype, vector):
+    """A thread has as many neighbours as it holds side by side: no words go from thread to thread."""
+    x = torch.randn(5, 1024).to(dtype)
     g = as_gpu(lambda x: torch.native_dropout(x * 2, 0.5, True)[0].sum(-1), x)
-    keep = (Generator().torch(x.numel(), 4) < 0.5).view_as(x)
+    keep = (Generator().torch(x.numel(), vector) < 0.5).view_as(x)
     for wide in (None, True):
         for k in g.kernels:
             k.source = print_kernel(k.kernel, g.target, choices, name=k.name, wide=wide)
-        assert together(g) == {8} and {k.source.choices["shape"] for k in g.kernels} == {choices.kind}
+        assert together(g) == {vector} and {k.source.choices["shape"] for k in g.kernels} == {choices.kind}
         (y,), _ = run(g, x)
-        torch.testing.assert_close(y, (x * 4 * keep).sum(-1), atol=1e-4, rtol=1e-4)
+        torch.testing.assert_close(y, (x.float() * 4 * keep).sum(-1).to(dtype), **({} if vector == 8 else {"atol": 1e-4, "rtol": 1e-4}))
