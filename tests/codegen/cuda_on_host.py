@@ -28,6 +28,8 @@ using std::min;
 typedef uint32_t u32; typedef uint64_t u64; typedef uint16_t u16;
 struct float2 { float x, y; };
 static float2 make_float2(float x, float y) { return {x, y}; }
+struct uint2 { u32 x, y; };
+static uint2 make_uint2(u32 x, u32 y) { return {x, y}; }
 struct Dim { unsigned x; };
 static thread_local Dim threadIdx, blockIdx;
 static Dim gridDim;

@@ -51,7 +51,7 @@ class Pair:
 class Epilogue:
     """The statements for what is stored. In scope are `h` (which half of the columns), `column` (of the first element), `i` (which row), `row`, and the product as `v0` and `v1`.
     `once`: statements before all tiles; `fields`, `read`, `read_fours`: what is read ahead, into `ahead`, by two and by four columns; `first`: statements that read for columns alone; `fours`: statements for both rows,
-    where `four` is the first of four columns; `by_column`: statements that rows do not matter to; `inside`: the others; `results`: the pair of each store; `functions`: names
+    where `four` is the first of four columns; `even`, `odd`: what follows these by turns; `by_column`: statements that rows do not matter to; `inside`: the others; `results`: the pair of each store; `functions`: names
     of hopper.FUNCTIONS. `staged`: the stores that are not written here, but by the copy engine; `guard`: where the elements may lie outside of the result."""
 
     def __init__(self, stores: list[Store], rows: tuple[Axis, ...], columns: tuple[Axis, ...], dtype: torch.dtype, acc: str, guard: str,
@@ -62,6 +62,8 @@ class Epilogue:
         self.read: list[str] = []
         self.read_fours: list[str] = []
         self.fours: list[str] = []
+        self.even: list[str] = []
+        self.odd: list[str] = []
         self.by_column: list[str] = []
         self.inside: list[str] = []
         self.names = 0
@@ -184,22 +186,28 @@ class Epilogue:
         return e
 
     def _store(self, s: Store, x: Pair) -> None:
-        """Written from registers: four threads have 32 bytes of float32 side by side, and 16 of truth values that are known by fours."""
+        """Written from registers: four threads have 32 bytes of float32 side by side."""
         b = s.buffer
         if s.mode != "set" or s.positions or b.dtype not in (torch.float32, torch.bool, self.dtype):
             raise NotPrintable(f"a store to {b.name}")
         e = self._place(b, s.index)
-        if b.dtype is torch.bool and s.value.id in self.bits and _are_neighbours(e, 4):
-            self.functions["to_bytes"] = None
-            if_inside = "if (four < N && row < M) " if self.guard else ""
-            at = e.subs({"column": symbol("four")}).c()
-            self.fours.append(f"for (int i = 0; i < 2; i++) {{ int row = upper + 8 * i; {if_inside}*(u32 *)({b.name} + ({at})) = to_bytes({self.bits[s.value.id]} >> 4 * i); }}")
+        if b.dtype is torch.bool and s.value.id in self.bits and _are_neighbours(e, 8):
+            self._store_bits(b, e, self.bits[s.value.id])
             return
         if not _are_neighbours(e, 2):
             raise NotPrintable(f"a store at {e.c()}")
         kind, text = {torch.float32: ("float2", f"make_float2({x.first}, {x.second})"), torch.bool: ("u16", f"{x.first} | {x.second} << 8")}.get(
             b.dtype, ("u32", x.packed()))
         self.inside.append(f"{f'if ({self.guard} && row < M) ' if self.guard else ''}*({kind} *)({b.name} + ({e.c()})) = {text};")
+
+    def _store_bits(self, b: Buffer, e: Expr, bits: str) -> None:
+        """Truth values of 32 columns at once: parts of sectors cost the cache more than all else."""
+        self.functions["to_bytes"] = self.functions["eights"] = None
+        self.once.append(f"u32 {bits}_before = 0;")
+        self.even.append(f"{bits}_before = {bits};")
+        guard, at = "if (eight < N && row < M) " if self.guard else "", e.subs({"column": symbol("eight")}).c()
+        self.odd += [f"{{ u32 left, right; eights({bits}_before | {bits} << 8, lane, left, right); int eight = held_n + at - 16 + lane % 4 * 8;",
+                     f"  for (int i = 0; i < 2; i++) {{ {ROW} {guard}*(uint2 *)({b.name} + ({at})) = make_uint2(to_bytes(left >> 4 * i), to_bytes(right >> 4 * i)); }} }}"]
 
     def _load(self, v: Value) -> Pair:
         buffer, e = v.attr

@@ -32,4 +32,8 @@ FUNCTIONS = {
   of[0] = __shfl_sync(~0u, fours, lane & 28 | lane % 4 / 2) >> lane % 2 * 2;
   of[1] = __shfl_sync(~0u, fours, lane & 28 | 2 | lane % 4 / 2) >> lane % 2 * 2;
 }""",
+    "eights": """void eights(u32 both, u32 lane, u32 &left, u32 &right) {  // `both`: fours of two times 16 columns; those of the eight columns that this lane stores
+  left = __shfl_sync(~0u, both, lane & 28 | lane % 2 * 2) >> lane % 4 / 2 * 8;
+  right = __shfl_sync(~0u, both, lane & 28 | lane % 2 * 2 | 1) >> lane % 4 / 2 * 8;
+}""",
 }

@@ -322,7 +322,7 @@ class _Text:
             out += [f"  Ahead &ahead = ahead{pair % 2};", *([f"  ahead{1 - pair % 2} = read(at + 16);"] if pair + 1 < self.pairs else [])]
         out += [f"  {line}" for line in e.first]
         if e.fours:
-            out += [f"  int upper = held_m + thread / 32 * 16 + lane / 4; {FOUR}", *(f"  {line}" for line in e.fours)]
+            out += [f"  int upper = held_m + thread / 32 * 16 + lane / 4; {FOUR}", *(f"  {line}" for line in (*e.fours, *(e.odd if pair % 2 else e.even)))]
         for h in range(2):
             out += [f"  {{ const int h = {h}; {COLUMN}", *(f"    {line}" for line in e.by_column)]
             for i in range(2):
