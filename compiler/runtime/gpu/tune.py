@@ -226,6 +226,7 @@ def candidates(k: GeneratedKernel, target: GpuTarget) -> list[Choices]:
         shapes = ((32, 16, 4), (32, 32, 4), (64, 16, 4), (64, 32, 8), (128, 8, 4), (128, 16, 8)) if default["xblock"] > 4 else \
             ((1, 1024, 4), (1, 2048, 8), (1, 4096, 16))
         out += [Choices(xblock=x, rblock=r, warps=w, split=n) for x, r, w in shapes for n in splits]
+        out += [Choices(stages=3, split=n) for n in splits]
     return out
 
 

@@ -1,17 +1,24 @@
 """Sums over rows as a GPU makes them: in the kernel that reduces the rows, in pieces that lie side by side, without copies of what they read."""
+from dataclasses import replace
+
 import pytest
 import torch
 
 pytest.importorskip("triton")
 
 from tcompile.compiler.autograd.partition import partition
-from tcompile.compiler.codegen.triton.layout import runs_of
+from tcompile.compiler.codegen.triton.layout import Choices, GpuTarget, runs_of
+from tcompile.compiler.codegen.triton.printer import print_kernel
+from tcompile.compiler.config import Options
 from tcompile.compiler.fusion import columns
 from tcompile.compiler.fusion.interpret import run_schedule
 from tcompile.compiler.fusion.schedule import Launch
 from tcompile.compiler.graph.record import record_function
+from tcompile.compiler.runtime.gpu.compile import Job, compile_all
+from tcompile.compiler.runtime.gpu.tune import candidates
 
 from .as_gpu import as_gpu, check_as_gpu, turn
+from .interpreter import run
 
 
 def norm_backward(g, x, w, res):
@@ -162,3 +169,19 @@ def test_division_by_a_power_of_two_is_a_product(by):
     x = torch.cat([torch.randn(500), torch.tensor([1e-45, 3e-44, -7e-42, 1e-38, 3e38, float("inf"), float("nan"), 0.0, -0.0])])
     g = check_as_gpu(lambda x: (x.sum(), x / by)[1], x, rtol=0, atol=0)
     assert ("tl.div_rn" in g.kernels[0].source.text) == (by not in (1024.0, 0.5))
+
+
+def test_loops_read_ahead():
+    """As max-autotune has them tried: what a loop reads comes through shared memory, some passes before it is used."""
+    x, y = torch.randn(300, 64).bfloat16(), torch.randn(300, 64).bfloat16()
+    g = as_gpu(lambda x, y: (lambda d: (d, d.sum(0)))(x * y), x, y)
+    k, = g.kernels
+    for choices in (Choices(kind="looped", rblock=16, stages=3), Choices(kind="split", rblock=16, split=2, stages=3)):
+        k.source = print_kernel(k.kernel, g.target, choices, name=k.name)
+        assert "num_stages=3" in k.source.text and k.source.choices["stages"] == 3
+        d, total = run(g, [x, y])
+        torch.testing.assert_close(d, x * y)
+        torch.testing.assert_close(total, (x.float() * y.float()).sum(0).bfloat16())
+    target = GpuTarget("cuda", 90, 32, 132)
+    assert any(c.stages == 3 for c in candidates(replace(k, source=print_kernel(k.kernel, target, Choices(kind="split"))), target))
+    assert "cp.async" in compile_all([Job(k.source, target)], Options())[0].parts[0].assembly()
