@@ -56,7 +56,7 @@ OPTIONS: dict[str, Option] = {o.name: o for o in (
        "auto: the library, but where the matrix is unpacked from fewer bits, or max-autotune measured otherwise", "TCOMPILE_GPU_PRODUCTS"),
     _o("attention", ("auto", "generated", "library"), "auto", "attention on a GPU: a generated kernel or the library's; auto: what is expected to be faster, "
        "launching it included", "TCOMPILE_ATTENTION"),
-    _o("early_launch", bool, False, "on GPUs of the Hopper generation and later, generated kernels are launched while the kernel before ends, and wait for it themselves",
+    _o("early_launch", bool, True, "on GPUs of the Hopper generation and later, generated kernels are launched while the kernel before ends, and wait for it themselves",
        "TCOMPILE_EARLY_LAUNCH"),
     _o("compile_workers", int, 0, "processes that compile kernels; 0: one per core", "TCOMPILE_COMPILE_WORKERS", least=0),
     _o("disable_fusion", bool, False, "one kernel per operator", "TCOMPILE_DISABLE_FUSION"),

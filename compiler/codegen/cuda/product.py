@@ -96,13 +96,14 @@ def find_tiles(kernel: Kernel, target: GpuTarget) -> Tiles | None:
 
 
 def product_choices(kernel: Kernel, target: GpuTarget, default: dict[str, Any]) -> list[Choices]:
-    """Ways to print a product that a search tries: tiles of Triton's (`default`: those of the rules), and of these the size that fills the device best. Where
-    there are enough of the largest for all processors, Triton's small ones would never win, and what follows a product takes long to compile in each."""
+    """Ways to print a product that a search tries beside the rules' (`default`): tiles of Triton's, and of these the size that fills the device best. Where
+    there are enough of the largest for all processors, which the rules take, Triton's small ones would never win, and what follows a product takes long to
+    compile in each."""
     t, others = find_tiles(without_locals(kernel), target), triton_choices(default)
     if t is None:
         return others
     if t.m * t.n >= ROWS * 256 * target.processors:
-        del others[1:]
+        others = []
     return [*others, Choices("tiles", xblock=min((256, 192, 128), key=lambda x: _cost(t, x, target.processors)))]
 
 

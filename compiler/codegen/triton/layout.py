@@ -22,7 +22,7 @@ from ...lowering.ir import Axis, Kernel, Stage, Value, indirect_values, walk
 from ...symbolic.expr import ONE, ZERO, Expr, as_expr
 from .dtypes import ttype
 
-__all__ = ["GpuTarget", "Choices", "Layout", "plan_layout", "numel", "is_wide", "spans", "runs_of"]
+__all__ = ["GpuTarget", "Choices", "Layout", "plan_layout", "numel", "is_wide", "spans", "runs_of", "draws"]
 
 INT32 = 2 ** 31
 MOST_PERSISTENT = 32768            # elements of a row that registers hold
@@ -211,7 +211,7 @@ def _tile_axes(kernel: Kernel) -> tuple[tuple[Axis, ...], tuple[Axis, ...]] | No
 def _row_values(kernel: Kernel, n: int) -> tuple[tuple[Axis, ...], tuple[Axis, ...]] | None:
     """(y, x) axes of a large kernel that reads something once for all of x (the sum of a row, in a softmax's gradient): in a flat tile each element
     would read it again, and compute with it. None where rows do not begin where 16 bytes do."""
-    if n < LEAST_ROWS or _draws(kernel):
+    if n < LEAST_ROWS or draws(kernel):
         return None
     place = {a.symbol.name: k for k, a in enumerate(kernel.outer)}
     last = len(kernel.outer) - 1
@@ -258,7 +258,7 @@ def _reduction(kernel: Kernel, target: GpuTarget, choices: Choices, reduced: tup
         while xblock > 1 and -(-x // xblock) < 4 * target.processors and not (x_fast and xblock <= 32):
             xblock //= 2
         lay.xblock = min(xblock, _pow2(x))
-        each = 4 if crowded else 8 if _draws(kernel) else 16
+        each = 4 if crowded else 8 if draws(kernel) else 16
         lay.warps = min(32, max(1, _floor_pow2(lay.xblock * rows // (32 * each))))
         if rows >= 1024:
             lay.warps = max(lay.warps, 4)
@@ -333,7 +333,7 @@ def _live_rows(kernel: Kernel) -> int:
     return max(1, sum(1 for n in seen.values() if n > 1))
 
 
-def _draws(kernel: Kernel) -> bool:
+def draws(kernel: Kernel) -> bool:
     """Whether random numbers are made inside: of eight neighbours at a time, which then stay in the registers of one thread."""
     return any(v.op == "philox" for st in kernel.stages for v in stage_values(st))
 

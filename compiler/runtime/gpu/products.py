@@ -20,7 +20,7 @@ from ...codegen.cuda.product import find_tiles, product_choices
 from ...codegen.generate import kernel_cost
 from ...codegen.generated import GeneratedKernel
 from ...codegen.triton.generate import target_of
-from ...codegen.triton.layout import Choices, GpuTarget
+from ...codegen.triton.layout import Choices, GpuTarget, draws
 from ...codegen.triton.printer import print_kernel, without_locals
 from ...codegen.triton.product import find_product
 from ...fusion.fuse import schedule
@@ -159,7 +159,7 @@ class _Compiled:
 def _compile(candidates: Sequence[Candidate], target: GpuTarget, opts: Any) -> dict[str, _Compiled]:
     """All of them at once, by the names of their kernels: the processors of the host are many, and each takes seconds."""
     contract = not opts.get("emulate_precision", False)
-    variants = [tune.printed_variants(c.kernel, [Choices(), *product_choices(c.kernel.kernel, target, c.kernel.source.choices)], target, opts) for c in candidates]
+    variants = [tune.printed_variants(c.kernel, _ways(c, target), target, opts) for c in candidates]
     if candidates:
         events.emit("progress", text="compiling products to compare with the library's, kind", done=0, total=len(candidates))
     jobs = [Job(k.source, target, contract=contract) for c, found in zip(candidates, variants) for k in (*c.superfluous, *c.left, *(v for _, v in found))]
@@ -169,6 +169,13 @@ def _compile(candidates: Sequence[Candidate], target: GpuTarget, opts: Any) -> d
         behind, left = ([next(binaries) for _ in kernels] for kernels in (c.superfluous, c.left))
         out[c.kernel.name] = _Compiled(found, [next(binaries) for _ in found], behind, left)
     return out
+
+
+def _ways(c: Candidate, target: GpuTarget) -> list[Choices]:
+    """Ways to print a candidate. Triton's tiles spill where random numbers are drawn behind them: 15 s to compile, twenty times the library's time."""
+    found = product_choices(c.kernel.kernel, target, c.kernel.source.choices)
+    in_cuda = [x for x in found if x.kind == "tiles"]
+    return in_cuda if in_cuda and draws(c.kernel.kernel) else [Choices(), *found]
 
 
 def _note_key(c: Candidate, target: GpuTarget, index: int) -> str:

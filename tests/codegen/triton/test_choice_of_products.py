@@ -167,3 +167,13 @@ def test_each_kind_of_product_runs_its_own_kernels(device, monkeypatch):
     for c in candidates:
         products._wins(c, SMALL, 0, Options(), float("inf"), compiled)
     assert all(v is kernel for kernel, variants in raced for v in variants) and len(raced) == 2
+
+
+def test_random_numbers_behind_a_large_product_are_tried_in_cuda_alone():
+    hopper = GpuTarget("cuda", 90, 32, 132)
+
+    def ways(fn):
+        aten, opts = graph_of(fn, torch.empty(4096, 1024, dtype=bf16), torch.empty(4096, 1024, dtype=bf16))
+        return [x.kind for c in products.find_candidates(aten, opts, hopper, 4e12) for x in products._ways(c, hopper)]
+    assert ways(lambda x, w: torch.native_dropout(F.gelu(F.linear(x, w)), 0.1, True)) == ["tiles"]
+    assert ways(lambda x, w: F.gelu(F.linear(x, w))) == [None, "tiles"]
