@@ -364,7 +364,7 @@ def test_kernels_that_are_launched_while_the_one_before_ends(cudagraphs):
             x = x + x.float().sum(0).to(x.dtype) * 1e-3
         return x
     c = tcompile.compile(f, dynamic=False, options={"early_launch": True, "cudagraphs": cudagraphs})
-    plain = tcompile.compile(f, dynamic=False)
+    plain = tcompile.compile(f, dynamic=False, options={"early_launch": False})
     w = torch.randn(512, 512, device="cuda", dtype=torch.bfloat16) / 20
     with torch.no_grad():
         for _ in range(60):
