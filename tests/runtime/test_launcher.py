@@ -152,7 +152,7 @@ def _matrix(name, rows, columns, by_columns=False, dtype=torch.float16):
 
 
 def test_what_the_library_of_a_gpu_is_asked_for():
-    """By rows or by columns, with a bias or none; factors, other sums, vectors and deterministic algorithms are torch's."""
+    """By rows or by columns, with a bias or none, the result's dtype last; factors, other sums, vectors and deterministic algorithms are torch's."""
     aten = torch.ops.aten
     out, a, at, b, bt = _matrix("out", 6, 8), _matrix("a", 6, 4), _matrix("at", 6, 4, True), _matrix("b", 4, 8), _matrix("bt", 4, 8, True)
     bias, full = Buffer("bias", torch.float16, (8,), (1,)), _matrix("full", 6, 8)
@@ -165,9 +165,9 @@ def test_what_the_library_of_a_gpu_is_asked_for():
         builder.slot_of[id(out)] = 0
         return builder._extern(s.steps[1], {})[-2]
     half = 2
-    assert asked(a, b) == (half, 0, 0, 0, 6, 8, 4, 4, 8, 8)
-    assert asked(at, bt) == (half, 0, 1, 1, 6, 8, 4, 6, 4, 8)
-    assert asked(bias, a, bt, beta=1, alpha=1) == (half, 1, 0, 1, 6, 8, 4, 4, 4, 8)
+    assert asked(a, b) == (half, 0, 0, 0, 6, 8, 4, 4, 8, 8, half)
+    assert asked(at, bt) == (half, 0, 1, 1, 6, 8, 4, 6, 4, 8, half)
+    assert asked(bias, a, bt, beta=1, alpha=1) == (half, 1, 0, 1, 6, 8, 4, 4, 4, 8, half)
     assert asked(bias, a, b, beta=0.5, alpha=2.0) == () and asked(full, a, b, beta=1, alpha=1) == () and asked(a, b, cuda=None) == ()
     assert asked(_matrix("row", 1, 4), b, out=_matrix("out1", 1, 8)) == ()
     torch.use_deterministic_algorithms(True)
