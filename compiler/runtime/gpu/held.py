@@ -10,7 +10,8 @@ only run where nobody else holds it. A backward that is captured while others ho
 the pool: it destroys nothing. The pool lives as long as a graph or a tensor over its memory does.
 
 Gradients are lent in the same way: they stay where the backward graph made them, and nothing of the step is replayed while anybody holds one. Who
-keeps gradients from step to step makes the step copy them from then on.
+keeps gradients from step to step makes the step copy them from then on. They are no memory of torch's allocator (`record_stream` does nothing):
+whatever reads them on another stream is waited for before the next forward, as the parameters that it writes ask for anyway.
 """
 from __future__ import annotations
 
