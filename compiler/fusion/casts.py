@@ -22,6 +22,7 @@ from .wishes import NO_WISHES, Wishes
 
 __all__ = ["without_casts"]
 
+
 def without_casts(steps: Sequence[LoweredStep], needed: Iterable[Buffer], written: Iterable[Buffer], wishes: Wishes = NO_WISHES) -> list[LoweredStep]:
     """The steps with those casts gone that a product takes over. `needed`: results; `written`: what is to be copied into inputs, which a kernel may write there."""
     made: dict[Buffer, list[int]] = {}                   # buffer -> steps that write it, or say where it lies, by their places

@@ -99,8 +99,10 @@ def needs_precision(kernel: Kernel) -> set[int]:
 
 
 def rounded_to(kernel: Kernel) -> dict[int, torch.dtype]:
-    """Ids of the values that only factors, sums over rows and choices stand between and their rounding to 16 bits: the finest type that they are rounded to."""
+    """Ids of the values that only factors and choices stand between and their rounding to 16 bits: the finest type that they are rounded to. Sums may, too,
+    of what is stored rounded beside: of other terms, which may cancel, the program asked for more digits than their sum is rounded to."""
     found: dict[int | str, torch.dtype | None] = {}          # by a value's id or an accumulator's name
+    stored = {_uncast(s.value).id for st in kernel.stages for s in st.stores if _coarse(s.buffer.dtype) is not None}
 
     def use(what: int | str, t: torch.dtype | None) -> None:
         if found.setdefault(what, t) is not None and t is not torch.bfloat16:
@@ -109,7 +111,7 @@ def rounded_to(kernel: Kernel) -> dict[int, torch.dtype]:
         for s in st.stores:
             use(s.value.id, _coarse(s.buffer.dtype))
         for a in st.accs:
-            use(a.value.id, found.get(a.name) if a.op == "sum" else None)
+            use(a.value.id, found.get(a.name) if a.op == "sum" and _uncast(a.value).id in stored else None)
         for v in reversed(walk([a.value for a in st.accs] + [s.value for s in st.stores])):          # users first
             t = found.get(v.id)
             if v.op == "acc":
@@ -120,6 +122,10 @@ def rounded_to(kernel: Kernel) -> dict[int, torch.dtype]:
                 else:
                     use(x.id, t if v.op in _FACTORS and not (v.op in ("where", "masked") and k == 0) else None)
     return {i: t for i, t in found.items() if t is not None and isinstance(i, int)}
+
+
+def _uncast(v: Value) -> Value:
+    return _uncast(v.args[0]) if v.op == "cast" and v.args[0].dtype.is_floating_point else v
 
 
 def _coarse(dtype: torch.dtype) -> torch.dtype | None:
