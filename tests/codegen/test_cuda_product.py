@@ -54,7 +54,9 @@ def test_what_is_no_product_of_these_tiles():
     for fn, *inputs in ((lambda x, w: x @ w, rand(100, 256), w),                                    # too small
                         (lambda x, w: x @ w, rand(256, 252), rand(252, 256)),                       # lines that begin anywhere
                         (lambda x, w: torch.bmm(x, w) * 2, rand(3, 256, 256), rand(3, 256, 256)),
-                        (lambda x, w: (x @ w).float().lgamma(), x, w)):                             # an epilogue without a form
+                        (lambda x, w: (x @ w).float().lgamma(), x, w),                              # an epilogue without a form
+                        (lambda x, w: F.gelu((x @ w).float()), x, w),                               # digits that a polynomial for 16 bits lacks
+                        (lambda x, w: (F.gelu((x @ w).float()) - w.float()).bfloat16(), x, w)):
         assert found(fn, *inputs) is None
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Sequence
+from typing import Mapping, Sequence
 
 import torch
 
@@ -30,6 +30,7 @@ FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 _INFIX = {"add": "+", "sub": "-", "mul": "*", "eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">=", "logical_and": "&&", "logical_or": "||"}
 _CALLS = {"sqrt": "sqrtf", "rsqrt": "rsqrtf", "abs": "fabsf", "exp2": "exp2_", "sigmoid": "sigmoid", "tanh": "tanh_", "maximum": "maximum", "minimum": "minimum"}
 _OWN = frozenset(("exp2_", "sigmoid", "tanh_", "maximum", "minimum"))
+_POLYNOMIALS = frozenset(("gelu", "gelu_derivative", "erf_plus_1"))
 
 
 class NotPrintable(Exception):
@@ -52,10 +53,11 @@ class Epilogue:
     """The statements for what is stored. In scope are `h` (which half of the columns), `column` (of the first element), `i` (which row), `row`, and the product as `v0` and `v1`.
     `once`: statements before all tiles; `fields`, `read`, `read_fours`: what is read ahead, into `ahead`, by two and by four columns; `first`: statements that read for columns alone; `fours`: statements for both rows,
     where `four` is the first of four columns; `even`, `odd`: what follows these by turns; `by_column`: statements that rows do not matter to; `inside`: the others; `results`: the pair of each store; `functions`: names
-    of hopper.FUNCTIONS. `staged`: the stores that are not written here, but by the copy engine; `guard`: where the elements may lie outside of the result."""
+    of hopper.FUNCTIONS. `staged`: the stores that are not written here, but by the copy engine; `guard`: where the elements may lie outside of the result; `rounded`: as of
+    cheap.rounded_to: where polynomials may stand."""
 
     def __init__(self, stores: list[Store], rows: tuple[Axis, ...], columns: tuple[Axis, ...], dtype: torch.dtype, acc: str, guard: str,
-                 staged: Sequence[Store]) -> None:
+                 staged: Sequence[Store], rounded: Mapping[int, torch.dtype]) -> None:
         self.once: list[str] = []
         self.fields: list[str] = []
         self.first: list[str] = []
@@ -69,7 +71,7 @@ class Epilogue:
         self.names = 0
         self.bits: dict[int, str] = {}                   # truth values by fours: of both rows, four bits each
         self.functions: dict[str, None] = {}
-        self.dtype, self.acc, self.guard = dtype, acc, guard
+        self.dtype, self.acc, self.guard, self.rounded = dtype, acc, guard, rounded
         self.ranges = {"row": (0, numel(rows)), "column": (0, numel(columns))}
         self.places = {**_parts("row", rows), **_parts("column", columns)}
         self.known: dict[int, Pair] = {}
@@ -95,7 +97,9 @@ class Epilogue:
         return f"x{self.names}"
 
     def _function(self, v: Value, name: str, *args: Pair) -> Pair:
-        if name in _OWN or name in ("gelu", "gelu_derivative", "erf_plus_1", "tanh_plus_1", "reciprocal"):
+        if name in _POLYNOMIALS and v.id not in self.rounded:
+            raise NotPrintable(f"{v.op}, whose digits beyond 16 bits may be seen")
+        if name in _OWN or name in _POLYNOMIALS or name in ("tanh_plus_1", "reciprocal"):
             self.functions[name] = None
         texts = [f"{name}({', '.join(side)})" for side in (tuple(a.first for a in args), tuple(a.second for a in args))]
         return self._let(v, (texts[0], texts[1]), any(a.of_row for a in args))

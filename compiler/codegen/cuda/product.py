@@ -18,6 +18,7 @@ import torch
 from ...lowering.ir import Axis, Buffer, Kernel, Store
 from ...lowering.printer import names_of
 from ...symbolic.expr import Expr, as_expr, integer
+from ..triton.cheap import rounded_to
 from ..triton.layout import Choices, GpuTarget, numel, spans
 from ..triton.printer import Function, TritonSource, header_of, without_locals
 from ..triton.product import Product, find_product
@@ -154,7 +155,7 @@ def _step(e: Expr, axes: tuple[Axis, ...]) -> int | None:
 
 def _epilogue(t: Tiles, columns: int) -> Epilogue:
     guard = "column < N" if t.n % columns or t.m % (ROWS * CLUSTER) else ""
-    return Epilogue(t.stores, t.product.rows, t.product.columns, t.product.a.dtype, t.product.acc, guard, t.stores[:len(t.outs)])
+    return Epilogue(t.stores, t.product.rows, t.product.columns, t.product.a.dtype, t.product.acc, guard, t.stores[:len(t.outs)], rounded_to(t.kernel))
 
 
 # ---- text
