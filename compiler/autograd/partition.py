@@ -3,7 +3,8 @@
 Values that are cheap to compute again (element-wise operators, views, casts, expansions) may be recomputed in backward; products,
 reductions, convolutions, random numbers and calls of eager kernels may not; nor, on a GPU, may what convolutions read from memory in both passes:
 making it again takes as long as all of its own operator; nor sums of sums (the residual stream), as backward would begin with making all of them. Keeping an input of the graph costs nothing: it is alive anyway. Chains of
-recomputation end at what is kept, so backward never runs a forward operator that is not in the cut's shadow.
+recomputation end at what is kept, so backward never runs a forward operator that is not in the cut's shadow. Weights that autocast converts are kept as converted
+on a GPU, as eager keeps them, while that is little beside the rest.
 """
 from __future__ import annotations
 
@@ -26,6 +27,7 @@ from .mincut import INF, min_node_cut
 __all__ = ["Partition", "Value", "bytes_of", "partition", "read_by_backward"]
 
 _FREE = 0            # weight of a value that lives anyway
+_WEIGHTS = 8         # converted weights are kept up to this part of what is kept anyway
 
 
 @dataclass
@@ -64,7 +66,7 @@ class Partition:
 @dataclass
 class Value:
     """A value of the forward graph that backward needs. kind: "result" (the caller gets it as well), "copy" (of an input that the caller may
-    change before backward), "random" (drawn, so that it cannot be computed again), "activation"."""
+    change before backward), "weight" (in the type that products take it in), "random" (drawn, so that it cannot be computed again), "activation"."""
     name: str
     op: str
     kind: str
@@ -104,9 +106,14 @@ def partition(joint: AtenGraph, n_inputs: int, n_outputs: int, written: Iterable
     cut = partial(_cut, joint, primals, readers, needs_tangent, needed, written, fragile, dear)
     budget = float(opts.get("activation_memory_budget", 1.0)) if opts is not None else 1.0
     saved = within_budget(cut, budget, joint, dear)
+    weights = _converted_weights(joint, readers, saved, _recomputed(readers, saved, needs_tangent),
+                                 {n for i, n in enumerate(primals) if i not in fragile | written}) if budget >= 1 else set()
     copies = _copies(joint, [n for n in saved if n.op == "placeholder" and primals.index(n) in fragile | written])
-    saved = [copies.get(n, n) for n in saved]
+    kept = weights.union(saved)
+    saved = [copies.get(n, n) for n in joint.graph.nodes if n in kept]
     recomputed = _recomputed(readers, saved, needs_tangent)
+    read = readers.union(_given_inputs(joint, n_outputs), *(n.all_input_nodes for n in (*readers, *recomputed)))
+    saved = [n for n in saved if n.op != "placeholder" or n in read]       # (as in eager, what backward does not read may change before it)
     sizes = sorted({name for n in (*recomputed, *readers, *saved, *tangents) for name in _symbols(n)}
                    | {name for o in joint.plan[n_outputs:] if o.meta is not None for name in _symbols_of(o.meta)})
 
@@ -117,13 +124,13 @@ def partition(joint: AtenGraph, n_inputs: int, n_outputs: int, written: Iterable
     given = {results[s] for s in forward_slots}
 
     def kind(n: torch.fx.Node) -> str:
-        return "copy" if n in made else "result" if n in given else "random" if _random(n) else "activation"
+        return "copy" if n in made else "result" if n in given else "weight" if n in weights else "random" if _random(n) else "activation"
     made = set(copies.values())
-    kept = [Value.of(n, kind(n), hints) for n in saved if n.op != "placeholder"]
+    values = [Value.of(n, kind(n), hints) for n in saved if n.op != "placeholder"]
     again = [Value.of(n, "activation", hints) for n in recomputed if isinstance(n.meta.get("val"), TensorMeta)]
-    read = {i for r in readers for i in (r.all_input_nodes if r in needs_tangent else [r])} - needs_tangent
-    read_bytes = sum(_bytes(n, hints) for n in {_owner(n) for n in read} if n.op == "call_function")
-    return Partition(forward, backward, [index[n] for n in saved if n.op == "placeholder"], kept, sizes, again, read_bytes, budget)
+    direct = {i for r in readers for i in (r.all_input_nodes if r in needs_tangent else [r])} - needs_tangent
+    read_bytes = sum(_bytes(n, hints) for n in {_owner(n) for n in direct} if n.op == "call_function")
+    return Partition(forward, backward, [index[n] for n in saved if n.op == "placeholder"], values, sizes, again, read_bytes, budget)
 
 
 def _random(n: Any) -> bool:
@@ -146,6 +153,12 @@ def _op_name(n: Any) -> str:
 def _slots(outputs: list[GraphOutput]) -> list[int]:
     """The results that these outputs are made of."""
     return sorted({o.value if o.kind == "buffer" else o.value[1] for o in outputs if o.kind == "buffer" or o.kind == "view" and o.value[0] == "node"})
+
+
+def _given_inputs(joint: AtenGraph, n_outputs: int) -> set[torch.fx.Node]:
+    """Inputs that gradients are, or are views of."""
+    return {joint.placeholders[o.value if o.kind == "input" else o.value[1]] for o in joint.plan[n_outputs:]
+            if o.kind == "input" or o.kind == "view" and o.value[0] == "input"}
 
 
 def _reach(starts: Iterable[torch.fx.Node], neighbours: str = "users") -> set[torch.fx.Node]:
@@ -274,15 +287,11 @@ def _effort(n: Any, hints: dict[str, int]) -> float:
 def _in_memory_twice(joint: AtenGraph, readers: set) -> set[torch.fx.Node]:
     """Values on a GPU that convolutions of forward and of backward read, which are most of what such a step moves; not weights in another dtype.
     (What products read is a smaller part of theirs: there memory counts for more.)"""
-    def calls(n: torch.fx.Node) -> set[bool]:
-        """Whether they are backward's, for each of the calls."""
-        return {late for u in n.users for late in (calls(u) if _is_view(u.target) else {u in readers} if _is_convolution(u.target) else ())}
-
     def of_a_weight(n: torch.fx.Node) -> bool:
         return n.target is torch.ops.aten._to_copy.default and _owner(n.all_input_nodes[0]).op == "placeholder"
 
     return {n for n in joint.graph.nodes if n.op == "call_function" and _recomputable(n) and not _is_view(n.target)
-            and n.meta["val"].device.type == "cuda" and not of_a_weight(n) and len(calls(n)) == 2}
+            and n.meta["val"].device.type == "cuda" and not of_a_weight(n) and len(_calls(n, readers, _is_convolution)) == 2}
 
 
 def _residual_sums(joint: AtenGraph, needs_tangent: set) -> set[torch.fx.Node]:
@@ -304,6 +313,33 @@ def _residual_sums(joint: AtenGraph, needs_tangent: set) -> set[torch.fx.Node]:
         if any(era.get(i, 0) == era[n] for i in whole) and any(_recomputable(i) and _owner(i).op == "call_function" and era[i] < era[n] for i in whole):
             out.add(n)
     return out
+
+
+def _converted_weights(joint: AtenGraph, readers: set, saved: list, recomputed: list, steady: set) -> set[torch.fx.Node]:
+    """Of what backward would compute again, the weights in a narrower type on a GPU that products of both passes read: each would be read in
+    its own type, and written, once more. Those that backward reads first (they are freed first), while they are a small part of all that is
+    kept. `steady`: inputs that hold in backward what they held in forward. (Not what convolutions read: weights are the most of what some
+    networks of those would keep.)"""
+    hints = joint.env.hints if joint.env is not None else {}
+    room = sum(_bytes(n, hints) for n in saved if n.op != "placeholder") // _WEIGHTS
+    calls = partial(_calls, readers=readers, wanted=_is_product)
+    out = set()
+    for n in reversed(recomputed):
+        if n.target is torch.ops.aten._to_copy.default and n.meta["val"].device.type == "cuda" and "checkpoint" not in n.meta \
+                and n.meta["val"].dtype.itemsize < n.args[0].meta["val"].dtype.itemsize and _owner(n.args[0]) in steady \
+                and _bytes(n, hints) <= room and len(calls(n)) == 2:
+            room -= _bytes(n, hints)
+            out.add(n)
+    return out
+
+
+def _calls(n: torch.fx.Node, readers: set, wanted: Callable[[Any], bool]) -> set[bool]:
+    """Whether they are backward's, for each of the operators wanted that read a value or a view of it."""
+    return {late for u in n.users for late in (_calls(u, readers, wanted) if _is_view(u.target) else {u in readers} if wanted(u.target) else ())}
+
+
+def _is_product(t: Any) -> bool:
+    return isinstance(t, torch._ops.OpOverload) and t._schema.name in ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm")
 
 
 def _is_convolution(t: Any) -> bool:

@@ -227,7 +227,7 @@ class PartitionValue:
 
     name: str
     op: str
-    kind: str = "activation"  # "activation" | "result": the caller gets it too | "random": drawn | "copy": of an input
+    kind: str = "activation"  # "activation" | "result": the caller gets it too | "random": drawn | "copy": of an input | "weight": converted
     shape: list | None = None  # ints, and size expressions as text
     dtype: str = ""
     bytes: int = 0  # at the sizes of the first call

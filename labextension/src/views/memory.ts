@@ -9,7 +9,7 @@ import { Model } from '../selection';
 import { t, words } from '../texts';
 import { ViewContext } from './view';
 
-const KIND_WORDS: { [kind: string]: string } = words({ activation: 'activation', result: 'result as well', random: 'random', copy: 'copy of an input' });
+const KIND_WORDS: { [kind: string]: string } = words({ activation: 'activation', result: 'result as well', random: 'random', copy: 'copy of an input', weight: 'converted weight' });
 const MOST_PLANS = 12;
 const MOST_BUFFERS = 80;
 

@@ -1,0 +1,148 @@
+"""What autocast makes of weights in forward is kept for backward on a GPU, where products of both passes read it; run on the CPU."""
+import pytest
+import torch
+import torch.nn as nn
+from torch.utils.checkpoint import checkpoint
+
+import tcompile
+from tcompile.compiler.autograd import joint as joints
+from tcompile.compiler.autograd.partition import partition
+from tcompile.compiler.graph.meta.core import TensorMeta
+
+CUDA = torch.device("cuda", 0)
+
+
+def _on(device, m):
+    return TensorMeta(m.shape, m.stride, m.dtype, device, m.storage_offset, m.requires_grad) if isinstance(m, TensorMeta) else m
+
+
+@pytest.fixture
+def parts(monkeypatch):
+    """Partitions, made as on a GPU; their graphs run on the CPU."""
+    made = []
+
+    def parted(joint, *args):
+        for n in joint.graph.nodes:
+            n.meta["val"] = _on(CUDA, n.meta.get("val"))
+        made.append(partition(joint, *args))
+        for a in (joint, made[-1].forward, made[-1].backward):
+            for n in a.graph.nodes:
+                n.meta["val"] = _on(torch.device("cpu"), n.meta.get("val"))
+        return made[-1]
+    monkeypatch.setattr(joints, "partition", parted)
+    return made
+
+
+def weights(p):
+    return [v for v in p.saved if v.kind == "weight"]
+
+
+def step(model, compiled, *inputs, change=None):
+    model.zero_grad()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        loss = compiled(*inputs).float().pow(2).sum()
+    if change is not None:
+        with torch.no_grad():
+            change()
+    loss.backward()
+    return [loss.detach(), *(p.grad.clone() for p in model.parameters() if p.grad is not None)]
+
+
+def check(model, *inputs, change=None, **options):
+    state = {k: v.clone() for k, v in model.state_dict().items()}
+    want = step(model, model, *inputs, change=change)
+    model.load_state_dict(state)
+    got = step(model, tcompile.compile(model, **options), *inputs, change=change)
+    for a, b in zip(got, want, strict=True):
+        torch.testing.assert_close(a, b, rtol=0.03, atol=0.03 * float(b.abs().max()))
+
+
+def mlp(width=32, layers=3):
+    torch.manual_seed(0)
+    return nn.Sequential(*[m for _ in range(layers) for m in (nn.Linear(width, width), nn.GELU())])
+
+
+def test_weights_of_products_are_converted_once(parts):
+    check(mlp(), torch.randn(2048, 32))
+    p, = parts
+    assert sorted(v.shape for v in weights(p)) == [(32, 32)] * 2, "the first layer's is for no gradient"
+    assert not any("_to_copy" in v.op and v.shape == (32, 32) for v in p.recomputed)
+    assert not [i for i in p.saved_inputs if p.forward.placeholders[i].meta["val"].shape == (32, 32)], "nothing reads what they were converted from"
+
+
+def test_what_is_kept_for_that_is_a_small_part(parts):
+    check(mlp(64), torch.randn(16, 64))
+    assert not weights(parts[0])
+    check(mlp(64, 4), torch.randn(300, 64))
+    found = weights(parts[1])
+    assert 0 < len(found) < 3 and 8 * sum(v.bytes for v in found) <= parts[1].saved_bytes
+    names = [n.name for n in parts[1].forward.graph.nodes if n.target is torch.ops.aten._to_copy.default and n.meta["val"].shape == (64, 64)]
+    assert found[-1].name == names[-1], "those that backward reads first"
+
+
+def test_a_memory_budget_and_checkpoints_release_them(parts):
+    check(mlp(), torch.randn(2048, 32), options={"activation_memory_budget": 0.9})
+    assert not weights(parts[0])
+
+    class Part(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second = mlp(), mlp()
+
+        def forward(self, x):
+            return self.second(checkpoint(self.first, x, use_reentrant=False))
+    check(Part(), torch.randn(2048, 32))
+    assert len(weights(parts[1])) == 3, "the second part's: its first layer has a gradient to pass on"
+
+
+def test_weights_that_change_before_backward_are_used_as_forward_used_them(parts):
+    model = mlp()
+
+    def change():
+        for p in model.parameters():
+            p.mul_(3)
+    check(model, torch.randn(2048, 32), change=change)
+    assert len(weights(parts[0])) == 2
+
+
+def test_frozen_and_shared_weights(parts):
+    class Shared(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.w, self.frozen = nn.Linear(16, 32), nn.Parameter(torch.randn(32, 32) / 6), nn.Linear(32, 32).requires_grad_(False)
+
+        def forward(self, x):
+            h = torch.relu(self.first(x) @ self.w)
+            return self.frozen(nn.functional.linear(h, self.w)) * self.w.mean()
+    torch.manual_seed(0)
+    check(Shared(), torch.randn(2048, 16))
+    assert sorted(v.shape for v in weights(parts[0])) == [(32, 32)] * 2, "tied weights once"
+
+
+def test_what_the_caller_may_change_and_what_is_written(parts):
+    class Written(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = nn.Linear(16, 32)
+            self.register_buffer("w", torch.randn(32, 32) / 6)
+            self.register_buffer("state", torch.randn(32, 32) / 6)
+
+        def forward(self, x):
+            h = torch.relu(self.inner(x) @ self.w) @ self.state
+            with torch.no_grad():
+                self.state.mul_(2)
+            return h
+    torch.manual_seed(0)
+    model = Written()
+    check(model, torch.randn(2048, 16), change=lambda: model.w.mul_(3))
+    assert not parts[0].saved_inputs
+
+
+def test_convolutions_and_what_is_not_converted(parts):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(4, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 64, 8))
+    check(model, torch.randn(64, 4, 12, 12))
+    assert [v.shape for v in weights(parts[0])] == [(8, 512)]
+    model = mlp()
+    tcompile.compile(model)(torch.randn(256, 32)).sum().backward()
+    assert not weights(parts[1]), "nothing was converted"
