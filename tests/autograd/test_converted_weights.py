@@ -146,3 +146,25 @@ def test_convolutions_and_what_is_not_converted(parts):
     model = mlp()
     tcompile.compile(model)(torch.randn(256, 32)).sum().backward()
     assert not weights(parts[1]), "nothing was converted"
+
+
+def test_what_backward_does_not_read_may_change():
+    model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
+    compiled = tcompile.compile(lambda x: torch.tanh(model(x)).sum())
+
+    def grads(fn, changed):
+        model.zero_grad()
+        loss = fn(torch.ones(2, 8))
+        with torch.no_grad():
+            changed.mul_(2)
+        loss.backward()
+        return [p.grad.clone() for p in model.parameters()]
+    for changed in (model[0].bias, model[1].bias, model[0].weight):
+        kept = changed.detach().clone()
+        want = grads(lambda x: torch.tanh(model(x)).sum(), changed)
+        with torch.no_grad():
+            changed.copy_(kept)
+        for a, b in zip(grads(compiled, changed), want, strict=True):
+            torch.testing.assert_close(a, b)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        grads(compiled, model[1].weight)
