@@ -68,6 +68,7 @@ OPTIONS: dict[str, Option] = {o.name: o for o in (
     _o("disabled_passes", str, "", "names of graph passes to leave out, separated by commas", None),
     _o("emulate_precision", bool, False, "round after every operator as eager does", None),
     _o("fallback_random", bool, True, "random operators draw the numbers that eager draws, by its kernels or (on a GPU) inside of ours", None),
+    _o("fast_dropout", bool, False, "dropout on a GPU draws bits of its own: eager's distribution, not its numbers", None),
     _o("whole_steps", bool, True, "backward passes and optimizers' steps inside of a compiled function become part of its graph; else they break it", None),
     _o("capture_scalar_outputs", bool, True, "fullgraph allows sizes and Python's own functions to need numbers of tensors (x.item(), x.tolist()): the graph is "
        "parted there", None),

@@ -24,7 +24,7 @@ __all__ = ["check_calls", "check_graph"]
 
 _MOST_NODES = 400
 _MOST_BYTES = 1 << 30       # of values that are looked at, all at once
-_RANDOM = ("rand", "dropout", "bernoulli", "normal", "multinomial", "philox", "uniform", "exponential", "poisson")
+_RANDOM = ("rand", "dropout", "bernoulli", "normal", "multinomial", "philox", "keep_bits", "uniform", "exponential", "poisson")
 
 
 def check_graph(aten: AtenGraph, inputs: Sequence[Any], opts: Options, number: int | None = None) -> list[NumericError]:

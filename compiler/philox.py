@@ -23,7 +23,7 @@ from .native import native
 from .symbolic.expr import as_expr, ceildiv, maybe_int
 from .symbolic.predicates import minimum
 
-__all__ = ["ALIGNMENT", "STATE", "draw", "drawn", "draws", "draws_in_graphs", "dropout_of", "increment", "most_threads", "neighbours", "plain", "recording", "threads", "threshold", "uniform"]
+__all__ = ["ALIGNMENT", "STATE", "draw", "drawn", "draws", "draws_in_graphs", "dropout_of", "increment", "most_threads", "neighbours", "plain", "recording", "threads", "threshold", "uniform", "words"]
 
 BLOCK = 256                      # threads of a block
 ALIGNMENT = 16                   # bytes of the vectors that torch's kernels take where they can
@@ -155,10 +155,11 @@ def _product(a: int, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return high >> 16, (high & 0xFFFF) << 16 | low & 0xFFFF
 
 
-def _words(key: torch.Tensor, counter: torch.Tensor, subsequence: torch.Tensor) -> list[torch.Tensor]:
+def words(key: torch.Tensor, counter: torch.Tensor, subsequence: torch.Tensor, rounds: int = 10) -> list[torch.Tensor]:
+    """The four random words of each counter."""
     k0, k1 = key & _LOW, key >> 32 & _LOW
     c = [counter & _LOW, counter >> 32 & _LOW, subsequence & _LOW, subsequence >> 32 & _LOW]
-    for _ in range(10):
+    for _ in range(rounds):
         (high, low), (high2, low2) = _product(_MULTIPLIERS[0], c[0]), _product(_MULTIPLIERS[1], c[2])
         c = [high2 ^ c[1] ^ k0, low2, high ^ c[3] ^ k1, low]
         k0, k1 = k0 + _WEYL[0] & _LOW, k1 + _WEYL[1] & _LOW
@@ -174,8 +175,8 @@ def drawn(key: torch.Tensor, counter: torch.Tensor, at: torch.Tensor, threads: t
     else:
         unit = at // v
         step, thread, word = unit // threads * max(1, v // 4) + at % v // 4, unit % threads, at % min(v, 4)
-    words = _words(key, counter + step, thread)
-    return torch.where(word < 2, torch.where(word == 0, words[0], words[1]), torch.where(word == 2, words[2], words[3]))
+    four = words(key, counter + step, thread)
+    return torch.where(word < 2, torch.where(word == 0, four[0], four[1]), torch.where(word == 2, four[2], four[3]))
 
 
 def uniform(word: torch.Tensor) -> torch.Tensor:

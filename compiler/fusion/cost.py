@@ -8,7 +8,7 @@ __all__ = ["own_cost", "Costs"]
 _COST = {**dict.fromkeys(("exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "tanh", "sigmoid", "erf", "erf_rough"), 12),
          **dict.fromkeys(("sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "asinh", "acosh", "atanh", "erfc",
                           "lgamma", "pow", "atan2", "nextafter", "hypot"), 25),
-         **dict.fromkeys(SPECIAL, 60), "philox": 40,
+         **dict.fromkeys(SPECIAL, 60), "philox": 40, "keep_word": 200,
          **dict.fromkeys(("div", "div_trunc", "div_floor", "remainder", "fmod", "sqrt", "rsqrt", "reciprocal"), 3)}
 _CAP = 1 << 20
 

@@ -170,7 +170,7 @@ def _worth(p: LoopNest, u: Uses, cost: Costs, hints: dict[str, int]) -> bool:
     if c > 4 * MOVED:
         return False
     values = walk([p.value])
-    if any(v.op == "philox" for v in values) and not all(e is p.index for _, e in u.loads):
+    if any(v.op in ("philox", "keep_word") for v in values) and not all(e is p.index for _, e in u.loads):
         return False                                     # (neighbours share their words, as they lie)
     rows = {a.id for v in values if v.op == "load" and v.args and reads_rows(v) for a in walk(v.args)}
     loads = sum(1 for v in values if v.op == "load" and v.id not in rows)

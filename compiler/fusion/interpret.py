@@ -10,7 +10,7 @@ from typing import Any, Callable, Mapping, Sequence
 
 import torch
 
-from .. import philox
+from .. import keep_bits, philox
 from ..lowering.ir import Acc, Buffer, Kernel, Value, check_error, walk
 from ..lowering.lowered import Param
 from ..symbolic.expr import Expr, as_expr
@@ -64,7 +64,7 @@ _PRIMS: dict[str, Callable] = {
     "relu": lambda x: x.clamp_min(0), "erf_rough": torch.erf, "square": lambda x: x * x, "asin": torch.asin, "acos": torch.acos, "atan": torch.atan,
     "div": lambda a, b: torch.div(a, b), "div_trunc": lambda a, b: torch.div(a, b, rounding_mode="trunc"),
     "div_floor": lambda a, b: torch.div(a, b, rounding_mode="floor"), "mul": torch.mul, "add": torch.add, "sub": torch.sub,
-    "philox": philox.drawn, "fma": lambda a, b, c: a * b + c, "where": torch.where, "masked": torch.where,
+    "philox": philox.drawn, "keep_word": keep_bits.keep_words, "fma": lambda a, b, c: a * b + c, "where": torch.where, "masked": torch.where,
     "trigamma": lambda x: torch.polygamma(1, x), "frexp_mantissa": lambda x: torch.frexp(x)[0], "frexp_exponent": lambda x: torch.frexp(x)[1].to(x.dtype),
 }
 

@@ -83,6 +83,7 @@ PRIMS: dict[str, int] = {
     "fma": 3,        # only from patterns that are exact
     "check_index": 2,
     "philox": 5,     # philox(seed, counter, at, threads, vector): the 32 bits that torch's kernel of so many threads draws for element `at` (../philox.py; GPUs alone)
+    "keep_word": 4,  # keep_word(seed, counter, at, ones): 32 bits that are each 1 with probability ones / 2^16, word `at` of a draw (../keep_bits.py; GPUs alone)
     "masked": 3,     # masked(cond, a, b): like where, but `a` (its loads above all) is evaluated only where cond holds
 }
 REDUCE_OPS = ("sum", "prod", "max", "min", "any", "all", "argmax", "argmin", "xor_sum")

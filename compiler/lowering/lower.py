@@ -101,7 +101,7 @@ LIBRARY = {
     **dict.fromkeys("""max_pool2d_with_indices max_pool3d_with_indices avg_pool2d avg_pool3d _adaptive_avg_pool2d _adaptive_avg_pool3d
         adaptive_max_pool2d adaptive_max_pool3d max_pool2d_with_indices_backward""".split(), "pooling"),
     **dict.fromkeys("""rand randn randint rand_like randn_like randint_like bernoulli native_dropout normal normal_functional uniform
-        random multinomial randperm exponential""".split(), "random numbers"),
+        random multinomial randperm exponential keep_bits""".split(), "random numbers"),
     **dict.fromkeys("""upsample_nearest1d upsample_nearest2d upsample_nearest3d upsample_linear1d upsample_bilinear2d
         upsample_bicubic2d upsample_trilinear3d grid_sampler_2d im2col""".split(), "resampling"),
 }

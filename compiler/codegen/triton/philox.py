@@ -9,14 +9,20 @@ HELPERS = {
     "_product": "@triton.jit\ndef _product(x, y):  # its upper and lower half, of one instruction\n"
                 "    return tl.inline_asm_elementwise(\"{.reg .b64 p; mul.wide.u32 p, $2, $3; mov.b64 {$1, $0}, p;}\", \"=r,=r,r,r\", [x, y], "
                 "dtype=(tl.uint32, tl.uint32), is_pure=True, pack=1)\n",
-    "_philox": "@triton.jit\ndef _philox(seed, counter, thread):  # four words\n"
+    "_philox": "@triton.jit\ndef _philox(seed, counter, thread, rounds: tl.constexpr = 10):  # four words\n"
                "    k0 = seed.to(tl.uint32)\n    k1 = (seed >> 32).to(tl.uint32)\n"
                "    c0 = counter.to(tl.uint32)\n    c1 = (counter >> 32).to(tl.uint32)\n"
                "    c2 = thread.to(tl.uint32)\n    c3 = c2 * 0\n"
                "    m0 = tl.full([], 0xD2511F53, tl.uint32)\n    m1 = tl.full([], 0xCD9E8D57, tl.uint32)\n"
-               "    for _ in tl.static_range(10):\n        p, low_p = _product(c0, m0)\n        q, low_q = _product(c2, m1)\n"
+               "    for _ in tl.static_range(rounds):\n        p, low_p = _product(c0, m0)\n        q, low_q = _product(c2, m1)\n"
                "        c0, c1, c2, c3 = q ^ c1 ^ k0, low_q, p ^ c3 ^ k1, low_p\n"
                "        k0 = k0 + 0x9E3779B9\n        k1 = k1 + 0xBB67AE85\n    return c0, c1, c2, c3\n",
+    "_folded": "@triton.jit\ndef _folded(bits, word, ones: tl.constexpr, k: tl.constexpr):\n    return bits | word if (ones >> k) & 1 else bits & word\n",
+    "_keep_word": "@triton.jit\ndef _keep_word(seed, counter, at, ones: tl.constexpr):  # 32 bits, each 1 with probability ones / 2^16\n"
+                  "    bits = at * 0\n    for call in tl.static_range(4):\n"
+                  "        a, b, c, d = _philox(seed, counter + call, at, 7)\n"
+                  "        bits = _folded(_folded(_folded(_folded(bits, a, ones, 4 * call), b, ones, 4 * call + 1), c, ones, 4 * call + 2), d, ones, 4 * call + 3)\n"
+                  "    return bits\n",
     "_philox_one": "@triton.jit\ndef _philox_one(seed, counter, at, threads, vector: tl.constexpr):  # an element's word\n"
                    "    unit = at // vector\n    turn = unit // threads\n"
                    "    if vector == 1:\n        word = turn % 4\n        counter += (turn // 4).to(tl.int64)\n"

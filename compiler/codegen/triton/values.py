@@ -140,6 +140,8 @@ class Values(GuardedValues):
             return self._index(v)
         if v.op == "philox":
             return self._philox(v, guard)
+        if v.op == "keep_word":
+            return self._keep_word(v, guard)
         args = [self.operand(a, g) for a, g in self.operands(v, guard)[:len(v.args)]]
         dims = frozenset().union(*(a.dims for a in args))
         if v.op == "cast":
@@ -288,6 +290,12 @@ class Values(GuardedValues):
         if tile.position == "[:, None]":
             return self._word(f"tl.trans(_philox_{n}({state}, tl.trans({at_lanes}), {more}))", v, dims)
         return self._word(f"_philox_{n}({state}, {at_lanes}, {more})", v, dims)
+
+    def _keep_word(self, v: Value, guard: Guard) -> Operand:
+        seed, counter, at, ones = (self.operand(a, guard) for a in v.args)
+        for name in ("_product", "_philox", "_folded", "_keep_word"):
+            self.need(name)
+        return self._word(f"_keep_word({seed.text}, {counter.text}, ({at.narrow or materialised(at)}).to(tl.uint32), {ones.text})", v, at.dims)
 
     def _word(self, text: str, v: Value, dims: frozenset[str]) -> Operand:
         name = self._let("philox", text, v, dims).text

@@ -143,7 +143,6 @@ class Drawn:
     def __init__(self, lo: Lowering, meta: Any, vector: int = 1, in_order: bool = False, laid: Any = None):
         """`vector`: neighbours that a thread takes at a time; `in_order`: elements are counted by their index, not as they lie in memory;
         `laid`: a graph input that has to be aligned."""
-        self.lo = lo
         shape, stride = tuple(meta.shape), tuple(meta.stride)
         n, device = numel(shape), torch.device(lo._device())
         hint = as_expr(n).eval({**dict.fromkeys(as_expr(n).symbol_names(), SMALL), **(getattr(lo.aten.env, "hints", None) or {})})
@@ -152,25 +151,8 @@ class Drawn:
         if not in_order and not _dense(shape, stride):
             raise NoRule(_LEFT_OUT + "elements that lie apart")
         at = index(flat_index(shape, contiguous_strides(shape) if in_order else stride))
-        state = self._state(n, device, laid)
+        state = drawn_state(lo, philox.increment(n, device.index or 0), laid)
         self.word = prim("philox", load(state, as_expr(0)), load(state, as_expr(1)), at, index(as_expr(philox.threads(n, device.index or 0))), const(vector, I64))
-
-    def _state(self, n: Any, device: torch.device, laid: Any) -> Any:
-        """Where seed and counter will lie. One step draws for all operators until one of torch's draws."""
-        lo = self.lo
-        if lo.drawing is None:
-            memory = lo._buffer(f"{lo._node_name()}_state", (0,), I64)
-            lo.foreign.add(memory)
-            lo.drawing = Extern(philox.STATE, ([], []), {"device": lo._device()}, [memory], reason="seeds of random numbers", origin=lo._node_name())
-            lo.steps.insert(lo.drawing_at, lo.drawing)
-        (inputs, increments), memory = lo.drawing.args, lo.drawing.outputs[0]
-        increments.append(as_expr(philox.increment(n, device.index or 0)))
-        if laid is not None and laid not in inputs:
-            inputs.append(laid)
-        memory.shape = (2 * len(increments),)
-        state = lo._buffer(f"{memory.name}_{len(increments)}", (2,), I64)
-        lo.steps.insert(lo.drawing_at + len(increments), View(state, memory, 2 * len(increments) - 2))
-        return state
 
     def below(self, p: float) -> Value:
         """Whether the uniform number is below p."""
@@ -180,6 +162,33 @@ class Drawn:
         """In (0, 1], float32."""
         f32 = torch.float32
         return prim("add", prim("mul", cast(self.word, f32), const(2.0 ** -32, f32)), const(2.0 ** -33, f32))
+
+
+def drawn_state(lo: Lowering, increment: Any, laid: Any = None) -> Any:
+    """Where seed and counter of a draw will lie, which advances the generator so far. One step draws for all operators until one of torch's draws."""
+    if lo.drawing is None:
+        memory = lo._buffer(f"{lo._node_name()}_state", (0,), I64)
+        lo.foreign.add(memory)
+        lo.drawing = Extern(philox.STATE, ([], []), {"device": lo._device()}, [memory], reason="seeds of random numbers", origin=lo._node_name())
+        lo.steps.insert(lo.drawing_at, lo.drawing)
+    (inputs, increments), memory = lo.drawing.args, lo.drawing.outputs[0]
+    increments.append(as_expr(increment))
+    if laid is not None and laid not in inputs:
+        inputs.append(laid)
+    memory.shape = (2 * len(increments),)
+    state = lo._buffer(f"{memory.name}_{len(increments)}", (2,), I64)
+    lo.steps.insert(lo.drawing_at + len(increments), View(state, memory, 2 * len(increments) - 2))
+    return state
+
+
+def drawing_device(lo: Lowering) -> int:
+    """The index of the device whose generator's state kernels of this graph can take."""
+    device = torch.device(lo._device())
+    if device.type != "cuda" or torch.version.hip is not None:
+        raise NoRule(_LEFT_OUT + "torch's to draw")
+    if lo.opts.get("cudagraphs") and not philox.draws_in_graphs(device.index or 0):
+        raise NoRule(_LEFT_OUT + "a CUDA graph in which this torch's kernels alone can draw")
+    return device.index or 0
 
 
 def _dense(shape: tuple, stride: tuple) -> bool:
@@ -221,12 +230,9 @@ def _begins(lo: Lowering, node: Any) -> tuple[Any, Any]:
 
 def _on_gpu(lo: Lowering, n: Any, generator: Any = None) -> int:
     """The index of the device on which eager's numbers are made in kernels."""
-    device = torch.device(lo._device())
-    if not lo.opts.get("fallback_random", True) or device.type != "cuda" or torch.version.hip is not None or generator is not None:
+    if not lo.opts.get("fallback_random", True) or generator is not None or n == 0:
         raise NoRule(_LEFT_OUT + "torch's to draw")
-    if n == 0 or lo.opts.get("cudagraphs") and not philox.draws_in_graphs(device.index or 0):
-        raise NoRule(_LEFT_OUT + "a CUDA graph in which this torch's kernels alone can draw")
-    return device.index or 0
+    return drawing_device(lo)
 
 
 @rule("aten.native_dropout.default")
