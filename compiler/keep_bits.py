@@ -15,7 +15,7 @@ import torch
 
 from . import philox
 
-__all__ = ["BITS", "INCREMENT", "KEEP_BITS", "ROUNDS", "UNPACK_BITS", "fraction", "keep_fraction", "keep_words", "scale", "wanted"]
+__all__ = ["BITS", "INCREMENT", "KEEP_BITS", "ROUNDS", "fraction", "keep_fraction", "keep_words", "scale", "wanted"]
 
 BITS = 16                        # of a probability
 INCREMENT = BITS                 # random words of a draw, for each word
@@ -23,7 +23,6 @@ ROUNDS = 7
 
 _ours = torch.library.Library("tcompile", "FRAGMENT")
 _ours.define("keep_bits(SymInt words, float p, *, Device device) -> Tensor", tags=(torch.Tag.nondeterministic_seeded,))
-_ours.define("unpack_bits(Tensor words, SymInt[] shape) -> Tensor")
 
 
 def wanted(opts: Any) -> bool:
@@ -76,16 +75,5 @@ def _keep_bits(words: int, p: float, *, device: torch.device) -> torch.Tensor:
     return keep_words(seed, counter, torch.arange(words, device=device), torch.tensor(ones)).to(torch.int32)
 
 
-def _unpack_bits(words: torch.Tensor, shape: list[int]) -> torch.Tensor:
-    """Element i in row-major order is bit i % 32 of word i // 32."""
-    bits = words.unsqueeze(-1) >> torch.arange(32, dtype=torch.int32, device=words.device) & 1
-    n = 1
-    for size in shape:
-        n *= size
-    return bits.flatten()[:n].view(shape).bool()
-
-
 _ours.impl("keep_bits", _keep_bits, "CompositeExplicitAutograd")
-_ours.impl("unpack_bits", _unpack_bits, "CompositeExplicitAutograd")
 KEEP_BITS = torch.ops.tcompile.keep_bits.default
-UNPACK_BITS = torch.ops.tcompile.unpack_bits.default

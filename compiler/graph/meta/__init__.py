@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import torch
 
-from . import attention, bits, core, factory, indexing, matmul, nn, pointwise, recurrent, reduce, searching, views  # noqa: F401  (they register their rules)
+from . import attention, core, factory, indexing, keep_bits, matmul, nn, pointwise, recurrent, reduce, searching, views  # noqa: F401  (they register their rules)
 from .core import RULES, DataDependentError, Rule, TensorMeta
 
 from .refused import refusing

@@ -1,4 +1,4 @@
-"""Dropout by bits (../../keep_bits.py): words that are drawn on a GPU, 32 elements' at once, and the truth values that lie in words."""
+"""Dropout by bits (../../keep_bits.py): words that are drawn on a GPU, 32 elements' at once."""
 from __future__ import annotations
 
 from typing import Any

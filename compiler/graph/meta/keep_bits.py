@@ -1,7 +1,7 @@
-"""Truth values as bits of words (../../keep_bits.py)."""
+"""Dropout by bits (../../keep_bits.py)."""
 from __future__ import annotations
 
-from typing import Any, Sequence
+from typing import Any
 
 import torch
 
@@ -15,8 +15,3 @@ __all__: list[str] = []
 def keep_bits(words: Any, p: float, *, device: torch.device) -> TensorMeta:
     fraction(p)                                          # (raises where there is none)
     return new((words,), torch.int32, device)
-
-
-@rule("tcompile::unpack_bits")
-def unpack_bits(words: TensorMeta, shape: Sequence[Any]) -> TensorMeta:
-    return new(tuple(shape), torch.bool, words.device)
