@@ -12,6 +12,7 @@ from .build import build_kernel
 from .casts import without_casts
 from .copies import without_copies
 from .groups import Limits, group_steps
+from .horizontal import horizontal
 from .inline import buffers_read, checks_unread, inline
 from .memory import output_buffers, plan_memory
 from .names import unify_names
@@ -54,6 +55,8 @@ def schedule(lowered: LoweredGraph, opts: Any) -> Schedule:
             launches.append(g.extern)
         else:
             launches.append(build_kernel(g, outside, hints, drop_rounding, kernel_name(len(launches), g.nests)))
+    if fuse:
+        launches = horizontal(launches, lowered, wishes, limits.nests)
     plan, peak, mutations, written = plan_memory(unify_names(launches, lowered), lowered, hints)
     return Schedule(plan, lowered.inputs, lowered.outputs, mutations, lowered.constants, lowered.symbols, lowered.hints, peak,
                     list(dict.fromkeys(unfused)), written)

@@ -3,6 +3,7 @@
     "pointwise"   no reduction: the outer axes, flattened, in tiles of XBLOCK
     "tiled"       no reduction, but some operand lies in memory in another order than the result: tiles of YBLOCK x XBLOCK, each
                   read along its own fast axis (the exchange goes through shared memory); or something is read once for a whole row
+    "horizontal"  several independent loops without a reduction (fusion/horizontal.py): each tile of XBLOCK belongs to one of them
     "persistent"  a whole row of the reduced axes at once: everything is read once and stays in registers between the stages
     "looped"      the reduced axes in pieces of RBLOCK; a stage is one loop over them
     "split"       too few rows to fill the device: each stage is a launch of its own, whose programs take SPLIT pieces of a row and
@@ -22,7 +23,7 @@ from ...lowering.ir import Axis, Kernel, Stage, Value, indirect_values, walk
 from ...symbolic.expr import ONE, ZERO, Expr, as_expr
 from .dtypes import ttype
 
-__all__ = ["GpuTarget", "Choices", "Layout", "plan_layout", "numel", "is_wide", "spans", "runs_of", "draws"]
+__all__ = ["GpuTarget", "Choices", "Layout", "plan_layout", "numel", "is_wide", "spans", "runs_of", "draws", "is_horizontal"]
 
 INT32 = 2 ** 31
 MOST_PERSISTENT = 32768            # elements of a row that registers hold
@@ -154,7 +155,7 @@ def _fast_axis(e: Expr, axes: Iterable[Axis]) -> Axis | None:
 def plan_layout(kernel: Kernel, target: GpuTarget, choices: Choices = Choices(), wide: bool | None = None, product: Layout | None = None) -> Layout:
     """Decide the tiles. The kernel's local buffers are gone already (printer.without_locals). product: what the rules say for a product."""
     reduced = next((s.axes for s in kernel.stages if s.axes), ())
-    lay = _rows(kernel, reduced) if runs_of(kernel) else product or (_reduction(kernel, target, choices, reduced) if reduced else _pointwise(kernel, target, choices))
+    lay = _rows(kernel, reduced) if runs_of(kernel) else _horizontal(kernel, target) if is_horizontal(kernel) else product or (_reduction(kernel, target, choices, reduced) if reduced else _pointwise(kernel, target, choices))
     lay.wide = is_wide(kernel) if wide is None else wide
     for name in ("xblock", "yblock", "rblock", "warps", "stages", "split"):
         value = getattr(choices, name)
@@ -176,12 +177,27 @@ def _pointwise(kernel: Kernel, target: GpuTarget, choices: Choices) -> Layout:
         width = at_hints(numel(x), kernel.hints)
         xblock = next((p for p in (1024, 512, 256) if 8 * (-width % p) <= width), 128)
         return Layout("tiled", x, y, xblock=xblock, yblock=1024 // xblock, warps=4)
+    return _flat("pointwise", kernel.outer, n, target)
+
+
+def _flat(kind: str, axes: tuple[Axis, ...], n: int, target: GpuTarget) -> Layout:
+    """Tiles of n elements in all, one behind the other."""
     xblock, warps = 1024, 4
     while xblock > 128 and -(-n // xblock) < 4 * target.processors:
         xblock //= 2
     if xblock < 512:
         warps = 2 if xblock == 256 else 1 if xblock <= 64 else 2
-    return Layout("pointwise", kernel.outer, xblock=min(xblock, max(32, _pow2(n))), warps=warps)
+    return Layout(kind, axes, xblock=min(xblock, max(32, _pow2(n))), warps=warps)
+
+
+def is_horizontal(kernel: Kernel) -> bool:
+    """Whether a kernel's stages are loops that have nothing to do with each other."""
+    return not kernel.outer and len(kernel.stages) > 1 and all(s.axes and not s.accs for s in kernel.stages)
+
+
+def _horizontal(kernel: Kernel, target: GpuTarget) -> Layout:
+    axes = tuple(a for s in kernel.stages for a in s.axes)
+    return _flat("horizontal", axes, sum(at_hints(a.size, kernel.hints) for a in axes), target)
 
 
 def _tile_axes(kernel: Kernel) -> tuple[tuple[Axis, ...], tuple[Axis, ...]] | None:

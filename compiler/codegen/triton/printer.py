@@ -18,6 +18,7 @@ from ...symbolic.expr import Expr, as_expr, ceildiv, integer
 from . import cheap, eight_bits, indices, philox, prims, scan
 from .attention_tiles import plan_attention
 from .dtypes import ttype
+from .horizontal import print_horizontal
 from .layout import Choices, GpuTarget, Layout, numel, plan_layout, spans
 from .prims import Operand, reduce_identity, reduce_tile, reduce_update
 from .product import Product, find_product, print_product, product_layout
@@ -213,6 +214,8 @@ class Printer:
     def _functions(self) -> list[tuple[Function, str]]:
         if self.lay.kind == "rows":
             return [print_rows(self)]
+        if self.lay.kind == "horizontal":
+            return [print_horizontal(self)]
         return print_split(self) if self.lay.kind == "split" else [print_product(self, self.product) if self.product is not None else self._whole()]
 
     def _function(self, name: str, body: list[str], grid: Expr, constants: dict[str, int], scratch: Sequence[Scratch] = ()) -> tuple[Function, str]:
@@ -233,7 +236,7 @@ class Printer:
 
     # ---- tiles
     def _shape(self, dims: frozenset[str]) -> str:
-        if not self.reduces and self.lay.kind == "pointwise":
+        if self.lay.kind in ("pointwise", "horizontal"):
             return "[XBLOCK]" if dims else "[]"
         rows, columns = ("x", "r") if self.reduces else ("y", "x")
         return f"[{rows.upper() + 'BLOCK' if rows in dims else '1'}, {columns.upper() + 'BLOCK' if columns in dims else '1'}]"
@@ -274,7 +277,7 @@ class Printer:
 
     def _axis_dims(self, stage: Stage) -> dict[str, str]:
         out = {a.symbol.name: "x" for a in self.lay.x} | {a.symbol.name: "y" for a in self.lay.y}
-        return out | {a.symbol.name: "r" for a in stage.axes}
+        return out | {a.symbol.name: "r" for a in stage.axes if self.lay.kind != "horizontal"}
 
     # ---- pointwise, tiled, persistent and looped kernels
     def _whole(self) -> tuple[Function, str]:

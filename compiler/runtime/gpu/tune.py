@@ -200,7 +200,7 @@ def candidates(k: GeneratedKernel, target: GpuTarget) -> list[Choices]:
     """Ways to print a kernel, the rules' first."""
     default = k.source.choices                           # what the rules chose
     kind, out = default["shape"], [Choices()]
-    if kind == "pointwise":
+    if kind in ("pointwise", "horizontal"):
         out += [Choices(xblock=x, warps=w) for x, w in ((256, 2), (256, 4), (512, 4), (1024, 4), (1024, 8), (2048, 8))]
     elif kind == "tiled":
         out += [Choices(xblock=x, yblock=y, warps=w) for x, y, w in ((32, 32, 4), (64, 32, 4), (32, 64, 4), (64, 64, 4), (128, 32, 8), (32, 128, 8))]
