@@ -23,6 +23,7 @@ __all__ = ["horizontal"]
 
 MOST_BYTES = 32 << 20      # of results of a launch
 MOST = 16                  # kernels of a launch
+MOST_BUFFERS = 64          # that these read and write
 
 
 def horizontal(steps: Sequence[Any], lowered: LoweredGraph, wishes: Wishes = NO_WISHES, most: int = 4096) -> list[Any]:
@@ -54,7 +55,8 @@ def horizontal(steps: Sequence[Any], lowered: LoweredGraph, wishes: Wishes = NO_
 
 
 def _may_join(group: list[Launch], s: Launch, wishes: Wishes, most: int) -> bool:
-    return len(group) < MOST and sum(len(x.kernel.origins) for x in (*group, s)) <= most \
+    together = (*group, s)
+    return len(group) < MOST and sum(len(x.inputs) + len(x.outputs) for x in together) <= MOST_BUFFERS and sum(len(x.kernel.origins) for x in together) <= most \
         and not any(wishes.apart(x.kernel.origins, s.kernel.origins) for x in group)
 
 

@@ -77,6 +77,9 @@ def test_launches_are_bounded(monkeypatch):
     monkeypatch.setattr(horizontal, "MOST_BYTES", 2 * 3500)
     assert stages(check_as_gpu(f, *ws)) == [2, 2, 1], "1000 + 2000, 3000 + 400"
     monkeypatch.setattr(horizontal, "MOST_BYTES", 1 << 20)
+    monkeypatch.setattr(horizontal, "MOST_BUFFERS", 6)
+    assert stages(check_as_gpu(f, *ws)) == [3, 2]
+    monkeypatch.setattr(horizontal, "MOST_BUFFERS", 64)
     assert stages(check_as_gpu(f, *ws, options={"max_fusion_size": 3})) == [3, 2]
     assert stages(check_as_gpu(f, *ws, options={"disable_fusion": True})) == [1] * 5
     assert sorted(stages(check_as_gpu(f, *ws, options={"force_split": "to_copy:to_copy_1"}))) == [1, 4]
