@@ -27,9 +27,8 @@ _ours.define("keep_bits(SymInt words, float p, *, Device device) -> Tensor", tag
 
 def wanted(opts: Any) -> bool:
     """Whether option `fast_dropout` holds, of a mode too: not where the caller asks for eager's numbers (`fallback_random=True`)."""
-    if opts is None or "fast_dropout" in opts.given:
-        return opts is not None and opts.given["fast_dropout"]
-    return bool(opts.get("fast_dropout")) and not opts.given.get("fallback_random", False)
+    given = getattr(opts, "given", {})
+    return bool(given.get("fast_dropout", opts is not None and opts.get("fast_dropout") and not given.get("fallback_random", False)))
 
 
 def fraction(p: float) -> int:

@@ -110,8 +110,7 @@ def kernel_cost(kernel: Kernel) -> tuple[int, int]:
     outer = at_hints(numel(kernel.outer))
     flops = 0
     if kernel.template is not None:
-        t = kernel.template
-        flops = 2 * at_hints(numel((*t.batch, *t.rows, t.keys))) * at_hints(as_expr(t.inner.size) + t.columns.size)
+        flops = at_hints(kernel.template.flops)
     for stage in kernel.stages:
         roots = [a.value for a in stage.accs] + [s.value for s in stage.stores]
         ops = sum(v.op not in _NOT_ARITHMETIC and v.dtype.is_floating_point for v in walk(roots)) + len(stage.accs)

@@ -13,12 +13,11 @@ from typing import Any, Iterable, Mapping, Sequence
 
 from ..lowering.ir import Axis, Buffer, LoopNest, Value, load, walk
 from ..lowering.lowered import LoweredStep
-from ..lowering.ref import contiguous_strides
 from ..lowering.rewrite import Rewriter, is_affine, positions, tidy
 from ..symbolic.expr import ONE, ZERO, Expr, as_expr, integer, symbol
 from .inline import buffers_read
 
-__all__ = ["without_copies", "whole_source", "parted"]
+__all__ = ["without_copies", "whole_source", "is_copy", "parted"]
 
 _ANY_ORDER = (None, "sum", "prod", "max", "min", "any", "all")       # reductions that ask for no order of elements
 
@@ -41,7 +40,7 @@ def without_copies(steps: Sequence[LoweredStep], needed: Iterable[Buffer]) -> li
             fixed.add(s.buffer)
     gone: set[int] = set()
     for k, s in enumerate(out):
-        if not isinstance(s, LoopNest) or not _is_copy(s) or len(made[s.buffer]) > 1:
+        if not isinstance(s, LoopNest) or not is_copy(s) or len(made[s.buffer]) > 1:
             continue
         source = s.value.attr[0]
         if source in fixed or source.kind != "temp" or source.dtype != s.buffer.dtype or not made.get(source) or max(made[source]) > k:
@@ -57,7 +56,7 @@ def without_copies(steps: Sequence[LoweredStep], needed: Iterable[Buffer]) -> li
     return [s for k, s in enumerate(out) if k not in gone]
 
 
-def _is_copy(s: LoopNest) -> bool:
+def is_copy(s: LoopNest) -> bool:
     return s.on_gpu and s.value.op == "load" and not s.value.args and s.reduce_op is None and not s.alone and not s.product
 
 
@@ -99,11 +98,11 @@ def whole_source(axes: Sequence[Axis], index: Expr, e: Expr, source: Buffer) -> 
         if type(a.size) is not int or e.coeff(a.symbol.name) is not count or index.coeff(a.symbol.name) in (None, ZERO):
             return None
         count = count * a.size
-    total = integer(1)
-    for n in source.shape:
-        total = total * as_expr(n)
-    if total is not count or e.subs({a.symbol.name: integer(0) for a in axes}) is not ZERO or tuple(source.stride) != contiguous_strides(source.shape):
-        return None
+    total, last = integer(1), integer(1)
+    for n, stride in zip(source.shape, source.stride):
+        total, last = total * as_expr(n), last + (as_expr(n) - 1) * stride
+    if total is not count or last is not count or e.subs({a.symbol.name: integer(0) for a in axes}) is not ZERO:
+        return None                                      # (each element is in memory of its own, without gaps)
     return found
 
 

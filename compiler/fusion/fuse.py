@@ -11,6 +11,7 @@ from .attention import attention
 from .build import build_kernel
 from .casts import without_casts
 from .copies import without_copies
+from .dropout_attention import dropout_attention
 from .groups import Limits, group_steps
 from .horizontal import horizontal
 from .inline import buffers_read, checks_unread, inline
@@ -35,7 +36,7 @@ def schedule(lowered: LoweredGraph, opts: Any) -> Schedule:
     if fuse:
         steps = attention(steps, needed, hints, opts)
         steps = inline(steps, needed, hints, drop_rounding, wishes=wishes)
-        steps = without_copies(steps, needed)
+        steps = dropout_attention(without_copies(steps, needed), needed, hints)
         if drop_rounding and opts.get("epilogue_fusion", True):
             steps = without_casts(steps, needed, [b for _, b in lowered.mutations], wishes)
         steps = sink(_sources_first(split_reductions(steps, hints)))

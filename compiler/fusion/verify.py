@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from ..lowering.ir import REDUCE_OPS, SCAN_OPS, Buffer, Kernel
+from ..lowering.ir import REDUCE_OPS, SCAN_OPS, WORD, Buffer, Kernel
 from ..lowering.verify import check_bounds, require, span, unmasked, verify_values
 from ..symbolic.expr import as_expr, mul_all
 from .domain import size_hint
@@ -28,15 +28,15 @@ def verify_kernel(k: Kernel) -> None:
         require(as_expr(a.size).symbol_names() <= sizes_known, f"{where}: axis {a} has a size that is no parameter")
     if k.template is not None:
         t = k.template
-        require(as_expr(mul_all([a.size for a in (*t.batch, *t.rows, t.columns)])) is mul_all([a.size for a in k.outer]), f"{where}: its axes are not the template's")
-        known = {*(a.symbol.name for a in (*t.batch, *t.rows, t.keys, t.inner, t.columns)), *sizes_known}
+        require(as_expr(mul_all([a.size for a in t.outer])) is as_expr(mul_all([a.size for a in k.outer])), f"{where}: its axes are not the template's")
+        known = {*(a.symbol.name for a in t.axes), WORD.name, *sizes_known}
         for v in verify_values(t.roots(), where):
             require(v.op != "acc" or v.attr == "product", f"{where}: {v!r} inside of its template")
             if v.op == "load":
                 require(v.attr[0] in params, f"{where}: {v.attr[0]!r} is no parameter")
                 unknown = {x for x in v.attr[1].symbol_names() if x not in known and not x.startswith("ind")}
                 require(not unknown, f"{where}: {v!r} uses {unknown}")
-        accs["mixed"] = torch.float32
+        accs.update(dict.fromkeys(t.results, torch.float32))
     for n, st in enumerate(k.stages):
         roots = st.roots()
         values = verify_values(roots, where)

@@ -98,7 +98,7 @@ _EXTERN_REASON: dict[str, str] = {
     **dict.fromkeys("""_scaled_dot_product_flash_attention_for_cpu _scaled_dot_product_flash_attention
         _scaled_dot_product_efficient_attention _scaled_dot_product_cudnn_attention _scaled_dot_product_fused_attention_overrideable
         _scaled_dot_product_flash_attention_backward _scaled_dot_product_efficient_attention_backward
-        _scaled_dot_product_cudnn_attention_backward _scaled_dot_product_flash_attention_for_cpu_backward""".split(), "attention"),
+        _scaled_dot_product_cudnn_attention_backward _scaled_dot_product_flash_attention_for_cpu_backward dropout_attention dropout_attention_backward""".split(), "attention"),
     **dict.fromkeys("_linalg_check_errors _assert_async _assert_scalar".split(), "check of values"),
     **dict.fromkeys("sort topk kthvalue median mode searchsorted bucketize argsort".split(), "sort"),
     **dict.fromkeys("cumsum cumprod cummax cummin logcumsumexp".split(), "scan"),

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from .. import keep_bits
 from .captured import CapturedGraph
 from .aten import AtenGraph
 from .decompose import decompose
@@ -13,6 +14,7 @@ from .record import record
 __all__ = ["to_aten", "finish", "disabled_passes", "PATTERNS"]
 
 PATTERNS = ("attention", "slices_of_scatters", "sums_of_parts", "merge_products")      # passes that the option pattern_matcher stands for
+BY_BITS = ("fast_dropout", "dropout_attention")                                         # and those of the option fast_dropout
 
 
 def to_aten(captured: CapturedGraph, opts: Any = None) -> AtenGraph:
@@ -35,10 +37,14 @@ def finish(a: AtenGraph, opts: Any = None) -> AtenGraph:
 
 
 def disabled_passes(opts: Any) -> frozenset[str]:
-    """The passes that the option of this name switches off."""
+    """The passes that options switch off."""
     if opts is None:
-        return frozenset()
+        return frozenset(BY_BITS)
     names = opts.get("disabled_passes", "") or ""
     if isinstance(names, str):
         names = [n.strip() for n in names.split(",") if n.strip()]
-    return frozenset(names) if opts.get("pattern_matcher", True) else frozenset((*names, *PATTERNS))
+    if not opts.get("pattern_matcher", True):
+        names = [*names, *PATTERNS]
+    if not keep_bits.wanted(opts):
+        names = [*names, *BY_BITS]
+    return frozenset(names)

@@ -22,7 +22,7 @@
     Stage   = axes, accs, stores                             one pass over `axes` (may be empty) inside the kernel's outer axes
     Kernel  = name, outer axes, stages, ...                  for outer in parallel: for each stage in order: for axes: ...
 
-    Attention                                                what a kernel computes as a whole, tile by tile, before its one stage (Kernel.template)
+    Attention, ...                                           what a kernel computes as a whole, tile by tile, before its stages (Kernel.template)
     LoopNest = axes, reduce_axes, value, buffer, index       what lowering makes of one operator, before fusion
 
 check_index gives `i` where 0 <= i < size; else the kernel reports failure (it returns k + 1, where k is the position of
@@ -51,9 +51,9 @@ from typing import Any, Container, Iterable, Mapping
 
 import torch
 
-from ..symbolic.expr import Expr, as_expr, integer, symbol
+from ..symbolic.expr import Expr, as_expr, integer, mul_all, symbol
 
-__all__ = ["Buffer", "Value", "Axis", "Acc", "Store", "Stage", "Kernel", "Attention", "LoopNest", "PRIMS", "REDUCE_OPS",
+__all__ = ["Buffer", "Value", "Axis", "Acc", "Store", "Stage", "Kernel", "Attention", "AttentionGradients", "DropoutAttention", "LoopNest", "WORD", "PRIMS", "REDUCE_OPS",
            "load", "const", "index", "param", "acc", "cast", "round_to", "check_index", "check_error", "prim",
            "indirect_symbol", "indirect_values", "put", "put_symbol", "walk", "clear"]
 
@@ -380,8 +380,96 @@ class Attention:
     score: Value
     empty: float
 
+    @property
+    def outer(self) -> tuple[Axis, ...]:
+        """The kernel's outer axes."""
+        return (*self.batch, *self.rows, self.columns)
+
+    @property
+    def results(self) -> tuple[str, ...]:
+        """What the kernel's stages find, float32."""
+        return ("mixed",)
+
+    @property
+    def axes(self) -> tuple[Axis, ...]:
+        return (*self.batch, *self.rows, self.keys, self.inner, self.columns)
+
+    @property
+    def flops(self) -> Expr:
+        return mul_all([2, *(a.size for a in (*self.batch, *self.rows, self.keys)), as_expr(self.inner.size) + self.columns.size])
+
     def roots(self) -> list[Value]:
         return [self.q, self.k, self.v, self.score]
+
+
+WORD = symbol("w0")              # of a key: the bits of 32 keys are one word
+
+
+@dataclass
+class DropoutAttention:
+    """Attention of 16-bit numbers as training runs it (../dropout_attention.py). q, k and v are loads as in Attention, `words` is one over batch, rows
+    and WORD; `keep`: the probability that a bit is 1.
+
+        for batch, rows in parallel:
+            p = softmax(q @ k * scale over keys that are not behind the row, where `causal`)
+            for columns:               mixed = sum(p * bit / keep * v for keys)
+            logarithm = log2(sum(exp(q @ k * scale) for keys))
+    """
+    batch: tuple[Axis, ...]
+    rows: tuple[Axis, ...]
+    keys: Axis
+    inner: Axis
+    columns: Axis
+    q: Value
+    k: Value
+    v: Value
+    words: Value
+    keep: float
+    causal: bool
+    scale: float
+
+    @property
+    def outer(self) -> tuple[Axis, ...]:
+        return (*self.batch, *self.rows)
+
+    @property
+    def results(self) -> tuple[str, ...]:
+        return ("mixed", "logarithm")
+
+    @property
+    def axes(self) -> tuple[Axis, ...]:
+        return (*self.batch, *self.rows, self.keys, self.inner, self.columns)
+
+    @property
+    def flops(self) -> Expr:
+        return mul_all([2, *(a.size for a in (*self.batch, *self.rows, self.keys)), as_expr(self.inner.size) + self.columns.size])
+
+    def roots(self) -> list[Value]:
+        return [self.q, self.k, self.v, self.words]
+
+
+@dataclass
+class AttentionGradients(DropoutAttention):
+    """Its backward pass: the gradients dq (over batch, rows, inner), dk (batch, keys, inner) and dv (batch, keys, columns) from those of the result,
+    `grad` (batch, rows, columns), the result and its `logarithm` (batch, rows)."""
+    grad: Value
+    result: Value
+    logarithm: Value
+
+    @property
+    def outer(self) -> tuple[Axis, ...]:
+        return self.batch
+
+    @property
+    def results(self) -> tuple[str, ...]:
+        return ("dq", "dk", "dv")
+
+    @property
+    def flops(self) -> Expr:
+        return super().flops * 5 // 2
+
+    def roots(self) -> list[Value]:
+        return [*super().roots(), self.grad, self.result, self.logarithm]
 
 
 @dataclass
@@ -401,7 +489,7 @@ class Kernel:
     fused_because: list[str] = field(default_factory=list)
     hints: dict = field(default_factory=dict)            # size symbol name -> hint, for scheduling decisions
     checks: list[str] = field(default_factory=list)      # messages of check_index, see above
-    template: Attention | None = None                    # what is computed as a whole before the stages
+    template: Attention | DropoutAttention | None = None # what is computed as a whole before the stages
 
     def key(self) -> str:
         """The kernel's content as text, without its name and origins: equal keys mean equal generated code."""

@@ -93,7 +93,7 @@ LIBRARY = {
     **dict.fromkeys("""_scaled_dot_product_flash_attention_for_cpu _scaled_dot_product_flash_attention
         _scaled_dot_product_efficient_attention _scaled_dot_product_cudnn_attention _scaled_dot_product_fused_attention_overrideable
         _scaled_dot_product_flash_attention_backward _scaled_dot_product_efficient_attention_backward
-        _scaled_dot_product_cudnn_attention_backward _scaled_dot_product_flash_attention_for_cpu_backward scaled_dot_product_attention""".split(), "attention"),
+        _scaled_dot_product_cudnn_attention_backward _scaled_dot_product_flash_attention_for_cpu_backward dropout_attention dropout_attention_backward scaled_dot_product_attention""".split(), "attention"),
     **dict.fromkeys("sort topk kthvalue median mode searchsorted bucketize argsort".split(), "sort"),
     **dict.fromkeys("cumsum cumprod cummax cummin logcumsumexp".split(), "scan"),
     **dict.fromkeys("""scatter scatter_add scatter_reduce index_put _unsafe_index_put index_add index_copy index_reduce masked_scatter
@@ -111,11 +111,11 @@ FLOAT8 = frozenset((torch.float8_e4m3fn, torch.float8_e5m2))          # a GPU's 
 OUT_VARIANTS = frozenset(("mm", "bmm", "addmm", "baddbmm"))
 # Operators that allocate for themselves and whose results are known to share no memory with anything.
 FRESH = frozenset(("_scaled_dot_product_cudnn_attention", "_scaled_dot_product_flash_attention", "_scaled_dot_product_efficient_attention", "convolution",
-                   "native_dropout"))
+                   "native_dropout", "dropout_attention", "dropout_attention_backward"))
 
 # Where operators take a mask that is added to scores: attention, whose kernels take operands of any strides between rows.
 _MASKS = {"_scaled_dot_product_flash_attention": -1, "_scaled_dot_product_cudnn_attention": 3, "_scaled_dot_product_efficient_attention": 3, "_scaled_dot_product_cudnn_attention_backward": 8,
-          "_scaled_dot_product_efficient_attention_backward": 4}
+          "_scaled_dot_product_efficient_attention_backward": 4, "dropout_attention": -1, "dropout_attention_backward": -1}
 
 
 class Lowering:

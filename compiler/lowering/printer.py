@@ -12,7 +12,7 @@ import re
 
 import torch
 
-from .ir import Attention, Buffer, Kernel, LoopNest, Value, walk
+from .ir import Attention, Buffer, DropoutAttention, Kernel, LoopNest, Value, walk
 from .lowered import LoweredGraph
 
 __all__ = ["names_of", "print_kernel", "print_lowered", "print_nest", "value_lines", "dtype_name"]
@@ -133,7 +133,7 @@ def print_kernel(k: Kernel, name: str = "kernel", origins: bool = False) -> str:
         lines.append(f"{indent}local {b!r}")
     names = _Names(told=origins)
     if k.template is not None:
-        lines += _attention_lines(k.template, names, indent)
+        lines += _attention_lines(k.template, names, indent) if isinstance(k.template, Attention) else _dropout_lines(k.template, names, indent)
     for st in k.stages:
         inner = indent
         for a in st.axes:
@@ -160,6 +160,15 @@ def _attention_lines(t: Attention, names: _Names, indent: str) -> list[str]:
     lines += value_lines([t.score, t.v], names, indent + "  ")
     lines.append(f"{indent}  mixed = sum(softmax({names.of(t.score)}) * {names.of(t.v)}), of no keys {t.empty}")
     return lines
+
+
+def _dropout_lines(t: DropoutAttention, names: _Names, indent: str) -> list[str]:
+    what = f"keep={t.keep}{', causal' if t.causal else ''}, scale={t.scale}"
+    lines = [f"{indent}for {a.symbol} in {a.size}:" for a in (*t.rows, t.keys, t.inner, t.columns)]
+    lines += value_lines(t.roots(), names, indent + "  ")
+    q, k, v, words, *more = (names.of(x) for x in t.roots())
+    f = "gradients of attention" if more else "attention"
+    return [*lines, f"{indent}{', '.join(t.results)} = {f}({', '.join((q, k, v, *more))}) with dropout by {words} ({what})"]
 
 
 def print_nest(n: LoopNest) -> str:

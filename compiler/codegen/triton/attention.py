@@ -92,6 +92,10 @@ class AttentionPrinter(Printer):
         precise = Store(Buffer("score", self.t.q.dtype, (), ()), ZERO, cast(score, self.t.q.dtype))
         super().__init__(replace(kernel, stages=[Stage((), [], [precise]), *kernel.stages]), target, layout, name, exact)
         self.k = kernel
+        self.exp2 = "tl.exp2"                            # which keeps denormal numbers, for two multiplications and a comparison more
+        if target.backend == "cuda":
+            self.exp2 = "_exp2"
+            self.need("_exp2")
         t = self.t
         self.sizes = {a.symbol.name: int(a.size) for a in (*t.batch, *t.rows, t.keys, t.inner, t.columns) if type(a.size) is int}
         self.inner, self.columns = held(t.inner), held(t.columns)
@@ -246,7 +250,7 @@ class AttentionPrinter(Printer):
         number = repr(factor * LOG2E)
         lines = [*head, *dots, *v.inside, f"score = {score_text}",
                  f"raised = tl.maximum(top, tl.max(score, 1) * {number})", "base = tl.where(raised == -float(\"inf\"), 0.0, raised)",
-                 "scale = tl.exp2(top - base)", f"power = tl.exp2(score * {number} - base[:, None])",
+                 f"scale = {self.exp2}(top - base)", f"power = {self.exp2}(score * {number} - base[:, None])",
                  "total = total * scale + tl.sum(power, 1)", "top = raised"]
         value = self._named(t.v, {t.columns.symbol.name: symbol("c"), t.keys.symbol.name: symbol("s0")})
         w = self._of(names, {"c": "c", "s0": "r"}, by_rows | self._beyond("c", t.columns), ("r", "RBLOCK"), ("c", str(self.columns)))
@@ -310,7 +314,7 @@ class AttentionPrinter(Printer):
         masks.clear()                                    # (there is a program for each row, and no more)
         body = [line for line in body if not line.startswith("xmask")]
         body += ["at = pid * SPLIT + tl.arange(0, SPLIT)", "tops = tl.load(part1 + at)", "raised = tl.max(tops, 0)",
-                 "scale = tl.exp2(tops - tl.where(raised == -float(\"inf\"), 0.0, raised))", "total = tl.sum(tl.load(part2 + at) * scale, 0)[None]"]
+                 f"scale = {self.exp2}(tops - tl.where(raised == -float(\"inf\"), 0.0, raised))", "total = tl.sum(tl.load(part2 + at) * scale, 0)[None]"]
         mask = f", c < {size}, other=0.0" if self._beyond("c", self.t.columns) else ""
         body += [f"c = tl.arange(0, {self.columns})[None, :]",
                  f"mixed = tl.sum(tl.load(part0 + (at[:, None] * {size} + c){mask}) * scale[:, None], 0)[None, :]"]

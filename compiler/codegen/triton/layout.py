@@ -80,7 +80,7 @@ class Layout:
         out = {"shape": self.kind, "xblock": self.xblock, "warps": self.warps}
         if self.kind in ("tiled", "product"):
             out["yblock"] = self.yblock
-        if self.kind in ("persistent", "looped", "split", "rows", "product", "attention"):
+        if self.kind in ("persistent", "looped", "split", "rows", "product", "attention", "dropout attention"):
             out["rblock"] = self.rblock
         if self.kind == "split" or self.split > 1:
             out["split"] = self.split

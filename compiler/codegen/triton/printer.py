@@ -11,7 +11,7 @@ from typing import Any, Callable, Sequence
 
 import torch
 
-from ...lowering.ir import Acc, Axis, Buffer, Kernel, Stage, Store, Value, cast, indirect_values, load, make, walk
+from ...lowering.ir import Acc, Axis, Buffer, DropoutAttention, Kernel, Stage, Store, Value, cast, indirect_values, load, make, walk
 from ...lowering.printer import names_of
 from ...lowering.rewrite import Rewriter
 from ...symbolic.expr import Expr, as_expr, ceildiv, integer
@@ -146,6 +146,9 @@ def print_kernel(kernel: Kernel, target: GpuTarget, choices: Choices = Choices()
                  wide: bool | None = None, exact: bool = False) -> TritonSource:
     """Print one kernel. Raises InternalError for what the loop IR allows but Triton has no form for (complex numbers).
     wide: 64-bit indices; None: where the sizes at the hints need them. exact: no short forms of functions (cheap.py)."""
+    if isinstance(kernel.template, DropoutAttention):
+        from .dropout_attention import DropoutAttentionPrinter, plan_dropout_attention
+        return DropoutAttentionPrinter(kernel, target, plan_dropout_attention(kernel, target, choices, wide), name or kernel.name).run()
     if kernel.template is not None:
         from .attention import AttentionPrinter
         return AttentionPrinter(kernel, target, plan_attention(kernel, target, choices, wide), name or kernel.name, exact).run()
@@ -172,7 +175,8 @@ def header_of(k: Kernel, name: str, mark: str = "#") -> str:
 
 
 class Printer:
-    """The loops of one kernel. What a template computes has a printer of its own, with these methods (attention.py)."""
+    """The loops of one kernel. What a template computes has a printer of its own, with these methods (attention.py), and perhaps helpers of its own."""
+    own_helpers: dict[str, str] = {}
 
     def __init__(self, kernel: Kernel, target: GpuTarget, layout: Layout, name: str, exact: bool = False, product: Product | None = None):
         self.k, self.target, self.lay, self.name, self.product = kernel, target, layout, name, product
@@ -197,7 +201,7 @@ class Printer:
         functions = self._functions()
         text = "".join(t for _, t in functions)
         self.helpers |= {h: None for h in ("_round_bfloat16", *eight_bits.HELPERS) if f"{h}(" in text}
-        helpers = HELPERS | self._of_older_machines()
+        helpers = HELPERS | self.own_helpers | self._of_older_machines()
         prelude = "".join(helpers[h] + "\n\n" for h in self.helpers)
         imports = "import triton\nimport triton.language as tl\n" \
             + ("from triton.language.extra import libdevice\n" if "libdevice." in text + prelude else "")

@@ -51,6 +51,17 @@ def backward(g: TensorMeta, q: TensorMeta, k: TensorMeta, v: TensorMeta, *_: Any
     return _like(q), _like(k), _like(v)
 
 
+@rule("tcompile::dropout_attention")
+def dropout_attention(q: TensorMeta, k: TensorMeta, v: TensorMeta, *others: Any) -> tuple:
+    b, h, n, _ = q.shape
+    return _as_query(q, (b, h, n, v.shape[3])), new((b, h, n), torch.float32, q.device)
+
+
+@rule("tcompile::dropout_attention_backward")
+def dropout_attention_backward(g: TensorMeta, q: TensorMeta, k: TensorMeta, v: TensorMeta, *others: Any) -> tuple:
+    return _like(q), _like(k), _like(v)
+
+
 @rule("_scaled_dot_product_efficient_attention_backward")
 def efficient_backward(g: TensorMeta, q: TensorMeta, k: TensorMeta, v: TensorMeta, bias: Any, out: TensorMeta, lse: Any, seed: Any, offset: Any,
                        dropout_p: float, mask: Sequence[bool], *_: Any, **__: Any) -> tuple:

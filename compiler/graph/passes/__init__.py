@@ -13,6 +13,7 @@ from ..aten import AtenGraph
 from . import clean, fold
 from .attention import attention
 from .bias import bias_products
+from .dropout_attention import dropout_attention
 from .layout import channels_last
 from .masks import known_masks
 from .merge import merge_products
@@ -37,6 +38,7 @@ PASSES: list[tuple[str, str, Pass]] = [
     ("cse", "decomposed", clean.common_subexpressions),
     ("dce", "decomposed", clean.dead_code),
     ("known_masks", "decomposed", known_masks),
+    ("dropout_attention", "decomposed", dropout_attention),
     ("channels_last", "decomposed", channels_last),
     ("pad_products", "decomposed", pad_products),
     ("bias_products", "decomposed", bias_products),

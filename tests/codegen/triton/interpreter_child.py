@@ -113,6 +113,8 @@ class Libdevice:
 # what is written as one instruction of the GPU
 SHORT = {"_exp2": lambda x: tl.math.exp2(x), "_reciprocal": lambda x: 1.0 / x, "_wait": lambda: None,
          "_round_bfloat16": lambda x: x.to(tl.bfloat16).to(tl.float32), "_product": lambda x, y: (tl.umulhi(x, y), x * y),
+         "_kept": lambda x, word, byte: tl.where((word >> (8 * byte + 7)) & 1 != 0, x, 0.0),
+         "_kept_16": lambda x, word, byte: tl.where((word >> (8 * byte + 7)) & 1 != 0, x, 0.0),
          **{f"_sum_{n}": lambda *tiles: tuple(tl.sum(t, 1)[:, None] for t in tiles) for n in (2, 3, 4)}}
 
 
