@@ -10,7 +10,9 @@ import tcompile
 
 hopper = torch.cuda.is_available() and torch.cuda.get_device_capability()[0] == 9
 pytestmark = pytest.mark.skipif(not hopper, reason="no GPU of the Hopper generation on this machine")
-FAST = {"fast_dropout": True}
+MODES = {"default": {"fast_dropout": True}, "reduce-overhead": {"fast_dropout": True, "cudagraphs": True},
+         "max-autotune": {"fast_dropout": True, "cudagraphs": True, "max_autotune": True}}
+FAST = MODES["default"]
 
 
 def attention(q, k, v, causal=False, p=0.1):
@@ -34,7 +36,7 @@ def test_masks_and_gradients(b, h, rows, keys, d, dtype, causal, mode):
     torch.manual_seed(0)
     q, k, _ = operands(b, h, rows, keys, d, dtype)
     v = torch.eye(keys, d, device="cuda", dtype=dtype).expand(b, h, keys, d).contiguous().requires_grad_()
-    c = tcompile.compile(lambda q, k, v: attention(q, k, v, causal), mode=mode, options=FAST)
+    c = tcompile.compile(lambda q, k, v: attention(q, k, v, causal), options=MODES[mode])
     grad = torch.randn(b, rows, h, d, device="cuda", dtype=dtype).transpose(1, 2)
     masks = []
     for call in range(4):
@@ -90,7 +92,7 @@ def test_a_model_trains():
         start = {n: x.clone() for n, x in layer.state_dict().items()}
         x, y = torch.randn(8, 64, 128, device="cuda"), torch.randn(8, 64, 128, device="cuda")
         ends = []
-        for f in (layer, tcompile.compile(layer, mode=mode, options=FAST)):
+        for f in (layer, tcompile.compile(layer, options=MODES[mode])):
             layer.load_state_dict(start)
             opt = torch.optim.AdamW(layer.parameters(), lr=1e-3)
             for _ in range(60):
