@@ -4,18 +4,28 @@ import torch
 
 pytest.importorskip("triton")
 
+from tcompile.compiler.codegen.triton.generate import generate_triton  # noqa: E402
 from tcompile.compiler.codegen.triton.layout import Choices, GpuTarget  # noqa: E402
 from tcompile.compiler.codegen.triton.printer import print_kernel  # noqa: E402
 from tcompile.compiler.config import Options  # noqa: E402
 from tcompile.compiler.fusion import horizontal  # noqa: E402
+from tcompile.compiler.fusion.fuse import schedule  # noqa: E402
 from tcompile.compiler.fusion.interpret import run_schedule  # noqa: E402
 from tcompile.compiler.fusion.memory import same_index  # noqa: E402
 from tcompile.compiler.fusion.schedule import Launch  # noqa: E402
+from tcompile.compiler.graph.aten import AtenGraph, GraphOutput  # noqa: E402
+from tcompile.compiler.graph.captured import GraphInput  # noqa: E402
+from tcompile.compiler.graph.meta.core import TensorMeta  # noqa: E402
+from tcompile.compiler.graph.passes.nodes import call_like  # noqa: E402
+from tcompile.compiler.keep_bits import KEEP_BITS, keep_fraction, keep_words  # noqa: E402
+from tcompile.compiler.lowering.lower import lower  # noqa: E402
 from tcompile.compiler.runtime.gpu.compile import Job, compile_all  # noqa: E402
 from tcompile.compiler.runtime.gpu.tune import candidates  # noqa: E402
 
 from .as_gpu import as_gpu, check_as_gpu  # noqa: E402
-from .interpreter import run  # noqa: E402
+from .interpreter import SMALL, run  # noqa: E402
+from .test_philox import OFFSET, SEED  # noqa: E402
+from .test_philox import run as draw_and_run  # noqa: E402
 
 
 def shapes_of(g):
@@ -125,3 +135,27 @@ def test_whole_words_are_moved():
     k, = g.kernels
     text = compile_all([Job(k.source, target)], Options())[0].parts[0].assembly()
     assert text.count("v4.b32") >= 6 and "griddepcontrol.wait" in text and ".b16" not in "".join(x for x in text.splitlines() if "st.global" in x)
+
+
+def test_draws_come_between_copies():
+    """Bits that dropout draws share a launch with conversions: all programs run, whatever their order; a draw behind one of torch's has a state of its own."""
+    graph, cuda = torch.fx.Graph(), torch.device("cuda", 0)
+    given = [torch.randn(9000), torch.randn(70, 40), torch.randn(300)]
+    nodes = []
+    for k, x in enumerate(given):
+        place = graph.placeholder(f"x{k}")
+        place.meta["val"] = TensorMeta(x.shape, x.stride(), x.dtype, cuda)
+        nodes.append(call_like(graph, place, torch.ops.aten._to_copy.default, place, dtype=torch.bfloat16))
+        nodes.append(call_like(graph, place, KEEP_BITS, 500 * (k + 1), 0.25, device=cuda))
+    graph.output(tuple(nodes))
+    inputs = [GraphInput(f"x{k}", None, "tensor") for k in range(3)]
+    aten = AtenGraph(graph, inputs, [GraphOutput("buffer", k, n.meta["val"]) for k, n in enumerate(nodes)], [], None, {}, [], "words")
+    g = generate_triton(schedule(lower(aten, Options()), Options()), Options(), None, SMALL)
+    assert stages(g) == [6] and "drawn = " in g.kernels[0].source.text
+    for choices in (Choices(), Choices(xblock=64), Choices(xblock=1024)):
+        g.kernels[0].source = print_kernel(g.kernels[0].kernel, g.target, choices, name=g.kernels[0].name)
+        out, offset = draw_and_run(g, *given)
+        assert offset == OFFSET + 48
+        for k, x in enumerate(given):
+            words = keep_words(torch.tensor(SEED - (1 << 64)), torch.tensor(OFFSET // 4 + 4 * k), torch.arange(500 * (k + 1)), torch.tensor(keep_fraction(0.25)))
+            assert torch.equal(out[2 * k], x.bfloat16()) and torch.equal(out[2 * k + 1], words.int())
