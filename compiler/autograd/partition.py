@@ -9,7 +9,7 @@ on a GPU, as eager keeps them, while that is little beside the rest.
 from __future__ import annotations
 
 import operator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Callable, Iterable
 
@@ -22,6 +22,7 @@ from ..graph.meta.core import TensorMeta
 from ..graph.meta.views import contiguous_strides
 from ..raising import node_may_raise
 from ..symbolic.expr import Expr, symbol
+from .masks import order_in_memory, packable, packed_nodes, unpacked_node
 from .mincut import INF, min_node_cut
 
 __all__ = ["Partition", "Value", "bytes_of", "partition", "read_by_backward"]
@@ -103,9 +104,12 @@ def partition(joint: AtenGraph, n_inputs: int, n_outputs: int, written: Iterable
 
     written, fragile = {i for i, _ in joint.mutation_slots} | set(written), set(fragile)
     dear = _in_memory_twice(joint, readers) | _residual_sums(joint, needs_tangent)
-    cut = partial(_cut, joint, primals, readers, needs_tangent, needed, written, fragile, dear)
+    hints = joint.env.hints if joint.env is not None else {}
+    given = {results[s] for s in forward_slots}
+    bits = packable(joint.graph, given, _recomputable, _is_view, hints, opts)
+    cut = partial(_cut, joint, primals, readers, needs_tangent, needed, written, fragile, dear, bits)
     budget = float(opts.get("activation_memory_budget", 1.0)) if opts is not None else 1.0
-    saved = within_budget(cut, budget, joint, dear)
+    saved = within_budget(cut, budget, joint, dear, bits)
     weights = _converted_weights(joint, readers, saved, _recomputed(readers, saved, needs_tangent),
                                  {n for i, n in enumerate(primals) if i not in fragile | written}) if budget >= 1 else set()
     copies = _copies(joint, [n for n in saved if n.op == "placeholder" and primals.index(n) in fragile | written])
@@ -116,17 +120,18 @@ def partition(joint: AtenGraph, n_inputs: int, n_outputs: int, written: Iterable
     saved = [n for n in saved if n.op != "placeholder" or n in read]       # (as in eager, what backward does not read may change before it)
     sizes = sorted({name for n in (*recomputed, *readers, *saved, *tangents) for name in _symbols(n)}
                    | {name for o in joint.plan[n_outputs:] if o.meta is not None for name in _symbols_of(o.meta)})
+    packed = packed_nodes(joint.graph, [n for n in saved if n in bits])
+    mask_of = {k: n for n, k in packed.items()}
+    saved = [packed.get(n, n) for n in saved]
 
     forward = _forward(joint, n_inputs, n_outputs, forward_slots, [n for n in saved if n.op != "placeholder"])
-    backward = _backward(joint, saved, tangents, sizes, readers, recomputed, n_outputs, {c: n for n, c in copies.items()})
-    hints = joint.env.hints if joint.env is not None else {}
+    backward = _backward(joint, saved, tangents, sizes, readers, recomputed, n_outputs, {c: n for n, c in copies.items()}, mask_of)
     index = {n: i for i, n in enumerate(primals)}
-    given = {results[s] for s in forward_slots}
 
     def kind(n: torch.fx.Node) -> str:
         return "copy" if n in made else "result" if n in given else "weight" if n in weights else "random" if _random(n) else "activation"
     made = set(copies.values())
-    values = [Value.of(n, kind(n), hints) for n in saved if n.op != "placeholder"]
+    values = [replace(Value.of(m := mask_of.get(n, n), kind(m), hints), bytes=_bytes(n, hints)) for n in saved if n.op != "placeholder"]
     again = [Value.of(n, "activation", hints) for n in recomputed if isinstance(n.meta.get("val"), TensorMeta)]
     direct = {i for r in readers for i in (r.all_input_nodes if r in needs_tangent else [r])} - needs_tangent
     read_bytes = sum(_bytes(n, hints) for n in {_owner(n) for n in direct} if n.op == "call_function")
@@ -181,6 +186,10 @@ def _bytes(n: torch.fx.Node, hints: dict[str, int]) -> int:
     return bytes_of(m, hints) if isinstance(m, TensorMeta) else 0
 
 
+def _kept_bytes(n: torch.fx.Node, hints: dict[str, int], bits: set[torch.fx.Node]) -> int:
+    return _bytes(n, hints) // 8 if n in bits else _bytes(n, hints)
+
+
 def bytes_of(m: TensorMeta, hints: dict[str, int]) -> int:
     total = m.dtype.itemsize
     for s in m.shape:
@@ -215,14 +224,7 @@ def read_by_backward(joint: AtenGraph, n_inputs: int) -> set[int]:
 
 def _dense(m: TensorMeta) -> bool:
     """Whether the elements fill their memory, each once."""
-    if m.stride == contiguous_strides(m.shape):
-        return True
-    expected = 1
-    for stride, size in sorted((st, n) for st, n in zip(m.stride, m.shape) if n != 1) if all(type(x) is int for x in (*m.shape, *m.stride)) else ():
-        if stride != expected:
-            return False
-        expected *= size
-    return all(type(x) is int for x in (*m.shape, *m.stride))
+    return order_in_memory(m) is not None
 
 
 def _copies(joint: AtenGraph, inputs: list[torch.fx.Node]) -> dict[torch.fx.Node, torch.fx.Node]:
@@ -238,7 +240,7 @@ def _copies(joint: AtenGraph, inputs: list[torch.fx.Node]) -> dict[torch.fx.Node
     return out
 
 
-def within_budget(cut: Callable[..., list], budget: float, joint: AtenGraph, dear: set[torch.fx.Node]) -> list[torch.fx.Node]:
+def within_budget(cut: Callable[..., list], budget: float, joint: AtenGraph, dear: set[torch.fx.Node], bits: set[torch.fx.Node]) -> list[torch.fx.Node]:
     """What `cut(released)` keeps, with as few operators released (computed again, however dear; those that give most bytes for their effort
     first) as bring the bytes to `budget` of what the cut without them keeps. 0 keeps inputs and random numbers alone."""
     saved = cut(frozenset())
@@ -247,7 +249,7 @@ def within_budget(cut: Callable[..., list], budget: float, joint: AtenGraph, dea
     hints = joint.env.hints if joint.env is not None else {}
 
     def total(nodes: list) -> int:
-        return sum(_bytes(n, hints) for n in nodes if n.op != "placeholder")
+        return sum(_kept_bytes(n, hints, bits) for n in nodes if n.op != "placeholder")
     limit = max(budget, 0.0) * total(saved)
     order = sorted((n for n in joint.graph.nodes if may_recompute(n) and (n in dear or not _recomputable(n))),
                    key=lambda n: _effort(n, hints) / max(1, _bytes(n, hints)))
@@ -346,7 +348,7 @@ def _is_convolution(t: Any) -> bool:
     return isinstance(t, torch._ops.OpOverload) and "convolution" in t._schema.name
 
 
-def _cut(joint: AtenGraph, primals: list, readers: set, needs_tangent: set, needed: set, written: set, fragile: set, dear: set,
+def _cut(joint: AtenGraph, primals: list, readers: set, needs_tangent: set, needed: set, written: set, fragile: set, dear: set, bits: set,
          released: frozenset = frozenset()) -> list[torch.fx.Node]:
     """The forward values to keep, in graph order. `released` may be computed again although it is `dear`."""
     hints = joint.env.hints if joint.env is not None else {}
@@ -370,9 +372,9 @@ def _cut(joint: AtenGraph, primals: list, readers: set, needs_tangent: set, need
             sources.append(n)
         else:
             made_here = not n.all_input_nodes and _recomputable(n)                 # constants are made again rather than kept
-            weights[n] = INF if not tensor or _is_view(n.target) or made_here else _bytes(n, hints) + 64
+            weights[n] = INF if not tensor or _is_view(n.target) or made_here else _kept_bytes(n, hints, bits) + 64
             if weights[n] < INF and _recomputable(n) and n not in dear:
-                weights[n] += _bytes(n, hints) >> 5                    # (of two alike, the one that is in memory anyway)
+                weights[n] += _kept_bytes(n, hints, bits) >> 5                    # (of two alike, the one that is in memory anyway)
             again = n in released
             leaves = "checkpoint" in n.meta and any(u in inside and u.meta.get("checkpoint") != n.meta["checkpoint"] for u in n.users)
             if "checkpoint" in n.meta and may_recompute(n) and not leaves:                    # the user asks for it
@@ -464,7 +466,8 @@ def _moved(o: GraphOutput, position: dict[int, int]) -> GraphOutput:
 
 
 def _backward(joint: AtenGraph, saved: list, tangents: list, sizes: list[str], readers: set, recomputed: list, n_outputs: int,
-              copy_of: dict[torch.fx.Node, torch.fx.Node]) -> AtenGraph:
+              copy_of: dict[torch.fx.Node, torch.fx.Node], mask_of: dict[torch.fx.Node, torch.fx.Node]) -> AtenGraph:
+    """`copy_of`: which input a saved value is a copy of; `mask_of`: which mask it holds the bits of."""
     g = torch.fx.Graph()
     new: dict[torch.fx.Node, torch.fx.Node] = {}
     inputs: list[GraphInput] = []
@@ -486,6 +489,8 @@ def _backward(joint: AtenGraph, saved: list, tangents: list, sizes: list[str], r
     for n in tangents:
         new[n] = g.node_copy(n)
         inputs.append(GraphInput(n.name, None, "tensor"))
+    for k, mask in mask_of.items():
+        new[mask] = unpacked_node(g, new[k], mask)
     again = set(recomputed)
 
     def copy(root: torch.fx.Node) -> None:

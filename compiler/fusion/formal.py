@@ -39,7 +39,7 @@ class FormalNames:
         f = formal.get(b)
         if f is None:
             shape, stride = (tuple(maybe_int(self.size(as_expr(s))) for s in dims) for dims in (b.shape, b.stride))
-            f = formal[b] = Buffer(f"{prefix}{len(formal)}", b.dtype, shape, stride, "global", b.device, kind)
+            f = formal[b] = Buffer(f"{prefix}{len(formal)}", b.dtype, shape, stride, "global", b.device, kind, bits=b.bits)
         return f
 
     def hints(self, hints: dict[str, int]) -> dict[str, int]:

@@ -10,7 +10,7 @@ from typing import Any, Callable, Mapping, Sequence
 
 import torch
 
-from .. import keep_bits, philox
+from .. import bits, keep_bits, philox
 from ..lowering.ir import Acc, Buffer, Kernel, Value, check_error, walk
 from ..lowering.lowered import Param
 from ..symbolic.expr import Expr, as_expr
@@ -81,7 +81,7 @@ def _flat(t: torch.Tensor) -> torch.Tensor:
 def run_kernel(kernel: Kernel, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor], sizes: Sequence[int] = (),
                params: Sequence[float] = ()) -> None:
     """Run one kernel on tensors; the outputs are written."""
-    mem = {b: _flat(t) for b, t in zip((*kernel.inputs, *kernel.outputs), (*inputs, *outputs))}
+    mem = {b: bits.unpacked(_flat(t)) if b.bits else _flat(t) for b, t in zip((*kernel.inputs, *kernel.outputs), (*inputs, *outputs))}
     env: dict[str, Any] = {s.name: n for s, n in zip(kernel.sizes, sizes)}
     outer_sizes = [evaluate(as_expr(a.size), env) for a in kernel.outer]
     n_outer = 1
@@ -97,6 +97,9 @@ def run_kernel(kernel: Kernel, inputs: Sequence[torch.Tensor], outputs: Sequence
     for stage in kernel.stages:
         inner_sizes = [evaluate(as_expr(a.size), env) for a in stage.axes]
         _Stage(kernel, stage, env, outer_sizes, inner_sizes, mem, accs, scalars).run()
+    for b, t in zip(kernel.outputs, outputs):
+        if b.bits:
+            _flat(t).copy_(bits.packed(mem[b]))
 
 
 class _Stage:
@@ -173,7 +176,7 @@ class _Stage:
         if strict and at.numel() and 0 not in self.grid and (int(at.min()) < 0 or int(at.max()) >= n):
             raise AssertionError(f"load of {b.name} at {int(at.min())}..{int(at.max())}, it has {n} elements")
         if n == 0 or 0 in self.grid:
-            return torch.zeros((), dtype=b.dtype).expand([1] * len(self.grid) if 0 not in self.grid else self.grid)
+            return torch.zeros((), dtype=b.holds).expand([1] * len(self.grid) if 0 not in self.grid else self.grid)
         at = at.clamp(0, n - 1)
         return flat[self.outer_id, at] if local else flat[at]
 

@@ -67,7 +67,7 @@ def verify_kernel(k: Kernel) -> None:
             require(a.dtype == (torch.int64 if a.op in ("argmax", "argmin") else a.value.dtype), f"{where}: {a.name} is {a.dtype}")
         for s in st.stores:
             require(s.buffer in params and s.buffer not in k.inputs, f"{where}: stores to {s.buffer!r}")
-            require(s.value.dtype == s.buffer.dtype, f"{where}: stores {s.value.dtype} to {s.buffer!r}")
+            require(s.value.dtype == s.buffer.holds, f"{where}: stores {s.value.dtype} to {s.buffer!r}")
             if not empty:
                 check_bounds(where, s.buffer, s.index, axes, k.hints, span(s.buffer, k.hints))
         accs.update({a.name: a.dtype for a in st.accs})
@@ -116,10 +116,10 @@ def verify_schedule(s: Schedule) -> None:
             require(all(len(a) == len(b) for a, b in pairs), f"{k.name}: arguments do not fit its parameters")
             for formal, b in zip(k.inputs, step.inputs):
                 readable(b, k.name)
-                require(formal.dtype == b.dtype, f"{k.name}: {formal!r} gets {b!r}")
+                require(formal.dtype == b.dtype and formal.bits == b.bits, f"{k.name}: {formal!r} gets {b!r}")
             for formal, b in zip(k.outputs, step.outputs):
                 require(b in allocated or b in base, f"{k.name} writes {b!r}, which has no memory")
-                require(formal.dtype == b.dtype, f"{k.name}: {formal!r} gets {b!r}")
+                require(formal.dtype == b.dtype and formal.bits == b.bits, f"{k.name}: {formal!r} gets {b!r}")
                 written(b)
         elif isinstance(step, Extern):
             for b in buffers_read(step):

@@ -1,6 +1,7 @@
 """The loop IR: what lowering makes, fusion groups, and code generation prints. The whole of it on one screen:
 
     Buffer  = name, dtype, shape, stride                     memory; scope "global" (a tensor) or "local" (one thread's scratch)
+              bits                                           its elements are the bits of its bytes: truth values, eight to a byte (GPUs alone)
     Value   = hash-consed expression node: op, dtype, args, attr
               load    attr=(buffer, index)                   element at a flat index (Expr over axis and size symbols)
               const   attr=python number
@@ -103,6 +104,12 @@ class Buffer:
     kind: str = "temp"               # "input" | "output" | "temp" | "constant"
     origin: str = ""                 # the aten node that made it
     storage_offset: Any = 0          # of a graph input, for as_strided; kernels get the address of element 0
+    bits: bool = False               # dtype, shape and stride are the bytes'; loads and stores count bits, the lowest of a byte first (graph/bits.py)
+
+    @property
+    def holds(self) -> torch.dtype:
+        """The dtype of what is loaded and stored."""
+        return torch.bool if self.bits else self.dtype
 
     @property
     def repeats(self) -> list[Expr]:
@@ -112,7 +119,7 @@ class Buffer:
 
     def __repr__(self) -> str:
         dims = ", ".join(map(str, self.shape))
-        return f"{self.name}: {str(self.dtype).removeprefix('torch.')}[{dims}]"
+        return f"{self.name}: {str(self.dtype).removeprefix('torch.')}[{dims}]{' of bits' if self.bits else ''}"
 
 
 _values: dict[tuple, "Value"] = {}
@@ -157,7 +164,7 @@ def clear() -> None:
 
 
 def load(buffer: Buffer, idx: Expr) -> Value:
-    return make("load", buffer.dtype, _indirect_in(idx), (buffer, idx))
+    return make("load", buffer.holds, _indirect_in(idx), (buffer, idx))
 
 
 def const(x: bool | int | float, dtype: torch.dtype) -> Value:

@@ -102,7 +102,7 @@ def ref_of_buffer(b: Buffer) -> Ref:
 def strided(ref: Ref) -> tuple[Buffer, tuple, Any] | None:
     """(buffer, strides, offset) where the Ref is a plain strided view of a buffer, else None."""
     v = ref.value
-    if v.op != "load" or v.args:
+    if v.op != "load" or v.args or v.attr[0].bits and ref.dtype == torch.bool:
         return None
     buffer, e = v.attr
     n = ref.ndim

@@ -34,7 +34,7 @@ def verify_values(roots: Iterable[Value], where: str) -> list[Value]:
             require(v.dtype == (torch.bool if v.op in _BOOL else args[-1].dtype), f"{where}: {v!r} has the wrong dtype")
         elif v.op == "load":
             require(isinstance(v.attr[0], Buffer) and isinstance(v.attr[1], Expr), f"{where}: {v!r} is no load")
-            require(v.dtype == v.attr[0].dtype, f"{where}: {v!r} loads {v.attr[0].dtype}")
+            require(v.dtype == v.attr[0].holds, f"{where}: {v!r} loads {v.attr[0].holds}")
         elif v.op == "check_index":
             require(all(a.dtype == torch.int64 for a in v.args), f"{where}: {v!r} checks something that is not int64")
         elif v.op == "put":
@@ -77,14 +77,14 @@ def unmasked(roots: Sequence[Value]) -> set[int]:
 
 
 def span(b: Buffer, hints: Mapping[str, int]) -> int:
-    """Elements from the first to the last that the strides reach, at the hints."""
+    """Elements (of bytes of bits, these) from the first to the last that the strides reach, at the hints."""
     n = 1
     for s, st in zip(b.shape, b.stride):
         s, st = (as_expr(x).eval(_hinted(x, hints)) for x in (s, st))
         if s == 0:
             return 0
         n += (s - 1) * st
-    return n
+    return 8 * n if b.bits else n
 
 
 def _hinted(e: Any, hints: Mapping[str, int]) -> dict[str, int]:
@@ -134,7 +134,7 @@ def verify_nest(n: LoopNest, known: set[Buffer], hints: Mapping[str, int]) -> No
         require(n.reduce_op in (SCAN_OPS if n.scan else REDUCE_OPS), f"{where}: no reduction {n.reduce_op!r}")
         require(not n.scan or len(n.reduce_axes) == 1, f"{where}: a scan along {len(n.reduce_axes)} axes")
     want = torch.int64 if n.reduce_op in ("argmax", "argmin") else n.value.dtype
-    require(n.buffer.dtype == want or n.scan, f"{where}: stores {want} to {n.buffer!r}")
+    require(n.buffer.holds == want or n.scan, f"{where}: stores {want} to {n.buffer!r}")
     sizes = {a.symbol.name: as_expr(a.size).eval(_hinted(a.size, hints)) for a in n.domain}
     kept = {a.symbol.name for a in n.axes}
     for name in n.index.symbol_names():

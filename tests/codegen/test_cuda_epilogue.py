@@ -7,7 +7,7 @@ import torch.nn.functional as F
 
 pytest.importorskip("triton")
 
-from tcompile.compiler import philox  # noqa: E402
+from tcompile.compiler import bits, philox  # noqa: E402
 from tcompile.compiler.codegen.triton.layout import GpuTarget  # noqa: E402
 from tcompile.compiler.codegen.triton.printer import without_locals  # noqa: E402
 from tcompile.compiler.fusion.interpret import run_kernel  # noqa: E402
@@ -39,10 +39,22 @@ def backward(g, w, h, mask):
     return torch.ops.aten.gelu_backward(d, h)
 
 
+def forward_bits(x, v, b):
+    h = F.linear(x, v, b)
+    y, mask = torch.native_dropout(F.gelu(h), 0.1, True)
+    return h, y, torch.ops.tcompile.pack_bits(mask, [0, 1])
+
+
+def backward_bits(g, w, h, kept):
+    return backward(g, w, h, torch.ops.tcompile.unpack_bits(kept, list(h.shape), [0, 1]))
+
+
 CASES = {
     "bias and relu": (lambda x, v, b: torch.relu(F.linear(x, v, b)), 3),
     "dropout behind gelu, three results": (forward, 3),
     "backward of both": (backward, 4),
+    "dropout behind gelu, its mask as bits": (forward_bits, 3),
+    "backward of bits": (backward_bits, 4),
     "dropout and a residual in float32": (lambda x, v, b, r: torch.native_dropout(F.linear(x, v, b), 0.2, True)[0] + r.float(), 4),
     "truth values of pairs": (lambda x, v, b: (lambda y: (y, y > 0.5))(F.linear(x, v, b)), 3),
 }
@@ -52,6 +64,8 @@ def inputs_of(name, m, n, k, dtype):
     x = rand(m, k, dtype=dtype)
     if name == "backward of both":
         return x, rand(k, n, dtype=dtype) / k ** 0.5, rand(m, n, dtype=dtype), torch.rand(m, n) < 0.9
+    if name == "backward of bits":
+        return x, rand(k, n, dtype=dtype) / k ** 0.5, rand(m, n, dtype=dtype), torch.randint(0, 256, (bits.bytes_for((m, n)),), dtype=torch.uint8)
     return (x, rand(n, k, dtype=dtype) / k ** 0.5, rand(n, dtype=dtype), rand(m, n, dtype=dtype))[:CASES[name][1]]
 
 
@@ -66,12 +80,13 @@ def test_what_follows_a_product(name, m, n, k, columns, dtype, tmp_path):
     for b in kernel.inputs:
         shape = tuple(int(s) for s in b.shape)
         given.append(torch.tensor([0x9876543212345678 - (1 << 64), (1 << 32) - 5]) if b.dtype is torch.int64 else torch.rand(shape) < 0.9 if b.dtype is torch.bool
+                     else torch.randint(0, 256, shape, dtype=torch.uint8) if b.bits
                      else rand(*shape, dtype=b.dtype) / (k ** 0.5 if len(given) == 1 else 1))
     want, got = ([torch.full([int(s) for s in b.shape], 7, dtype=b.dtype) for b in kernel.outputs] for _ in range(2))
     run_kernel(kernel, given, want)
     run_on_host(kernel, [*given, *got], columns, H200, tmp_path)
     for a, b in zip(got, want, strict=True):
-        if a.dtype is torch.bool and name != "truth values of pairs":
+        if a.dtype in (torch.bool, torch.uint8) and name != "truth values of pairs":
             assert torch.equal(a, b)
         elif a.dtype is torch.bool:
             assert (a != b).float().mean() < 0.01, "(where the rounding decides)"

@@ -192,12 +192,14 @@ class Epilogue:
     def _store(self, s: Store, x: Pair) -> None:
         """Written from registers: four threads have 32 bytes of float32 side by side."""
         b = s.buffer
-        if s.mode != "set" or s.positions or b.dtype not in (torch.float32, torch.bool, self.dtype):
+        if s.mode != "set" or s.positions or b.holds not in (torch.float32, torch.bool, self.dtype):
             raise NotPrintable(f"a store to {b.name}")
         e = self._place(b, s.index)
-        if b.dtype is torch.bool and s.value.id in self.bits and _are_neighbours(e, 8):
+        if b.holds is torch.bool and s.value.id in self.bits and _are_neighbours(e, 8):
             self._store_bits(b, e, self.bits[s.value.id])
             return
+        if b.bits:
+            raise NotPrintable("bits of what is no dropout")
         if not _are_neighbours(e, 2):
             raise NotPrintable(f"a store at {e.c()}")
         kind, text = {torch.float32: ("float2", f"make_float2({x.first}, {x.second})"), torch.bool: ("u16", f"{x.first} | {x.second} << 8")}.get(
@@ -206,12 +208,17 @@ class Epilogue:
 
     def _store_bits(self, b: Buffer, e: Expr, bits: str) -> None:
         """Truth values of 32 columns at once: parts of sectors cost the cache more than all else."""
-        self.functions["to_bytes"] = self.functions["eights"] = None
+        self.functions["eights"] = None
         self.once.append(f"u32 {bits}_before = 0;")
         self.even.append(f"{bits}_before = {bits};")
         guard, at = "if (eight < N && row < M) " if self.guard else "", e.subs({"column": symbol("eight")}).c()
+        store = f"*(uint2 *)({b.name} + ({at})) = make_uint2(to_bytes(left >> 4 * i), to_bytes(right >> 4 * i))"
+        if b.bits:
+            store = f"{b.name}[({at}) / 8] = left >> 4 * i & 15 | (right >> 4 * i & 15) << 4"
+        else:
+            self.functions["to_bytes"] = None
         self.odd += [f"{{ u32 left, right; eights({bits}_before | {bits} << 8, lane, left, right); int eight = held_n + at - 16 + lane % 4 * 8;",
-                     f"  for (int i = 0; i < 2; i++) {{ {ROW} {guard}*(uint2 *)({b.name} + ({at})) = make_uint2(to_bytes(left >> 4 * i), to_bytes(right >> 4 * i)); }} }}"]
+                     f"  for (int i = 0; i < 2; i++) {{ {ROW} {guard}{store}; }} }}"]
 
     def _load(self, v: Value) -> Pair:
         buffer, e = v.attr
@@ -252,14 +259,19 @@ class Epilogue:
         return Pair(f"({name}_of[h] >> 4 * i & 1)", f"({name}_of[h] >> (4 * i + 1) & 1)", True)
 
     def _bytes(self, v: Value, name: str) -> str:
-        """Of a tensor of truth values."""
+        """Of a tensor of truth values, as bytes or as bits."""
         buffer, e = v.attr
         e = self._place(buffer, e)
         if v.args or buffer.repeats or not _are_neighbours(e, 4):
             raise NotPrintable(f"a load of {buffer.name}")
-        self.functions["from_bytes"] = None
         self.fields.append(f"u32 {name}[2];")
-        read = f"*(const u32 *)({buffer.name} + ({e.subs({'column': symbol('four')}).c()}))"
+        at = e.subs({"column": symbol("four")}).c()
+        if buffer.bits:
+            read = f"{buffer.name}[({at}) / 8] >> ({at}) % 8"
+            self.read_fours.append(f"ahead.{name}[i] = {_guarded('four < N && row < M' if self.guard else '', read, '0')};")
+            return f"ahead.{name}[0] & 15 | (ahead.{name}[1] & 15) << 4"
+        self.functions["from_bytes"] = None
+        read = f"*(const u32 *)({buffer.name} + ({at}))"
         self.read_fours.append(f"ahead.{name}[i] = {_guarded('four < N && row < M' if self.guard else '', read, '0')};")
         return f"from_bytes(ahead.{name}[0]) | from_bytes(ahead.{name}[1]) << 4"
 

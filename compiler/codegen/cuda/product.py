@@ -34,7 +34,7 @@ LEAST = 128                             # of every size of a product that is wor
 STAGED = 2                              # results that the copy engine writes at most
 GROUP = 8                               # rows of tiles that are gone through together, so that they read the same columns from the cache
 BARRIERS = 256                          # bytes kept for them
-_TYPES = {torch.float32: "float", torch.bool: "unsigned char", torch.int64: "u64"}
+_TYPES = {torch.float32: "float", torch.bool: "unsigned char", torch.uint8: "unsigned char", torch.int64: "u64"}
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from ...lowering.ir import Acc, Axis, Buffer, DropoutAttention, Kernel, Stage, S
 from ...lowering.printer import names_of
 from ...lowering.rewrite import Rewriter
 from ...symbolic.expr import Expr, as_expr, ceildiv, integer
-from . import cheap, eight_bits, indices, philox, prims, scan
+from . import bits, cheap, eight_bits, indices, philox, prims, scan
 from .attention_tiles import plan_attention
 from .dtypes import ttype
 from .horizontal import print_horizontal
@@ -28,7 +28,7 @@ from .values import NONE, Names, Tile, Values, stored
 
 __all__ = ["TritonSource", "Function", "Printer", "Scratch", "header_of", "print_kernel", "without_locals"]
 
-HELPERS = {**prims.HELPERS, **indices.HELPERS, **cheap.HELPERS, **scan.HELPERS, **eight_bits.HELPERS, **philox.HELPERS}
+HELPERS = {**prims.HELPERS, **indices.HELPERS, **cheap.HELPERS, **scan.HELPERS, **eight_bits.HELPERS, **philox.HELPERS, **bits.HELPERS}
 
 
 @dataclass(frozen=True)
@@ -327,7 +327,7 @@ class Printer:
     def _values(self, stage: Stage, names: Names, masks: dict[str, str], number: int = -1) -> Values:
         return Values(names, self._axis_dims(stage), masks, self._shape, self._acc, self.need, self.itype,
                       (lambda b, d: self._policy(number, b, d)) if number >= 0 else (lambda b, d: ""), self.exact, self.target.backend, self.sizes,
-                      self._loose(), tiles=self.tiles.values(), rounded=self.rounded)
+                      self._loose(), tiles=self.tiles.values(), rounded=self.rounded, ahead=self.lay.stages > 1)
 
     def _loose(self) -> dict[str, tuple[str, int]]:
         n = numel(self.reduced)

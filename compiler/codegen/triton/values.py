@@ -21,6 +21,7 @@ from .prims import Operand, conversion, expression, materialised, rounded
 __all__ = ["Names", "Tile", "Values", "stored"]
 
 NONE: frozenset[str] = frozenset()
+BYTE, WORD = 8, 32               # bits that are read at once: words where a loop reads ahead, for which the hardware wants four bytes
 LOOPED = frozenset("rs")         # "r": a tile dimension of the loop over the reduced axes; "s": what changes from step to step alone
 
 
@@ -41,6 +42,15 @@ class Tile:
     axes: tuple[Axis, ...]
     block: int
     per: int
+
+
+def _are_neighbours(e: Expr, tile: Tile, n: int) -> bool:
+    """Whether n lanes of a tile, from a multiple of n on, are at places side by side, from a multiple of n on."""
+    if n > tile.block or not tile.axes or e.coeff(tile.axes[-1].symbol.name) is not ONE:
+        return False
+    fast = tile.axes[-1]
+    steps = [c for c, _ in (e - fast.symbol).terms()] + [c for c, _ in as_expr(fast.size).terms()]
+    return all(c % n == 0 for c in steps)
 
 
 @dataclass
@@ -68,7 +78,8 @@ class Values(GuardedValues):
     shape: dims -> text of a tile's shape; acc: accumulator name -> Operand; policy: buffer -> eviction policy of its loads or "";
     exact: ids of values that take no short forms (None: all), rounded: cheap.rounded_to, `backend`: Triton's; sizes: axis symbol -> its size where that is a number;
     loose: dimension -> (name of a mask that ends at a multiple of 8, elements up to there), where a load may go so far;
-    zero: dimensions along which loads that are masked off give 0; tiles: the dimensions of tiles, for what is computed for neighbours at once.
+    zero: dimensions along which loads that are masked off give 0; tiles: the dimensions of tiles, for what is computed for neighbours at once;
+    ahead: whether a loop reads ahead, by words of four bytes and more.
     """
     CARE = frozenset(("load", "check_index"))
 
@@ -76,9 +87,9 @@ class Values(GuardedValues):
                  acc: Callable[[str], Operand], need: Callable[[str], None], index_type: str,
                  policy: Callable[[Buffer, frozenset], str] = lambda b, d: "", exact: set[int] | None = None, backend: str = "cuda",
                  sizes: dict[str, int] | None = None, loose: dict[str, tuple[str, int]] | None = None, zero: frozenset[str] = NONE,
-                 tiles: Iterable[Tile] = (), rounded: dict[int, torch.dtype] | None = None):
+                 tiles: Iterable[Tile] = (), rounded: dict[int, torch.dtype] | None = None, ahead: bool = False):
         super().__init__(names.known)
-        self.rounded = rounded or {}
+        self.rounded, self.ahead = rounded or {}, ahead
         self.exact, self.backend, self.sizes, self.loose, self.zero, self.tiles = exact, backend, sizes or {}, loose or {}, zero, tuple(tiles)
         self.names, self.axis_dims, self.masks, self.shape, self.acc = names, axis_dims, masks, shape, acc
         self.need, self.index_type, self.policy = need, index_type, policy
@@ -213,6 +224,8 @@ class Values(GuardedValues):
     def _load(self, v: Value, guard: Guard) -> Operand:
         buffer, e = v.attr
         have = self.dims_of(e)
+        if buffer.bits:
+            return self._bits(v, guard, have)
         mask, over = self.mask(have, guard)
         if "r" in have and "r" in self.loose and not guard:     # whole words of 16 bytes: the end of a row may be read too far
             name, n = self.loose["r"]
@@ -236,6 +249,54 @@ class Values(GuardedValues):
             text += ".to(tl.int1)"
         return self._let(buffer.name + "_at", text, v, dims)
 
+    # ---- masks of bits
+    def _bits(self, v: Value, guard: Guard, have: frozenset[str]) -> Operand:
+        """Truth values of neighbours of one load where they lie together in a tile, else each of its own byte."""
+        buffer, e = v.attr
+        tile, n = next(((t, n) for n in (WORD, BYTE)[not self.ahead:] for t in self.tiles if not guard and _are_neighbours(e, t, n)), (None, BYTE))
+        if tile is None:
+            mask, over = self.mask(have, guard)
+            at = self._let("bit", self.spread(self.index(e), have, have | over), v, have | over).text
+            memory = f"tl.load({buffer.name} + ({at} >> 3)" + (f", {mask}" + (", other=0" if guard else "") if mask else "") + ")"
+            return self._let(f"{buffer.name}_at", f"({memory} >> ({at} & 7) & 1) != 0", v, have | over)
+        self.need("_from_bits")
+        at, mask = self._of_neighbours(e, tile, n, have)
+        memory = buffer.name if n == BYTE else f"{buffer.name}.to(tl.pointer_type(tl.int32))"
+        policy = self.policy(buffer, have)
+        loaded = f"tl.load({memory} + ({at})" + (f", {mask}" if mask else "") + (f", eviction_policy={policy!r}" if policy else "") + ")"
+        return self._let(f"{buffer.name}_at", f"tl.trans(_from_bits(tl.trans({loaded}), {n}))" if tile.position == "[:, None]" else f"_from_bits({loaded}, {n})", v, have)
+
+    def _store_bits(self, buffer: Buffer, e: Expr, x: Operand) -> None:
+        have = self.dims_of(e)
+        out = self.inside if have & self.looped else self.outside
+        text = f"tl.full({self.shape(have)}, {x.text}, tl.int1)" if x.is_literal else x.text if x.dims == have else f"tl.broadcast_to({x.text}, {self.shape(have)})"
+        tile = next((t for t in self.tiles if _are_neighbours(e, t, BYTE)), None)
+        if tile is None:
+            self.need("_put_bit")
+            mask, _ = self.mask(have)
+            out.append(f"_put_bit({buffer.name}, {self.index(e)}, {text}, {mask or f'tl.full({self.shape(have)}, 1, tl.int1)'})")
+            return
+        self.need("_halves")
+        self.need("_to_bits")
+        at, mask = self._of_neighbours(e, tile, BYTE, have)
+        text = f"tl.trans(_to_bits(tl.trans({text})))" if tile.position == "[:, None]" else f"_to_bits({text})"
+        out.append(f"tl.store({buffer.name} + ({at}), {text}" + (f", {mask})" if mask else ")"))
+
+    def _of_neighbours(self, e: Expr, tile: Tile, n: int, have: frozenset[str]) -> tuple[str, str]:
+        """(e // n, mask) where each lane along a dimension of tiles stands for n neighbours."""
+        lanes = self.names.fresh("lanes")
+        (self.inside if tile.dim in self.looped else self.outside).append(
+            f"{lanes} = ({tile.start}) // {n} + tl.arange(0, {tile.dim.upper()}BLOCK // {n}){tile.position}" if tile.position else
+            f"{lanes} = ({tile.start} + {n} * tl.arange(0, {tile.dim.upper()}BLOCK // {n})) // {n}")         # (as the words of random numbers have them)
+        where, inner, at = {}, ONE, symbol(lanes)
+        for k, a in enumerate(reversed(tile.axes)):
+            size = as_expr(a.size) if k else as_expr(a.size) // n
+            at_axis = at // inner if k == len(tile.axes) - 1 else at // inner % size
+            where[a.symbol.name] = at_axis if k else at_axis * n
+            inner = inner * size
+        parts = [self.masks[d] if d != tile.dim else f"({lanes} < {d}numel // {n})" for d in sorted(have, reverse=True) if d in self.masks]
+        return self.index(e.subs(where) // n), " & ".join(parts)
+
     def _index(self, v: Value) -> Operand:
         e, t = v.attr, ttype(v.dtype)
         if e.is_const:
@@ -254,12 +315,8 @@ class Values(GuardedValues):
         if at.op != "index" or at.args or v.args[4].attr < 4:
             return None
         for tile in self.tiles:
-            if not tile.axes or at.attr.coeff(tile.axes[-1].symbol.name) is not ONE:
-                continue
-            fast = tile.axes[-1]
-            steps = [c for c, _ in (at.attr - fast.symbol).terms()] + [c for c, _ in as_expr(fast.size).terms()]
             for n in (8, 4) if v.args[4].attr > 4 else (4,):           # (four float32 are what a thread holds side by side)
-                if n <= min(tile.block, tile.per) and all(c % n == 0 for c in steps):
+                if n <= tile.per and _are_neighbours(at.attr, tile, n):
                     return tile, n
         return None
 
@@ -316,6 +373,8 @@ class Values(GuardedValues):
     # ---- stores
     def store(self, buffer: Buffer, e: Expr, value: Value, mode: str, tile: frozenset[str]) -> None:
         """A store of `value`, over `tile` where elements are added up."""
+        if buffer.bits:
+            return self._store_bits(buffer, e, self.operand(value))
         t = ttype(buffer.dtype)
         x = self.operand(stored(value))
         have = self.dims_of(e)

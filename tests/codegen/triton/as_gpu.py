@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import inspect
 from typing import Any, Callable
+from unittest import mock
 
 import torch
 
 import tcompile
+from tcompile.compiler.autograd import joint as joint_module
+from tcompile.compiler.autograd.partition import partition
 from tcompile.compiler.codegen.generated import Generated
 from tcompile.compiler.codegen.triton.generate import generate_triton
 from tcompile.compiler.codegen.triton.layout import GpuTarget
+from tcompile.compiler.config import Options
 from tcompile.compiler.errors import InternalError
 from tcompile.compiler.fusion.fuse import schedule
 from tcompile.compiler.fusion.verify import verify_schedule
@@ -70,6 +74,31 @@ def as_gpu(fn: Callable, *inputs: Any, target: GpuTarget = SMALL, options: dict 
         except InternalError:
             assert made, "the graph did not come to lowering"
     return made[0]
+
+
+def train_as_gpu(fn: Callable, *inputs: torch.Tensor, target: GpuTarget = SMALL, options: dict | None = None,
+                 dynamic: bool = False) -> tuple[Any, Generated, Generated]:
+    """(the partition, what is generated for forward, and for backward) of the first graph of fn(*inputs)."""
+    made: list[Any] = []
+
+    def parted(joint: Any, *args: Any, **kwargs: Any) -> Any:
+        turn(joint)
+        made.append(partition(joint, *args, **kwargs))
+        raise _Made
+    with mock.patch.object(joint_module, "partition", parted):
+        try:
+            tcompile.compile(fn, dynamic=dynamic, options=options)(*inputs)
+        except InternalError:
+            assert made, "the graph did not come to its partition"
+    opts = Options(**(options or {}))
+
+    def generated(aten: Any) -> Generated:
+        lowered = lower(aten, opts)
+        verify_lowered(lowered)
+        s = schedule(lowered, opts)
+        verify_schedule(s)
+        return generate_triton(s, opts, None, target)
+    return made[0], generated(made[0].forward), generated(made[0].backward)
 
 
 def check_as_gpu(fn: Callable, *inputs: torch.Tensor, rtol: float | None = None, atol: float | None = None, options: dict | None = None) -> Generated:
