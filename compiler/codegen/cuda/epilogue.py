@@ -214,7 +214,7 @@ class Epilogue:
         guard, at = "if (eight < N && row < M) " if self.guard else "", e.subs({"column": symbol("eight")}).c()
         store = f"*(uint2 *)({b.name} + ({at})) = make_uint2(to_bytes(left >> 4 * i), to_bytes(right >> 4 * i))"
         if b.bits:
-            store = f"{b.name}[({at}) / 8] = left >> 4 * i & 15 | (right >> 4 * i & 15) << 4"
+            store = f"{b.name}[({at}) >> 3] = left >> 4 * i & 15 | (right >> 4 * i & 15) << 4"
         else:
             self.functions["to_bytes"] = None
         self.odd += [f"{{ u32 left, right; eights({bits}_before | {bits} << 8, lane, left, right); int eight = held_n + at - 16 + lane % 4 * 8;",
@@ -267,7 +267,7 @@ class Epilogue:
         self.fields.append(f"u32 {name}[2];")
         at = e.subs({"column": symbol("four")}).c()
         if buffer.bits:
-            read = f"{buffer.name}[({at}) / 8] >> ({at}) % 8"
+            read = f"{buffer.name}[({at}) >> 3] >> (({at}) & 7)"
             self.read_fours.append(f"ahead.{name}[i] = {_guarded('four < N && row < M' if self.guard else '', read, '0')};")
             return f"ahead.{name}[0] & 15 | (ahead.{name}[1] & 15) << 4"
         self.functions["from_bytes"] = None

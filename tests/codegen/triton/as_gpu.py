@@ -90,7 +90,7 @@ def train_as_gpu(fn: Callable, *inputs: torch.Tensor, target: GpuTarget = SMALL,
             tcompile.compile(fn, dynamic=dynamic, options=options)(*inputs)
         except InternalError:
             assert made, "the graph did not come to its partition"
-    opts = Options(**(options or {}))
+    opts = Options.make(options=options)
 
     def generated(aten: Any) -> Generated:
         lowered = lower(aten, opts)
