@@ -18,6 +18,7 @@ from ..symbolic.expr import as_expr, mul_all
 
 __all__ = ["order_in_memory", "packable", "packed_nodes", "unpacked_node"]
 
+DEVICES = ("cuda",)
 LEAST = 1 << 20           # elements of a mask: below, launches are what takes the time
 _DROPOUT, _BACKWARD = torch.ops.aten.native_dropout.default, torch.ops.aten.native_dropout_backward.default
 _DRAWN = (torch.float32, torch.bfloat16, torch.float16)
@@ -54,7 +55,7 @@ def packable(graph: torch.fx.Graph, results: Container[torch.fx.Node], elementwi
 
 
 def _fits(m: Any, hints: dict[str, int]) -> bool:
-    if not isinstance(m, TensorMeta) or m.dtype is not torch.bool or m.device.type != "cuda":
+    if not isinstance(m, TensorMeta) or m.dtype is not torch.bool or m.device.type not in DEVICES:
         return False
     order = order_in_memory(m)
     inner = next((m.shape[d] for d in reversed(order or ()) if m.shape[d] != 1), 1)
