@@ -30,7 +30,8 @@ def packed(flat: torch.Tensor) -> torch.Tensor:
 
 
 def unpacked(flat: torch.Tensor) -> torch.Tensor:
-    return (flat[:, None] >> torch.arange(8, dtype=torch.uint8, device=flat.device) & 1).to(torch.bool).reshape(-1)
+    """The bits of the memory of bytes or words."""
+    return (flat.view(torch.uint8)[:, None] >> torch.arange(8, dtype=torch.uint8, device=flat.device) & 1).to(torch.bool).reshape(-1)
 
 
 def _pack(mask: torch.Tensor, order: list[int]) -> torch.Tensor:

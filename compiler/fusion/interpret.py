@@ -99,7 +99,7 @@ def run_kernel(kernel: Kernel, inputs: Sequence[torch.Tensor], outputs: Sequence
         _Stage(kernel, stage, env, outer_sizes, inner_sizes, mem, accs, scalars).run()
     for b, t in zip(kernel.outputs, outputs):
         if b.bits:
-            _flat(t).copy_(bits.packed(mem[b]))
+            _flat(t).view(torch.uint8).copy_(bits.packed(mem[b]))
 
 
 class _Stage:

@@ -1,7 +1,7 @@
 """The loop IR: what lowering makes, fusion groups, and code generation prints. The whole of it on one screen:
 
     Buffer  = name, dtype, shape, stride                     memory; scope "global" (a tensor) or "local" (one thread's scratch)
-              bits                                           its elements are the bits of its bytes: truth values, eight to a byte (GPUs alone)
+              bits                                           loads and stores see the bits of its memory: truth values, eight to a byte (GPUs alone)
     Value   = hash-consed expression node: op, dtype, args, attr
               load    attr=(buffer, index)                   element at a flat index (Expr over axis and size symbols)
               const   attr=python number
@@ -104,7 +104,7 @@ class Buffer:
     kind: str = "temp"               # "input" | "output" | "temp" | "constant"
     origin: str = ""                 # the aten node that made it
     storage_offset: Any = 0          # of a graph input, for as_strided; kernels get the address of element 0
-    bits: bool = False               # dtype, shape and stride are the bytes'; loads and stores count bits, the lowest of a byte first (graph/bits.py)
+    bits: bool = False               # dtype, shape and stride are those of bytes or words; indices count bits, the lowest of a byte first (bits.py)
 
     @property
     def holds(self) -> torch.dtype:

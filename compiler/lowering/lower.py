@@ -387,11 +387,12 @@ class Lowering:
         self.steps.append(Extern(take, (memory, at), {}, [out], _out_variant(take), ("out",), f"a copy of {ref.dtype}", self._node_name()))
         return out
 
-    def view(self, base: Buffer, shape: tuple, stride: tuple, offset: Any) -> Buffer:
-        k = (id(base), shape, stride, offset)
+    def view(self, base: Buffer, shape: tuple, stride: tuple, offset: Any, bits: bool = False) -> Buffer:
+        k = (id(base), shape, stride, offset, bits)
         b = self._views.get(k)
         if b is None:
             b = self._views[k] = self._buffer(base.name + "_view", shape, base.dtype, stride, base.device)
+            b.bits = bits
             self._view_base[b] = base
             self.steps.append(View(b, base, offset))
         return b

@@ -77,14 +77,14 @@ def unmasked(roots: Sequence[Value]) -> set[int]:
 
 
 def span(b: Buffer, hints: Mapping[str, int]) -> int:
-    """Elements (of bytes of bits, these) from the first to the last that the strides reach, at the hints."""
+    """Elements (where kernels see bits, these) from the first to the last that the strides reach, at the hints."""
     n = 1
     for s, st in zip(b.shape, b.stride):
         s, st = (as_expr(x).eval(_hinted(x, hints)) for x in (s, st))
         if s == 0:
             return 0
         n += (s - 1) * st
-    return 8 * n if b.bits else n
+    return 8 * b.dtype.itemsize * n if b.bits else n
 
 
 def _hinted(e: Any, hints: Mapping[str, int]) -> dict[str, int]:

@@ -118,7 +118,7 @@ def spans(kernel: Kernel) -> list[Expr]:
         n = ONE
         for size, stride in zip(b.shape, b.stride):
             n = n + (as_expr(size) - 1) * as_expr(stride)
-        out.append(8 * n if b.bits else n)
+        out.append(8 * b.dtype.itemsize * n if b.bits else n)
     return [e for e in dict.fromkeys(out) if not (e.is_const and e.value < INT32 // 2)]
 
 

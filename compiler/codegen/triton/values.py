@@ -44,6 +44,11 @@ class Tile:
     per: int
 
 
+def _memory(buffer: Buffer, n: int) -> str:
+    """A buffer of bits as memory of n bits each."""
+    return buffer.name if 8 * buffer.dtype.itemsize == n else f"{buffer.name}.to(tl.pointer_type(tl.{'uint8' if n == BYTE else 'int32'}))"
+
+
 def _are_neighbours(e: Expr, tile: Tile, n: int) -> bool:
     """Whether n lanes of a tile, from a multiple of n on, are at places side by side, from a multiple of n on."""
     if n > tile.block or not tile.axes or e.coeff(tile.axes[-1].symbol.name) is not ONE:
@@ -257,13 +262,12 @@ class Values(GuardedValues):
         if tile is None:
             mask, over = self.mask(have, guard)
             at = self._let("bit", self.spread(self.index(e), have, have | over), v, have | over).text
-            memory = f"tl.load({buffer.name} + ({at} >> 3)" + (f", {mask}" + (", other=0" if guard else "") if mask else "") + ")"
+            memory = f"tl.load({_memory(buffer, BYTE)} + ({at} >> 3)" + (f", {mask}" + (", other=0" if guard else "") if mask else "") + ")"
             return self._let(f"{buffer.name}_at", f"({memory} >> ({at} & 7) & 1) != 0", v, have | over)
         self.need("_from_bits")
         at, mask = self._of_neighbours(e, tile, n, have)
-        memory = buffer.name if n == BYTE else f"{buffer.name}.to(tl.pointer_type(tl.int32))"
         policy = self.policy(buffer, have)
-        loaded = f"tl.load({memory} + ({at})" + (f", {mask}" if mask else "") + (f", eviction_policy={policy!r}" if policy else "") + ")"
+        loaded = f"tl.load({_memory(buffer, n)} + ({at})" + (f", {mask}" if mask else "") + (f", eviction_policy={policy!r}" if policy else "") + ")"
         return self._let(f"{buffer.name}_at", f"tl.trans(_from_bits(tl.trans({loaded}), {n}))" if tile.position == "[:, None]" else f"_from_bits({loaded}, {n})", v, have)
 
     def _store_bits(self, buffer: Buffer, e: Expr, x: Operand) -> None:
@@ -280,7 +284,7 @@ class Values(GuardedValues):
         self.need("_to_bits")
         at, mask = self._of_neighbours(e, tile, BYTE, have)
         text = f"tl.trans(_to_bits(tl.trans({text})))" if tile.position == "[:, None]" else f"_to_bits({text})"
-        out.append(f"tl.store({buffer.name} + ({at}), {text}" + (f", {mask})" if mask else ")"))
+        out.append(f"tl.store({_memory(buffer, BYTE)} + ({at}), {text}" + (f", {mask})" if mask else ")"))
 
     def _of_neighbours(self, e: Expr, tile: Tile, n: int, have: frozenset[str]) -> tuple[str, str]:
         """(e // n, mask) where each lane along a dimension of tiles stands for n neighbours."""

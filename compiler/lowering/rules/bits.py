@@ -34,7 +34,9 @@ def pack_bits(lo: Lowering, node: Any, mask: Ref, order: Sequence[int]) -> Ref:
 
 @rule(bits.UNPACK)
 def unpack_bits(lo: Lowering, node: Any, kept: Ref, size: Sequence[Any], order: Sequence[int]) -> Ref:
-    b = kept.value.attr[0]
+    b, source = lo.realise(kept), node.args[0]
+    if b.kind != "input" or any(u.target is not bits.UNPACK for u in source.users):
+        b = lo.view(b, b.shape, b.stride, 0, bits=True)                    # (words that are drawn in this graph, for one)
     b.bits = True
     shape = lo.out_shape()
     return Ref(shape, torch.bool, load(b, _places(shape, order)[1]))

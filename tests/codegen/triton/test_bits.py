@@ -226,3 +226,11 @@ def test_registers_hold_what_is_packed():
     assert made.parts[0].shared == 0 and made.parts[0].assembly().count("st.global.b8") == 1
     text = read.parts[0].assembly()
     assert sum(text.count(f"ld.global.{kind}") for kind in ("b8", "u8")) == 1, text
+
+
+def test_words_of_bits():
+    """Of words that are made in the same graph."""
+    def fn(x, words):
+        return torch.where(torch.ops.tcompile.unpack_bits(words ^ 7, [40, 64], [0, 1]), x, -x), words.sum()
+    g = check_as_gpu(fn, rand(40, 64), torch.randint(-2 ** 31, 2 ** 31, (80,), dtype=torch.int32))
+    assert any(x.bits and x.dtype is torch.int32 for k in g.kernels for x in k.kernel.inputs)
