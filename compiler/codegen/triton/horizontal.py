@@ -1,7 +1,7 @@
 """Several independent loops as one launch: each has a function, and the programs are divided among them.
 
-What is read streams through the cache once; what is written is to be there when its readers come. Programs that draw random numbers come between those that
-copy, so that each keeps another part of a processor busy; they take longer, so the last quarter of the launch has none.
+Programs that draw random numbers come between those that copy, so that each keeps another part of a processor busy; they take longer, so the last quarter of
+the launch has none.
 """
 from __future__ import annotations
 
@@ -36,7 +36,6 @@ def print_horizontal(printer: Any) -> tuple[Any, str]:
         masks: dict[str, str] = {}
         lines = p._dim("x", stage.axes, lay.xblock, "pid * XBLOCK", "", masks)
         v = p._values(stage, Names(counts=counts, origins=p.origins), masks)
-        v.policy = lambda b, dims: "evict_first" if dims else ""
         v.inside = v.outside
         v.emit(p._roots(stage))
         for s in stage.stores:
