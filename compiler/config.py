@@ -89,8 +89,8 @@ OPTIONS: dict[str, Option] = {o.name: o for o in (
 MODES: dict[str, dict[str, Any]] = {
     "default": {},
     "reduce-overhead": {"cudagraphs": True},
-    "max-autotune": {"max_autotune": True, "cudagraphs": True},
-    "max-autotune-no-cudagraphs": {"max_autotune": True},
+    "max-autotune": {"max_autotune": True, "cudagraphs": True, "fast_dropout": True},
+    "max-autotune-no-cudagraphs": {"max_autotune": True, "fast_dropout": True},
 }
 
 

@@ -12,31 +12,15 @@ import torch
 import torch.fx
 
 from .. import bits, philox
-from ..graph.meta.core import TensorMeta
-from ..graph.meta.views import contiguous_strides
+from ..graph.meta.core import TensorMeta, order_in_memory
 from ..symbolic.expr import as_expr, mul_all
 
-__all__ = ["order_in_memory", "packable", "packed_nodes", "unpacked_node"]
+__all__ = ["packable", "packed_nodes", "unpacked_node"]
 
 DEVICES = ("cuda",)
 LEAST = 1 << 20           # elements of a mask: below, launches are what takes the time
 _DROPOUT, _BACKWARD = torch.ops.aten.native_dropout.default, torch.ops.aten.native_dropout_backward.default
 _DRAWN = (torch.float32, torch.bfloat16, torch.float16)
-
-
-def order_in_memory(m: TensorMeta) -> list[int] | None:
-    """The dimensions, largest stride first, where the elements fill their memory, each once."""
-    if m.stride == contiguous_strides(m.shape):
-        return list(range(len(m.shape)))
-    if not all(type(x) is int for x in (*m.shape, *m.stride)):
-        return None
-    order = sorted(range(len(m.shape)), key=lambda d: (m.stride[d], m.shape[d] != 1))
-    expected = 1
-    for d in order:
-        if m.shape[d] != 1 and m.stride[d] != expected:
-            return None
-        expected *= m.shape[d]
-    return order[::-1]
 
 
 def packable(graph: torch.fx.Graph, results: Container[torch.fx.Node], elementwise: Callable[[Any], bool], is_view: Callable[[Any], bool],
@@ -48,7 +32,7 @@ def packable(graph: torch.fx.Graph, results: Container[torch.fx.Node], elementwi
     def is_made_by_kernels(n: Any) -> bool:
         if n.target is operator.getitem:
             return n.args[1] == 1 and n.args[0].target is _DROPOUT and _is_drawn(n.args[0], opts)
-        return elementwise(n) and not is_view(n.target)
+        return elementwise(n) and not is_view(n.target) and n.target is not bits.UNPACK
 
     return {n for n in graph.nodes if n.op == "call_function" and n not in results and _fits(n.meta.get("val"), hints)
             and is_made_by_kernels(n) and is_read_by_kernels(n)}

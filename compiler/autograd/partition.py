@@ -16,13 +16,14 @@ from typing import Any, Callable, Iterable
 import torch
 import torch.fx
 
+from ..bits import UNPACK
 from ..graph.captured import GraphInput
 from ..graph.aten import AtenGraph, GraphOutput
-from ..graph.meta.core import TensorMeta
+from ..graph.meta.core import TensorMeta, order_in_memory
 from ..graph.meta.views import contiguous_strides
 from ..raising import node_may_raise
 from ..symbolic.expr import Expr, symbol
-from .masks import order_in_memory, packable, packed_nodes, unpacked_node
+from .masks import packable, packed_nodes, unpacked_node
 from .mincut import INF, min_node_cut
 
 __all__ = ["Partition", "Value", "bytes_of", "partition", "read_by_backward"]
@@ -103,7 +104,7 @@ def partition(joint: AtenGraph, n_inputs: int, n_outputs: int, written: Iterable
     readers = (backward_nodes & needed) | {results[s] for s in grad_slots if results[s] not in needs_tangent}
 
     written, fragile = {i for i, _ in joint.mutation_slots} | set(written), set(fragile)
-    dear = _in_memory_twice(joint, readers) | _residual_sums(joint, needs_tangent)
+    dear = _in_memory_twice(joint, readers) | _residual_sums(joint, needs_tangent) | _dropped(joint, readers)
     hints = joint.env.hints if joint.env is not None else {}
     given = {results[s] for s in forward_slots}
     bits = packable(joint.graph, given, _recomputable, _is_view, hints, opts)
@@ -205,7 +206,7 @@ def _recomputable(n: torch.fx.Node) -> bool:
     if t is operator.getitem or not isinstance(t, torch._ops.OpOverload) or not isinstance(n.meta.get("val"), TensorMeta):
         return False
     return torch.Tag.pointwise in t.tags and torch.Tag.nondeterministic_seeded not in t.tags or t.namespace == "prims" or _is_view(t) \
-        or t._schema.name in ("aten::_to_copy", "aten::clone", "aten::full", "aten::expand", "aten::where", "aten::scalar_tensor", "aten::arange")
+        or t._schema.name in ("aten::_to_copy", "aten::clone", "aten::full", "aten::expand", "aten::where", "aten::scalar_tensor", "aten::arange", "tcompile::unpack_bits")
 
 
 def _is_view(t: Any) -> bool:
@@ -315,6 +316,18 @@ def _residual_sums(joint: AtenGraph, needs_tangent: set) -> set[torch.fx.Node]:
         if any(era.get(i, 0) == era[n] for i in whole) and any(_recomputable(i) and _owner(i).op == "call_function" and era[i] < era[n] for i in whole):
             out.add(n)
     return out
+
+
+def _dropped(joint: AtenGraph, readers: set) -> set[torch.fx.Node]:
+    """Values on a GPU that a dropout by bits gives to products of both passes: forward has them in memory, and keeps those of other dropouts, which
+    cannot be made again."""
+    def is_dropped(n: Any) -> bool:
+        while n.target is torch.ops.aten._to_copy.default:
+            n = n.args[0]
+        return n.target is torch.ops.aten.mul.Tensor and any(i.target is torch.ops.aten.where.self and i.args[0].target is UNPACK for i in n.all_input_nodes)
+
+    return {n for n in joint.graph.nodes if n.op == "call_function" and is_dropped(n) and n.meta["val"].device.type == "cuda"
+            and len(_calls(n, readers, _is_product)) == 2}
 
 
 def _converted_weights(joint: AtenGraph, readers: set, saved: list, recomputed: list, steady: set) -> set[torch.fx.Node]:

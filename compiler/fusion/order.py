@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections import deque
 from typing import Sequence
 
+import torch
+
 from ..lowering.ir import Buffer, LoopNest, walk
 from ..lowering.lowered import Extern, LoweredStep, View
 from .inline import buffers_read
@@ -29,6 +31,11 @@ def _small(n: LoopNest) -> bool:
     for a in n.domain:
         total = total * a.size if type(a.size) is int else SMALL + 1
     return total <= SMALL
+
+
+def _draws_words(n: LoopNest) -> bool:
+    """Whether a nest makes the bits of a dropout: a kernel of its own, which as a call would stand between two nests."""
+    return n.buffer.dtype is torch.int32 and any(v.op == "keep_word" for v in walk([n.value]))
 
 
 def sink(steps: Sequence[LoweredStep]) -> list[LoweredStep]:
@@ -58,7 +65,7 @@ def sink(steps: Sequence[LoweredStep]) -> list[LoweredStep]:
             stack.extend((w, False) for w in sorted(needs, key=lambda w: (first[w], w), reverse=True))
 
     for i, s in enumerate(steps):
-        if isinstance(s, Extern) or isinstance(s, View) and all(done[w] for w in writers.get(s.base, ())):
+        if isinstance(s, Extern) or isinstance(s, View) and all(done[w] for w in writers.get(s.base, ())) or isinstance(s, LoopNest) and _draws_words(s):
             emit(i)                                      # (a view of what is there: between two nests it would keep them apart)
         else:
             held.append((i, calls))

@@ -116,7 +116,7 @@ def run_on_host(kernel: Any, buffers: Sequence[torch.Tensor], columns: int, targ
     names = [b.name for b in (*t.kernel.inputs, *t.kernel.outputs)]
     place = {id(b): i for i, b in enumerate((*t.kernel.inputs, *t.kernel.outputs))}
     kinds = {torch.float32: "float", torch.bool: "unsigned char", torch.uint8: "unsigned char", torch.int64: "u64"}
-    arguments = ", ".join(f"({kinds.get(b.dtype, 'u16')} *)given[{i}]" for i, b in enumerate((*t.kernel.inputs, *t.kernel.outputs)))
+    arguments = ", ".join(f"({kinds.get(torch.uint8 if b.bits else b.dtype, 'u16')} *)given[{i}]" for i, b in enumerate((*t.kernel.inputs, *t.kernel.outputs)))
     maps = "".join(f"Map map{i} = {{given[{place[id(w.buffer)]}], {w.offset}, {w.length}, {w.lines}, {w.stride}}};" for i, w in enumerate(source.walks))
     text += f'''
 extern "C" void run(void **given) {{

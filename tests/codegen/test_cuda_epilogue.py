@@ -49,12 +49,21 @@ def backward_bits(g, w, h, kept):
     return backward(g, w, h, torch.ops.tcompile.unpack_bits(kept, list(h.shape), [0, 1]))
 
 
+def by_words(y, words):
+    """What dropout by bits is (graph/passes/dropout.py)."""
+    keep = torch.ops.tcompile.unpack_bits(words, list(y.shape), [0, 1])
+    return (y.float() * torch.where(keep, 1.125, 0.0)).to(y.dtype)
+
+
 CASES = {
     "bias and relu": (lambda x, v, b: torch.relu(F.linear(x, v, b)), 3),
     "dropout behind gelu, three results": (forward, 3),
     "backward of both": (backward, 4),
     "dropout behind gelu, its mask as bits": (forward_bits, 3),
     "backward of bits": (backward_bits, 4),
+    "dropout by words behind gelu": (lambda x, v, b, words: by_words(F.gelu(F.linear(x, v, b)), words), 4),
+    "dropout by words and a residual": (lambda x, v, b, words, r: by_words(F.linear(x, v, b), words) + r.float(), 5),
+    "backward of words": (lambda g, w, h, words: torch.ops.aten.gelu_backward(by_words(g @ w, words), h), 4),
     "dropout and a residual in float32": (lambda x, v, b, r: torch.native_dropout(F.linear(x, v, b), 0.2, True)[0] + r.float(), 4),
     "truth values of pairs": (lambda x, v, b: (lambda y: (y, y > 0.5))(F.linear(x, v, b)), 3),
 }
@@ -66,7 +75,10 @@ def inputs_of(name, m, n, k, dtype):
         return x, rand(k, n, dtype=dtype) / k ** 0.5, rand(m, n, dtype=dtype), torch.rand(m, n) < 0.9
     if name == "backward of bits":
         return x, rand(k, n, dtype=dtype) / k ** 0.5, rand(m, n, dtype=dtype), torch.randint(0, 256, (bits.bytes_for((m, n)),), dtype=torch.uint8)
-    return (x, rand(n, k, dtype=dtype) / k ** 0.5, rand(n, dtype=dtype), rand(m, n, dtype=dtype))[:CASES[name][1]]
+    words = (torch.randint(-1 << 31, 1 << 31, (-(-m * n // 32),), dtype=torch.int32),) * ("words" in name)
+    if name == "backward of words":
+        return x, rand(k, n, dtype=dtype) / k ** 0.5, rand(m, n, dtype=dtype), *words
+    return (x, rand(n, k, dtype=dtype) / k ** 0.5, rand(n, dtype=dtype), *words, rand(m, n, dtype=dtype))[:CASES[name][1]]
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -80,7 +92,7 @@ def test_what_follows_a_product(name, m, n, k, columns, dtype, tmp_path):
     for b in kernel.inputs:
         shape = tuple(int(s) for s in b.shape)
         given.append(torch.tensor([0x9876543212345678 - (1 << 64), (1 << 32) - 5]) if b.dtype is torch.int64 else torch.rand(shape) < 0.9 if b.dtype is torch.bool
-                     else torch.randint(0, 256, shape, dtype=torch.uint8) if b.bits
+                     else torch.randint(torch.iinfo(b.dtype).min, torch.iinfo(b.dtype).max + 1, shape, dtype=b.dtype) if b.bits
                      else rand(*shape, dtype=b.dtype) / (k ** 0.5 if len(given) == 1 else 1))
     want, got = ([torch.full([int(s) for s in b.shape], 7, dtype=b.dtype) for b in kernel.outputs] for _ in range(2))
     run_kernel(kernel, given, want)

@@ -14,7 +14,8 @@ import torch
 import torch.nn as nn
 
 import tcompile
-from tcompile.compiler import events
+from tcompile.compiler import bits, config, events, keep_bits
+from tcompile.compiler.graph.passes import dropout
 from tcompile.compiler.native import native
 from tcompile.compiler.runtime.gpu import graphs, held
 
@@ -248,6 +249,28 @@ def test_dropout(made: list) -> None:
         x = data(12, 16)
         pair.step(lambda call: call(x).square().mean().backward())
     assert replays(made, True) >= 5
+
+
+class ByBits(nn.Module):
+    """Dropout whose bits eager draws as the compiled graph does."""
+    eager = False
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if not self.eager:
+            return torch.native_dropout(x, 0.5, True)[0]
+        words = keep_bits.KEEP_BITS(-(-x.numel() // 32), 0.5, device=x.device)
+        return x * bits.UNPACK(words, list(x.shape), [0, 1]) * 2
+
+
+def test_dropout_by_bits(made: list, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dropout, "DEVICE", torch.device(device).type)
+    with config.patch(fast_dropout=True):
+        pair = Pair(nn.Sequential(nn.Linear(16, 32), ByBits(), nn.ReLU(), nn.Linear(32, 33), ByBits()))
+        pair.modules[1][1].eager = pair.modules[1][4].eager = True
+        for _ in range(8):
+            x = data(12, 16)
+            pair.step(lambda call: call(x).square().mean().backward())
+    assert replays(made, False) >= 5 and replays(made, True) >= 5
 
 
 def test_evaluation_between_and_two_models(made: list) -> None:

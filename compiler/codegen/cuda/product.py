@@ -193,7 +193,7 @@ class _Text:
     def text(self) -> str:
         t, e = self.t, self.epilogue
         dtype = t.product.a.dtype
-        arguments = ", ".join(f"{'' if b in t.kernel.outputs else 'const '}{_TYPES.get(b.dtype, 'u16')} *{b.name}" for b in (*t.kernel.inputs, *t.kernel.outputs))
+        arguments = ", ".join(f"{'' if b in t.kernel.outputs else 'const '}{_TYPES.get(torch.uint8 if b.bits else b.dtype, 'u16')} *{b.name}" for b in (*t.kernel.inputs, *t.kernel.outputs))
         maps = ", ".join(f"const __grid_constant__ Map {name}" for name in ("a_map", "b_map", *(f"out{i}_map" for i in range(len(t.outs)))))
         body = "\n".join(f"  {line}" for line in self.body())
         return (hopper.PRELUDE + hopper.conversions(dtype) + hopper.product(dtype, self.columns, PIECE, t.a_by_columns, t.b_by_rows) + hopper.functions(e.functions, dtype)

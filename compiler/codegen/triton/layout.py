@@ -274,7 +274,7 @@ def _reduction(kernel: Kernel, target: GpuTarget, choices: Choices, reduced: tup
         while xblock > 1 and -(-x // xblock) < 4 * target.processors and not (x_fast and xblock <= 32):
             xblock //= 2
         lay.xblock = min(xblock, _pow2(x))
-        each = 4 if crowded else 8 if draws(kernel) else 16
+        each = 4 if crowded else 8 if draws(kernel) or _reads_bits(kernel) else 16
         lay.warps = min(32, max(1, _floor_pow2(lay.xblock * rows // (32 * each))))
         if rows >= 1024:
             lay.warps = max(lay.warps, 4)
@@ -352,6 +352,11 @@ def _live_rows(kernel: Kernel) -> int:
 def draws(kernel: Kernel) -> bool:
     """Whether random numbers are made inside: of eight neighbours at a time, which then stay in the registers of one thread."""
     return any(v.op == "philox" for st in kernel.stages for v in stage_values(st))
+
+
+def _reads_bits(kernel: Kernel) -> bool:
+    """Whether a byte holds the truth values of eight neighbours: those that a thread has side by side."""
+    return any(b.bits for b in kernel.inputs)
 
 
 def _stores_rows(kernel: Kernel) -> bool:

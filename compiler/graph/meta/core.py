@@ -16,7 +16,7 @@ from ...symbolic.env import ShapeEnv
 from ...symbolic.expr import Expr, IntLike
 
 __all__ = ["TensorMeta", "Rule", "RULES", "rule", "DataDependentError", "same", "is_zero", "is_one", "decide", "norm_dim",
-           "norm_dims", "numel", "contiguous_strides", "is_contiguous", "is_dense", "like", "new", "fix",
+           "norm_dims", "numel", "contiguous_strides", "is_contiguous", "is_dense", "order_in_memory", "like", "new", "fix",
            "broadcast_shapes", "channels_last_strides", "is_channels_last", "suggest_format", "strides_for", "sym_max"]
 
 
@@ -206,6 +206,21 @@ def is_contiguous(shape: Sequence[IntLike], stride: Sequence[IntLike]) -> bool:
             return False
         n = fold(n * s)
     return True
+
+
+def order_in_memory(m: TensorMeta) -> list[int] | None:
+    """The dimensions, largest stride first, where the elements fill their memory, each once."""
+    if m.stride == contiguous_strides(m.shape):
+        return list(range(len(m.shape)))
+    if not all(type(x) is int for x in (*m.shape, *m.stride)):
+        return None
+    order = sorted(range(len(m.shape)), key=lambda d: (m.stride[d], m.shape[d] != 1))
+    expected = 1
+    for d in order:
+        if m.shape[d] != 1 and m.stride[d] != expected:
+            return None
+        expected *= m.shape[d]
+    return order[::-1]
 
 
 def is_channels_last(shape: Sequence[IntLike], stride: Sequence[IntLike]) -> bool:

@@ -13,6 +13,7 @@ from ..aten import AtenGraph
 from . import clean, fold
 from .attention import attention
 from .bias import bias_products
+from .dropout import dropout_by_bits
 from .dropout_attention import dropout_attention
 from .layout import channels_last
 from .masks import known_masks
@@ -30,6 +31,7 @@ PASSES: list[tuple[str, str, Pass]] = [
     ("cse_recorded", "recorded", clean.common_subexpressions),
     ("dce_recorded", "recorded", clean.dead_code),
     ("attention", "recorded", attention),
+    ("fast_dropout", "recorded", dropout_by_bits),
     ("constant_folding", "decomposed", fold.constant_folding),
     ("slices_of_scatters", "decomposed", slices_of_scatters),
     ("sums_of_parts", "decomposed", sums_of_parts),

@@ -8,7 +8,7 @@ import torch
 from ... import bits
 from ...symbolic.expr import Expr, as_expr
 from ..ir import Axis, LoopNest, load
-from ..lower import Lowering, rule
+from ..lower import Lowering, NoRule, rule
 from ..ref import Ref, dim_symbol, is_one
 
 __all__: list[str] = []
@@ -34,6 +34,8 @@ def pack_bits(lo: Lowering, node: Any, mask: Ref, order: Sequence[int]) -> Ref:
 
 @rule(bits.UNPACK)
 def unpack_bits(lo: Lowering, node: Any, kept: Ref, size: Sequence[Any], order: Sequence[int]) -> Ref:
+    if torch.device(lo._device()).type != "cuda":
+        raise NoRule("bits, which a GPU's kernels alone read")
     b, source = lo.realise(kept), node.args[0]
     if b.kind != "input" or any(u.target is not bits.UNPACK for u in source.users):
         b = lo.view(b, b.shape, b.stride, 0, bits=True)                    # (words that are drawn in this graph, for one)

@@ -1,23 +1,27 @@
 """Dropout by bits: words drawn in kernels, through Triton's interpreter, against Philox as its authors state it."""
 import pytest
 import torch
+import torch.nn.functional as F
 
 pytest.importorskip("triton")
 
-from tcompile.compiler import keep_bits, philox
+from tcompile.compiler import bits, config, keep_bits, philox
 from tcompile.compiler.codegen.triton.generate import generate_triton
 from tcompile.compiler.config import Options
 from tcompile.compiler.fusion.fuse import schedule
 from tcompile.compiler.graph.aten import AtenGraph, GraphOutput
 from tcompile.compiler.graph.meta import lookup
+from tcompile.compiler.graph.passes import dropout
 from tcompile.compiler.lowering.lower import lower
 from tcompile.compiler.lowering.verify import verify_lowered
+from tcompile.compiler.runtime.gpu.graphs import why_not_captured
 
+from .as_gpu import CUDA, as_gpu, train_as_gpu
 from .interpreter import SMALL
 from .test_philox import OFFSET, SEED, run
 
 
-KEEP_BITS = keep_bits.KEEP_BITS
+KEEP_BITS, UNPACK = keep_bits.KEEP_BITS, bits.UNPACK
 
 
 def words_of(n, p, offset=OFFSET):
@@ -45,10 +49,10 @@ def bits_of(words):
 
 def generated(*draws):
     """Of a graph that draws: (words, p) each."""
-    graph, cuda = torch.fx.Graph(), torch.device("cuda", 0)
-    nodes = [graph.call_function(KEEP_BITS, (n, p), {"device": cuda}) for n, p in draws]
+    graph = torch.fx.Graph()
+    nodes = [graph.call_function(KEEP_BITS, (n, p), {"device": CUDA}) for n, p in draws]
     for node in nodes:
-        node.meta["val"] = lookup(KEEP_BITS)(*node.args, device=cuda)
+        node.meta["val"] = lookup(KEEP_BITS)(*node.args, device=CUDA)
     graph.output(tuple(nodes))
     aten = AtenGraph(graph, [], [GraphOutput("buffer", k, node.meta["val"]) for k, node in enumerate(nodes)], [], None, {}, [], "words")
     lowered = lower(aten, Options())
@@ -97,3 +101,130 @@ def test_the_operator():
     assert a.dtype is torch.int32 and abs(bits_of(a).float().mean() - 0.8) < 0.02
     assert KEEP_BITS(0, 0.2, device=torch.device("cpu")).shape == (0,)
     assert philox.draws(KEEP_BITS, (4, 0.5), {})
+
+
+# ---- in graphs
+@pytest.fixture
+def by_bits(monkeypatch):
+    monkeypatch.setattr(dropout, "DEVICE", "cpu")        # (what is recorded on the CPU is lowered as for a GPU)
+    with config.patch(fast_dropout=True):
+        yield
+
+
+def mask_of(shape, p, offset=OFFSET):
+    n = torch.Size(shape).numel()
+    return bits_of(words_of(-(-n // 32), p, offset)).flatten()[:n].view(shape).bool()
+
+
+@pytest.mark.parametrize("shape, dtype", [((16, 1024), torch.bfloat16), ((9, 1028), torch.bfloat16), ((9, 515), torch.float32), ((3, 8), torch.float16), ((1,), torch.float32)])
+def test_dropout(by_bits, shape, dtype):
+    x = torch.randn(shape).to(dtype)
+    g = as_gpu(lambda x: torch.native_dropout(x * 2, 0.1, True), x)
+    assert g.host.extern_calls == 1 and len(g.kernels) == 2, g.host.source
+    (y, mask), offset = run(g, x)
+    assert torch.equal(mask, mask_of(shape, 0.1)) and offset == OFFSET + 16
+    torch.testing.assert_close(y, (x.float() * 2 * mask * keep_bits.scale(0.1)).to(dtype))
+
+
+def test_sizes_that_vary(by_bits):
+    x = torch.randn(64, 70)
+    g = as_gpu(lambda x: torch.native_dropout(x * 2, 0.5, True), x, dynamic=True)
+    assert g.schedule.symbols
+    for rows in (64, 3, 40):
+        x = torch.randn(rows, 70)
+        (y, mask), _ = run(g, x)
+        assert torch.equal(mask, mask_of(x.shape, 0.5)) and torch.equal(y, x * 2 * mask * 2)
+
+
+def test_several_draws_and_torchs_between(by_bits):
+    def f(x):
+        a = torch.native_dropout(torch.sin(x), 0.5, True)[0]
+        b = torch.randn_like(x)
+        c = torch.native_dropout(a + 1, 0.1, True)[0]
+        return c, torch.native_dropout(c + b, 0.1, True)[0]
+    x = torch.randn(8, 64)
+    g = as_gpu(f, x)
+    lines = [line for line in g.host.source.splitlines() if "torch's kernel" in line]
+    assert ["randn" in line for line in lines] == [False, True, False]
+    (c, _), offset = run(g, x)
+    assert offset == OFFSET + 48
+    a = x.sin() * mask_of(x.shape, 0.5) * 2
+    torch.testing.assert_close(c, (a + 1) * mask_of(x.shape, 0.1, OFFSET + 16) * keep_bits.scale(0.1))
+
+
+def test_rows_that_lie_in_another_order(by_bits):
+    """Attention's projection lies (length, batch, width): its bits do, too, and are read by eights."""
+    h, x = torch.randn(12, 8, 256).bfloat16(), torch.randn(8, 12, 256)
+
+    def f(h, x):
+        d, mask = torch.native_dropout((h * 2).transpose(0, 1), 0.1, True)
+        y = x + d
+        return F.layer_norm(y, (256,)).bfloat16(), y, mask
+    g = as_gpu(f, h, x)
+    assert any("_from_bits(" in k.source.text for k in g.kernels)
+    (n, y, mask), _ = run(g, h, x)
+    assert torch.equal(mask, mask_of((12, 8, 256), 0.1).transpose(0, 1))
+    torch.testing.assert_close(y, x + ((h * 2).transpose(0, 1).float() * mask * keep_bits.scale(0.1)).bfloat16(), rtol=1e-2, atol=1e-2)
+    torch.testing.assert_close(n, F.layer_norm(y, (256,)).bfloat16(), atol=2e-2, rtol=2e-2)
+
+
+def test_forward_and_backward(by_bits):
+    """gelu and dropout are one kernel; backward unpacks the words where it reads them, in the kernel that sums the bias' gradient, too."""
+    torch.manual_seed(0)
+    x, b = torch.randn(64, 512).bfloat16().requires_grad_(), torch.randn(512).bfloat16().requires_grad_()
+    p, f, g = train_as_gpu(lambda x, b: torch.native_dropout(F.gelu(x + b), 0.1, True)[0], x, b)
+    assert [(v.kind, v.dtype) for v in p.saved] == [("random", "int32")]
+    assert len(f.kernels) == 2 and len(g.kernels) == 1, g.host.source
+    (y, words), _ = run(f, x.detach(), b.detach())
+    keep = mask_of(x.shape, 0.1)
+    want = (F.gelu(x + b).float() * keep * keep_bits.scale(0.1)).bfloat16()
+    torch.testing.assert_close(y, want, atol=2e-2, rtol=2e-2)
+    tangent = torch.randn(64, 512).bfloat16()
+    values = {"saved_x": x.detach(), "saved_b": b.detach(), "saved_keep_bits": words, "tangent_0": tangent}
+    got, _ = run(g, *(values[i.name] for i in p.backward.inputs))
+    for ours, theirs in zip(got, torch.autograd.grad(want, (x, b), tangent)):
+        assert (ours.float() - theirs.float()).norm() <= 1e-2 * theirs.float().norm()
+
+
+def test_what_a_captured_graph_draws(by_bits):
+    x = torch.randn(8, 64)
+    g = as_gpu(lambda x: torch.native_dropout(x * 2, 0.5, True)[0], x, options={"cudagraphs": True})
+    assert g.host.extern_calls == 1 and why_not_captured(g.schedule, 0) is None
+
+
+def test_graphs_of_a_torch_that_draws_otherwise(by_bits, monkeypatch):
+    """There torch's kernels draw the random words."""
+    monkeypatch.setattr(philox, "draws_in_graphs", lambda index: False)
+    x = torch.randn(8, 64)
+    g = as_gpu(lambda x: torch.native_dropout(x * 2, 0.5, True), x, options={"cudagraphs": True})
+    assert "philox_state" not in g.host.source and "keep_bits_default(" in g.host.source
+
+
+def test_behind_a_product(by_bits):
+    """What follows a product's tile unpacks the words of its elements, forward and backward."""
+    x, w, h = torch.randn(64, 128).bfloat16(), (torch.randn(128, 136) / 12).bfloat16(), torch.randn(64, 136).bfloat16()
+
+    def f(x, w):
+        return torch.native_dropout(F.relu(x @ w), 0.1, True)[0]
+    g = as_gpu(f, x, w, options={"gpu_products": "generated", "fast_dropout": True})
+    assert {k.source.choices["shape"] for k in g.kernels} == {"pointwise", "product"} and g.host.extern_calls == 1, g.host.source
+    (y,), _ = run(g, x, w)
+    keep = mask_of((64, 136), 0.1) * keep_bits.scale(0.1)
+    torch.testing.assert_close(y, (F.relu(x @ w).float() * keep).bfloat16(), atol=2e-2, rtol=2e-2)
+
+    def b(x, w, words, h):
+        d = (x @ w).float() * torch.where(UNPACK(words, [64, 136], [0, 1]), 2.0, 0.0)
+        return torch.ops.aten.threshold_backward(d.bfloat16(), h, 0)
+    words = words_of(64 * 136 // 32, 0.1)
+    g = as_gpu(b, x, w, words, h, options={"gpu_products": "generated"})
+    assert [k.source.choices["shape"] for k in g.kernels] == ["product"]
+    (d,), _ = run(g, x, w, words, h)
+    torch.testing.assert_close(d, ((x @ w).float() * mask_of((64, 136), 0.1) * 2 * (h > 0)).bfloat16(), atol=2e-2, rtol=2e-2)
+
+
+def test_what_products_read_is_kept(by_bits):
+    """It lies in memory in any case: made again, it would be written once more. A residual sum reads it once: there the words are enough."""
+    x, w, v = torch.randn(256, 128).bfloat16().requires_grad_(), torch.randn(128, 512).bfloat16().requires_grad_(), torch.randn(512, 128).bfloat16().requires_grad_()
+    p, _, g = train_as_gpu(lambda x, w, v: x + torch.native_dropout(torch.native_dropout(F.gelu(x @ w), 0.1, True)[0] @ v, 0.1, True)[0], x, w, v)
+    assert sorted((s.kind, s.shape) for s in p.saved) == [("activation", (256, 512)), ("activation", (256, 512)), ("random", (1024,)), ("random", (4096,))]
+    assert not any("erf_mul" in k.name for k in g.kernels)
