@@ -262,7 +262,7 @@ class Epilogue:
         """Of a tensor of truth values, as bytes or as bits."""
         buffer, e = v.attr
         e = self._place(buffer, e)
-        if v.args or buffer.repeats or not _are_neighbours(e, 4) or buffer.bits and buffer.dtype is not torch.uint8:
+        if v.args or buffer.repeats or not _are_neighbours(e, 4):
             raise NotPrintable(f"a load of {buffer.name}")
         self.fields.append(f"u32 {name}[2];")
         at = e.subs({"column": symbol("four")}).c()
