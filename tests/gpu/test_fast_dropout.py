@@ -68,19 +68,19 @@ def test_training(dtype, mode):
     norm = nn.LayerNorm(256).cuda().to(dtype)
     c = tcompile.compile(lambda x: norm(x + m(x)), mode=mode)
     x = torch.randn(1024, 256, device="cuda").to(dtype).requires_grad_()
-    leaves = [x, *m.parameters(), *norm.parameters()]
+    leaves, tangent = [x, *m.parameters(), *norm.parameters()], torch.randn_like(x)
     with tcompile.record() as r:
         for k in range(6):
             torch.manual_seed(k // 2)
             for step in range(1 + k % 2):
                 y = c(x)
-                got = torch.autograd.grad(y.float().square().sum(), leaves)
+                got = torch.autograd.grad(y, leaves, tangent)
             first, second = (mask_of(shape, p, k // 2, 32 * step + 16 * i) for i, (shape, p) in enumerate((((1024, 512), 0.2), ((1024, 256), 0.1))))
             h = (F.gelu(m[0](x)).float() * first * keep_bits.scale(0.2)).to(dtype)
             want = norm(x + (m[3](h).float() * second * keep_bits.scale(0.1)).to(dtype))
-            like = torch.autograd.grad(want.float().square().sum(), leaves)
+            like = torch.autograd.grad(want, leaves, tangent)
             for a, b in zip((y, *got), (want, *like), strict=True):
-                assert (a.float() - b.float()).norm() <= (1e-4 if dtype is f32 else 3e-2) * b.float().norm() + 1e-6
+                assert (a.float() - b.float()).norm() <= (1e-4 if dtype is f32 else 5e-2) * b.float().norm() + 1e-6
     no_fallback(r)
 
 

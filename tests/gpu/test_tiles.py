@@ -4,6 +4,7 @@ import torch
 import torch.nn.functional as F
 
 import tcompile
+from tcompile.compiler import keep_bits
 from tcompile.compiler.codegen.cuda import product
 from tcompile.compiler.codegen.triton import generate
 from tcompile.compiler.codegen.triton.layout import Choices
@@ -163,3 +164,22 @@ def test_derivative_of_gelu_everywhere(printed):
         eager, exact = slope(x, h), slope(x.double(), h.double())
         assert (ours.double() - exact).abs().max() <= 1.1 * (eager.double() - exact).abs().max()
     assert len(printed) == 2
+
+
+@pytest.mark.parametrize("m, k, n", [(4096, 512, 1024), (1000, 328, 776), (2049, 200, 520)])
+@pytest.mark.parametrize("dtype", [bf16, f16])
+def test_dropout_by_bits_behind_gelu(printed, m, k, n, dtype):
+    """The words of other numbers than eager's, which a kernel before has drawn, are unpacked; the mask is a result."""
+    def forward(x, v, b):
+        return torch.native_dropout(F.gelu(F.linear(x, v, b)), 0.1, True)
+    x, v, b = randn(m, k, dtype=dtype), randn(n, k, dtype=dtype) / k ** 0.5, randn(n, dtype=dtype)
+    c = tcompile.compile(forward, options={"gpu_products": "generated", "fast_dropout": True})
+    with torch.no_grad():
+        for seed in range(3):
+            torch.manual_seed(seed)
+            y, mask = c(x, v, b)
+            assert abs(mask.float().mean() - 0.9) < 5 * 0.3 / mask.numel() ** 0.5
+            exact, eager = (F.gelu(F.linear(*(t.to(d) for t in (x, v, b)))) * mask * keep_bits.scale(0.1) for d in (torch.float64, dtype))
+            assert (y.double() - exact).abs().max() <= 3 * (eager.double() - exact).abs().max() + 1e-3
+            assert (y.double() - exact).norm() <= 1.5 * (eager.double() - exact).norm()
+    assert printed
