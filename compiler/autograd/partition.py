@@ -111,10 +111,13 @@ def partition(joint: AtenGraph, n_inputs: int, n_outputs: int, written: Iterable
     cut = partial(_cut, joint, primals, readers, needs_tangent, needed, written, fragile, dear, bits)
     budget = float(opts.get("activation_memory_budget", 1.0)) if opts is not None else 1.0
     saved = within_budget(cut, budget, joint, dear, bits)
-    weights = _converted_weights(joint, readers, saved, _recomputed(readers, saved, needs_tangent),
-                                 {n for i, n in enumerate(primals) if i not in fragile | written}) if budget >= 1 else set()
+    weights, operands = set(), set()
+    if budget >= 1:
+        again = _recomputed(readers, saved, needs_tangent)
+        weights = _converted_weights(joint, readers, saved, again, {n for i, n in enumerate(primals) if i not in fragile | written})
+        operands = _operands(joint, readers, saved, again) if opts is not None and opts.get("max_autotune") else set()
     copies = _copies(joint, [n for n in saved if n.op == "placeholder" and primals.index(n) in fragile | written])
-    kept = weights.union(saved)
+    kept = weights.union(saved, operands)
     saved = [copies.get(n, n) for n in joint.graph.nodes if n in kept]
     recomputed = _recomputed(readers, saved, needs_tangent)
     read = readers.union(_given_inputs(joint, n_outputs), *(n.all_input_nodes for n in (*readers, *recomputed)))
@@ -343,6 +346,20 @@ def _converted_weights(joint: AtenGraph, readers: set, saved: list, recomputed: 
         if n.target is torch.ops.aten._to_copy.default and n.meta["val"].device.type == "cuda" and "checkpoint" not in n.meta \
                 and n.meta["val"].dtype.itemsize < n.args[0].meta["val"].dtype.itemsize and _owner(n.args[0]) in steady \
                 and _bytes(n, hints) <= room and len(calls(n)) == 2:
+            room -= _bytes(n, hints)
+            out.add(n)
+    return out
+
+
+def _operands(joint: AtenGraph, readers: set, saved: list, recomputed: list) -> set[torch.fx.Node]:
+    """Of what backward would compute again, what products of both passes read, so that it is in memory anyway (a norm's result, an activation): as far as it
+    is a small part of all that is kept. For callers who ask for time (max-autotune): it takes more memory than it gives time."""
+    hints = joint.env.hints if joint.env is not None else {}
+    room = sum(_bytes(n, hints) for n in saved if n.op != "placeholder") // _WEIGHTS
+    out = set()
+    for n in reversed(recomputed):
+        if n.meta["val"].device.type == "cuda" and "checkpoint" not in n.meta and not _is_view(n.target) and n.all_input_nodes and _owner(n.all_input_nodes[0]).op != "placeholder" \
+                and _bytes(n, hints) <= room and len(_calls(n, readers, _is_product)) == 2:
             room -= _bytes(n, hints)
             out.add(n)
     return out
