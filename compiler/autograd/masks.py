@@ -15,12 +15,35 @@ from .. import bits, philox
 from ..graph.meta.core import TensorMeta, order_in_memory
 from ..symbolic.expr import as_expr, mul_all
 
-__all__ = ["packable", "packed_nodes", "unpacked_node"]
+__all__ = ["packable", "packed_nodes", "unpacked_node", "with_comparisons"]
 
 DEVICES = ("cuda",)
 LEAST = 1 << 20           # elements of a mask: below, launches are what takes the time
-_DROPOUT, _BACKWARD = torch.ops.aten.native_dropout.default, torch.ops.aten.native_dropout_backward.default
+aten = torch.ops.aten
+_DROPOUT, _BACKWARD = aten.native_dropout.default, aten.native_dropout_backward.default
 _DRAWN = (torch.float32, torch.bfloat16, torch.float16)
+
+
+def with_comparisons(graph: torch.fx.Graph, late: Container[torch.fx.Node], hints: dict[str, int]) -> None:
+    """Have relu's backward choose by a comparison, of which forward may keep the bits where nothing else reads what relu gave. `late`: what depends
+    on tangents."""
+    for n in list(graph.nodes):
+        if n.target is not aten.threshold_backward.default or n.args[0] not in late or n.args[1] in late:
+            continue
+        grad, x, threshold = n.args
+        m, to = x.meta["val"], n.meta["val"]
+        below = TensorMeta(m.shape, m.stride, torch.bool, m.device)
+        if not _fits(below, hints):
+            continue
+        with graph.inserting_before(n):
+            le = graph.create_node("call_function", aten.le.Scalar, (x, threshold), name="le")
+            zero = graph.create_node("call_function", aten.full.default, ([], 0), {"dtype": to.dtype, "device": to.device}, name="zero")
+            where = graph.create_node("call_function", aten.where.self, (le, zero, grad), name="where")
+        for k, meta in ((le, below), (zero, TensorMeta((), (), to.dtype, to.device)), (where, to)):
+            k.meta.update(n.meta)
+            k.meta["val"] = meta
+        n.replace_all_uses_with(where)
+        graph.erase_node(n)
 
 
 def packable(graph: torch.fx.Graph, results: Container[torch.fx.Node], elementwise: Callable[[Any], bool], is_view: Callable[[Any], bool],

@@ -23,7 +23,7 @@ from ..graph.meta.core import TensorMeta, order_in_memory
 from ..graph.meta.views import contiguous_strides
 from ..raising import node_may_raise
 from ..symbolic.expr import Expr, symbol
-from .masks import packable, packed_nodes, unpacked_node
+from .masks import packable, packed_nodes, unpacked_node, with_comparisons
 from .mincut import INF, min_node_cut
 
 __all__ = ["Partition", "Value", "bytes_of", "partition", "read_by_backward"]
@@ -95,6 +95,8 @@ def partition(joint: AtenGraph, n_inputs: int, n_outputs: int, written: Iterable
     """
     places = joint.placeholders
     primals, tangents = places[:n_inputs], places[n_inputs:]
+    hints = joint.env.hints if joint.env is not None else {}
+    with_comparisons(joint.graph, _reach(tangents), hints)
     results = joint.results
     needs_tangent = _reach(tangents)
     grad_slots = _slots(joint.plan[n_outputs:])
@@ -105,7 +107,6 @@ def partition(joint: AtenGraph, n_inputs: int, n_outputs: int, written: Iterable
 
     written, fragile = {i for i, _ in joint.mutation_slots} | set(written), set(fragile)
     dear = _in_memory_twice(joint, readers) | _residual_sums(joint, needs_tangent) | _dropped(joint, readers)
-    hints = joint.env.hints if joint.env is not None else {}
     given = {results[s] for s in forward_slots}
     bits = packable(joint.graph, given, _recomputable, _is_view, hints, opts)
     cut = partial(_cut, joint, primals, readers, needs_tangent, needed, written, fragile, dear, bits)

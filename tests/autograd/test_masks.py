@@ -79,6 +79,20 @@ def test_comparisons_and_results(packed):
     assert len(packed) == 2, "rows that end within a byte"
 
 
+def test_relu(packed):
+    same(lambda x, w: F.relu(x @ w).sum(0), leaves((24, 16), (16, 40)), twice=True)
+    assert len(packed) == 1
+    same(lambda x, w, v: F.relu(x @ w) @ v, leaves((24, 16), (16, 40), (40, 8)))
+    assert len(packed) == 1, "the product reads what relu gave"
+    x = torch.tensor([float("nan"), float("inf"), -float("inf"), 0.0, -0.0, 1.0, -1.0, 2.0]).repeat(24, 5).requires_grad_()
+
+    def both(x):
+        return F.relu(x * 1), F.relu(x * 2).sum(0)
+    c = tcompile.compile(both, backend="aot_eager")
+    for a, b in zip(grads(c, [x]), grads(both, [x]), strict=True):
+        torch.testing.assert_close(a, b, equal_nan=True)
+
+
 def test_parts_and_missing_tangents(packed):
     def two(x, y, w):
         return block(x, w), F.dropout(y.sin(), 0.5).cos()

@@ -65,6 +65,7 @@ CASES = {
     "float32": (gelu_dropout, lambda: (rand(16, 1032, dtype=torch.float32), rand(1032, dtype=torch.float32))),
     "several": (halves, lambda: (rand(32, 136), rand(32, 136))),
     "a comparison of a product": (lambda x, w: (lambda y: torch.where(y > 0.1, y * 2, -y))(x @ w).sum(0), lambda: (rand(32, 48), rand(48, 136))),
+    "relu and dropout of a product": (lambda x, w: dropout(torch.relu(x @ w)), lambda: (rand(32, 48), rand(48, 136))),
     "three dimensions, channels last": (lambda x: dropout(x).sin(), lambda: (rand(2, 16, 6, 10, dtype=torch.float32).to(memory_format=torch.channels_last),)),
 }
 
