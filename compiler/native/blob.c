@@ -1,8 +1,9 @@
 /* Memory that somebody else owns, as a tensor: the owner lives as long as the tensor's storage does, whoever holds it. torch's own way in is
-   DLPack, a plain C structure: torch.from_dlpack(blob(...)) is a tensor of bytes. */
+   DLPack, a plain C structure: torch.from_dlpack(blob(...)) is a tensor of bytes. And how often storages are held, many at once. */
 #include "native.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 /* DLPack's structures before version 1, which every torch takes. */
 typedef struct { int32_t type, index; } Device;
@@ -65,7 +66,25 @@ static PyObject *blob(PyObject *module, PyObject *args)
     return capsule;
 }
 
+/* storage_uses(addresses as int64) -> int: the sum of what torch._C._storage_Use_Count says of each. A storage is an intrusive_ptr_target: behind the
+   pointer to its virtual functions lies the count of references, in 32 bits. (The caller has tried that this torch has it there.) */
+static PyObject *storage_uses(PyObject *module, PyObject *arg)
+{
+    Py_buffer view;
+    if (PyObject_GetBuffer(arg, &view, PyBUF_SIMPLE) < 0)
+        return NULL;
+    unsigned long long sum = 0;
+    for (Py_ssize_t i = 0; i < view.len / (Py_ssize_t)sizeof(uint64_t); ++i) {
+        uint64_t address;
+        memcpy(&address, (char *)view.buf + i * sizeof address, sizeof address);
+        sum += __atomic_load_n((uint32_t *)(uintptr_t)(address + sizeof(void *)), __ATOMIC_ACQUIRE);
+    }
+    PyBuffer_Release(&view);
+    return PyLong_FromUnsignedLongLong(sum);
+}
+
 static PyMethodDef methods[] = {
+    {"storage_uses", storage_uses, METH_O, "storage_uses(array of int64) -> how often the storages at these addresses are held, in sum."},
     {"blob", blob, METH_VARARGS,
      "blob(address, bytes, device type, index, owner) -> DLPack capsule of a tensor of bytes over memory that `owner` keeps. Device types: 1 CPU, 2 CUDA."},
     {NULL},

@@ -1,7 +1,8 @@
 """Which of cuBLASLt's algorithms runs each kind of product of 16 bits.
 
 The library guesses by a model of the device; its first guess is a tenth slower than its best on some large products. Those are timed
-whatever the mode is: that takes some 20 ms each, launched as they are. Under mode="max-autotune" all are, the small ones from CUDA graphs.
+whatever the mode is: that takes some 20 ms each, launched as they are. Under mode="max-autotune" all are, the small ones from CUDA graphs, as are the large ones
+that will be replayed (an algorithm that has a counter zeroed before waits for it, longer in a graph).
 Operands go round in more memory than the caches hold: a product rarely finds its matrices there. Another algorithm than the first is kept only
 where it is clearly faster. Like products are measured once; the answer lies in the disk cache, under the device and the library's version, to
 which alone the bytes of an algorithm mean something.
@@ -73,7 +74,8 @@ def _us(gemm: tuple) -> float:
 def _note(gemm: tuple, step: Extern, version: int, cache: Any, opts: Any, index: int, until: float) -> dict[str, Any] | None:
     """What is known of one kind of product, measured where nothing is; None where that can't be done, or the time is up."""
     name = f"{str(step.op).split('.')[1]} {'x'.join(map(str, gemm[4:7]))}"
-    key = "gemm-" + content_key(repr(gemm), (torch.cuda.get_device_name(index),), f"cublasLt {version}")
+    replayed = bool(opts.get("cudagraphs") and opts.get("max_autotune"))
+    key = "gemm-" + content_key(repr(gemm), (torch.cuda.get_device_name(index), "replayed" if replayed else "launched"), f"cublasLt {version}")
     text = cache.get_note(key)
     if text is not None:
         events.emit("cache", key=key, hit=True, reason="", what=f"algorithm of {name}")
@@ -84,7 +86,7 @@ def _note(gemm: tuple, step: Extern, version: int, cache: Any, opts: Any, index:
     else:
         events.emit("progress", text=f"timing the library's algorithms for {name}, at most {until - time.perf_counter():.1f} s left", done=0, total=1)
         try:
-            note = _race(gemm, step, index)
+            note = _race(gemm, step, index, replayed)
         except RuntimeError as e:                        # memory, a call that no CUDA graph can hold
             torch.cuda.empty_cache()
             events.emit("fallback", what="autotune", reason=f"{name} runs as the library guesses: {str(e).splitlines()[0][:200]}", count=1)
@@ -95,13 +97,13 @@ def _note(gemm: tuple, step: Extern, version: int, cache: Any, opts: Any, index:
     return note
 
 
-def _race(gemm: tuple, step: Extern, index: int) -> dict[str, Any]:
+def _race(gemm: tuple, step: Extern, index: int, replayed: bool) -> dict[str, Any]:
     rows = native.gemm_algorithms(index, gemm, CANDIDATES)
     if len(rows) < 2:
         return {"algorithm": "", "workspace": 0, "trials": []}
     sets = _operands(step, index)
     calls = [_in_turn(one_product(step, index, row[:2]), sets) for row in rows]
-    times = tune.time_in_turn(calls, ROUNDS) if _us(gemm) >= LARGE_US else time_from_graphs(calls)
+    times = tune.time_in_turn(calls, ROUNDS) if _us(gemm) >= LARGE_US and not replayed else time_from_graphs(calls)
     best = min(range(len(rows)), key=lambda i: times[i])
     if times[best] >= tune.CLEARLY * times[0]:
         best = 0

@@ -15,7 +15,9 @@ whatever reads them on another stream is waited for before the next forward, as 
 """
 from __future__ import annotations
 
+import functools
 import weakref
+from array import array
 from typing import Any, Sequence
 
 import torch
@@ -81,21 +83,34 @@ class Held:
         self.own = {place_of(t): t for t in kept}
         self.views = {place: over(t, pool) for place, t in self.own.items()}
         self.static, self.dropped = static, False
-        self.storages = [t.untyped_storage()._cdata for t in self.views.values()]
-        self.idle = self._count()
-
-    def _count(self) -> int:
-        assert _uses is not None
-        return sum(map(_uses, self.storages))
+        self.storages = array("q", (t.untyped_storage()._cdata for t in self.views.values()))
+        self.count = native.storage_uses if _counts_as_torch() else _sum_of_uses
+        self.idle = self.count(self.storages)
 
     @property
     def alive(self) -> bool:
         """Whether anybody holds what was handed out."""
-        return self._count() > self.idle
+        return self.count(self.storages) > self.idle
 
     @property
     def bytes(self) -> int:
         return sum(span(t) * t.element_size() for t in self.views.values())
+
+
+def _sum_of_uses(storages: Sequence[int]) -> int:
+    assert _uses is not None
+    return sum(map(_uses, storages))
+
+
+@functools.cache
+def _counts_as_torch() -> bool:
+    """Whether this torch keeps a storage's count of references where native code looks for it: tried with storages that are held once, and more often."""
+    if not hasattr(native, "storage_uses"):
+        return False
+    few = [torch.empty(n) for n in range(4)]
+    more = [t.view(-1) for t in few for _ in range(t.numel())]
+    addresses = array("q", (t.untyped_storage()._cdata for t in few))
+    return all(native.storage_uses(array("q", [a])) == _sum_of_uses([a]) for a in addresses) and native.storage_uses(addresses) == _sum_of_uses(addresses) > len(more)
 
 
 class Step:
