@@ -23,7 +23,7 @@ from .native import native
 from .symbolic.expr import as_expr, ceildiv, maybe_int
 from .symbolic.predicates import minimum
 
-__all__ = ["ALIGNMENT", "STATE", "draw", "drawn", "draws", "draws_in_graphs", "dropout_of", "increment", "most_threads", "neighbours", "plain", "recording", "threads", "threshold", "uniform", "words"]
+__all__ = ["ALIGNMENT", "STATE", "States", "draw", "drawn", "draws", "draws_in_graphs", "dropout_of", "increment", "most_threads", "neighbours", "plain", "recording", "threads", "threshold", "uniform", "words"]
 
 BLOCK = 256                      # threads of a block
 ALIGNMENT = 16                   # bytes of the vectors that torch's kernels take where they can
@@ -43,20 +43,37 @@ class _State(ctypes.Structure):
 
 _lock = threading.Lock()
 _recording = False
+_alone: "States | None" = None
+
+
+class States:
+    """Seeds and counters of a CUDA graph in which no kernel of torch's draws: `fill` draws for a replay, before it."""
+
+    def __init__(self, count: int, device: torch.device):
+        self.increments: list[int] = []
+        self.memory = torch.empty(2 * count, dtype=torch.int64, device=device)
+
+    def take(self, increments: Sequence[int]) -> torch.Tensor:
+        first = 2 * len(self.increments)
+        self.increments += increments
+        return self.memory[first:2 * len(self.increments)]
+
+    def fill(self) -> None:
+        self.memory.copy_(torch.tensor(_taken(self.increments, self.memory.device), dtype=torch.int64), non_blocking=True)
 
 
 @contextmanager
-def recording() -> Iterator[None]:
-    """While a torch.cuda.CUDAGraph is captured: kernels read seed and counter where torch's kernels of the graph do. Nothing is collected: a graph or
-    a tensor of another pool that is freed now would end the capture."""
-    global _recording
+def recording(alone: States | None = None) -> Iterator[None]:
+    """While a torch.cuda.CUDAGraph is captured: kernels read seed and counter where torch's kernels of the graph do, or in memory of `alone`, where
+    these do not draw. Nothing is collected: a graph or a tensor of another pool that is freed now would end the capture."""
+    global _recording, _alone
     collecting = gc.isenabled()
     gc.disable()
-    _recording = True
+    _recording, _alone = True, alone
     try:
         yield
     finally:
-        _recording = False
+        _recording, _alone = False, None
         if collecting:
             gc.enable()
 
@@ -65,7 +82,7 @@ def draw(laid: Sequence[torch.Tensor], increments: Sequence[int], *, device: tor
     """Seed and counter of each draw, in order, and the generator advanced as torch's kernels advance it. `laid`: graph inputs whose addresses
     torch's kernels look at (the runtime does)."""
     if _recording and torch._C._cuda_isCurrentStreamCapturing():
-        return _drawn_by_replays(increments, device)
+        return _alone.take(increments) if _alone is not None else _drawn_by_replays(increments, device)
     # (what lies in pageable memory is taken before the call returns)
     return torch.tensor(_taken(increments, device), dtype=torch.int64).to(device, non_blocking=True)
 

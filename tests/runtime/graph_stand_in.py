@@ -106,7 +106,7 @@ class Static:
 
 
 @natively
-def _record(self: graphs.CudaGraphs, pool: Pool, fed: list) -> tuple[Any, tuple]:
+def _record(self: graphs.CudaGraphs, pool: Pool, fed: list, states: Any = None) -> tuple[Any, tuple]:
     tensors = [x for x in fed if isinstance(x, torch.Tensor)]
     before, state = [x.detach().clone() for x in tensors], torch.get_rng_state()
     pool.blocks += [x.detach() for x in tensors if any(x.data_ptr() == o.data_ptr() for o in pool.blocks)]

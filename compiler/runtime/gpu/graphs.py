@@ -85,6 +85,7 @@ class _Graph:
     read: list[tuple[int, torch.Tensor]] = field(default_factory=list)      # of a backward: its inputs that a forward's graph holds, over that memory
     destroys: bool = False                                  # of a backward: its replay writes to that memory
     rows: tuple = ()                                        # where the inputs are read
+    states: Any = None                                      # of random numbers, where kernels of ours alone draw
     results: Any = None                                     # of a backward that lends: how they are handed out
     lent: Held | None = None                                # of a backward: gradients that are handed out where they are
 
@@ -97,6 +98,7 @@ class CudaGraphs:
         self.tensors = [i for i, b in enumerate(s.inputs) if isinstance(b, Buffer)]
         self.written = sorted({i for i, _ in s.mutations} | set(s.written))
         self.random = _draws_random_numbers(s)
+        self.draws = _own_draws(s)
         self.key = _key_function(s)
         self.entries: dict[Any, _Graph] = {}
         self.reasons: list[str] = []
@@ -169,6 +171,8 @@ class CudaGraphs:
         if g.held is not None:
             assert self.step is not None
             self.step.last = g.held
+        if g.states is not None:
+            g.states.fill()
         g.graph.replay()
         out = g.static.results(inputs)
         for at, results in g.together:
@@ -251,7 +255,7 @@ class CudaGraphs:
     def _drop(self, g: _Graph) -> None:
         if g.held is not None:
             g.held.dropped = True
-        g.graph = g.static = g.held = g.results = g.lent = None
+        g.graph = g.static = g.held = g.results = g.lent = g.states = None
         g.keep, g.together, g.views, g.read = [], [], [], []
 
     def _give_up(self, g: _Graph, reason: str) -> None:
@@ -329,7 +333,8 @@ class CudaGraphs:
         given = {StorageWeakRef(x.untyped_storage()) for x in fed if isinstance(x, torch.Tensor) and x.layout is torch.strided}
         g.captures += 1
         try:
-            graph, outs = self._record(pool, fed)
+            states = philox.States(self.draws, torch.device("cuda", self.index)) if self.draws else None
+            graph, outs = self._record(pool, fed, states)
         except Exception as e:
             torch.cuda.synchronize(self.index)
             self._give_up(g, f"capture failed: {type(e).__name__}: {str(e).splitlines()[0][:200]}")
@@ -342,6 +347,7 @@ class CudaGraphs:
             return False
         if results.kept:
             g.held = Held(results.kept, pool, frozenset(a for _, a, n in rows if n < 0 and a))
+        g.states = states
         g.views, g.graph, g.keep = results.views, graph, [results.copied, [t for _, t in copied]]
         n_copies = len(copied) + self._hand_out(g, None)
         if results.lendable and self.step is not None and self.step.lends:
@@ -364,14 +370,14 @@ class CudaGraphs:
         g.static, g.lent = native.CudaStatic(self.index, g.rows, outputs, objects), lent
         return sum(o[0] == 0 for o in outputs) - sum(len(at) - 1 for at, _ in g.together)
 
-    def _record(self, pool: Pool, fed: list) -> tuple[Any, tuple]:
+    def _record(self, pool: Pool, fed: list, states: philox.States | None) -> tuple[Any, tuple]:
         index, side = self.index, pool.side
         with torch.cuda.device(index):
             torch.cuda.synchronize(index)
             graph = torch.cuda.CUDAGraph()
             before = torch.cuda.default_generators[index].clone_state()
             reserved = torch.cuda.memory_reserved(index)
-            with torch.cuda.stream(side), philox.recording():
+            with torch.cuda.stream(side), philox.recording(states):
                 try:
                     graph.capture_begin(pool=pool.handle, capture_error_mode="thread_local")
                     outs = self._consume_plainly(fed) if self.backward else self.plan(*fed)
@@ -455,6 +461,12 @@ def _key_function(s: Schedule) -> Callable[..., Any] | None:
 
 def _draws_random_numbers(s: Schedule) -> bool:
     return any(isinstance(x, Extern) and torch.Tag.nondeterministic_seeded in x.op.tags for x in s.steps)
+
+
+def _own_draws(s: Schedule) -> int:
+    """How often kernels of ours draw random numbers, where torch's kernels do not."""
+    draws = [x for x in s.steps if isinstance(x, Extern) and philox.draws(x.op, x.args, x.kwargs)]
+    return sum(len(x.args[1]) for x in draws) if all(x.op is philox.STATE for x in draws) else 0
 
 
 def _own_copy(t: torch.Tensor) -> torch.Tensor:
