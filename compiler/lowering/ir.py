@@ -458,10 +458,12 @@ class DropoutAttention:
 @dataclass
 class AttentionGradients(DropoutAttention):
     """Its backward pass: the gradients dq (over batch, rows, inner), dk (batch, keys, inner) and dv (batch, keys, columns) from those of the result,
-    `grad` (batch, rows, columns), the result and its `logarithm` (batch, rows)."""
+    `grad` (batch, rows, columns), the result and its `logarithm` (batch, rows). `sums`: and the sums of each over rows or keys and the first axis of
+    the batch, of which the others are the outer axes of those stages' stores."""
     grad: Value
     result: Value
     logarithm: Value
+    sums: bool = False
 
     @property
     def outer(self) -> tuple[Axis, ...]:
@@ -469,7 +471,7 @@ class AttentionGradients(DropoutAttention):
 
     @property
     def results(self) -> tuple[str, ...]:
-        return ("dq", "dk", "dv")
+        return ("dq", "dk", "dv", *(("sum_dq", "sum_dk", "sum_dv") if self.sums else ()))
 
     @property
     def flops(self) -> Expr:

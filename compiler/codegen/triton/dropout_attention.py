@@ -68,7 +68,39 @@ class DropoutAttentionPrinter(Printer):
         if not isinstance(self.t, AttentionGradients):
             return [self._forward()]
         self.scratch = [Scratch("part0", torch.float32, self.batch * self.n_rows)]
-        return [self._of_rows(self.t), self._of_keys(self.t)]
+        if not self.t.sums:
+            return [self._of_rows(self.t), self._of_keys(self.t)]
+        t = self.t
+        self.scratch += [Scratch(f"part{k}", torch.float32, self._tiles(k) * t.batch[1].size * a.size) for k, a in enumerate((t.inner, t.inner, t.columns), 1)]
+        return [self._of_rows(t), self._of_keys(t), self._fold(t)]
+
+    def _tiles(self, part: int) -> Expr:
+        """How many programs leave a sum of columns, for each of the heads, of the gradients of q (1), k (2) or v (3)."""
+        n, block = (self.n_rows, self.lay.xblock) if part == 1 else (self.n_keys, self._rblock)
+        return as_expr(self.t.batch[0].size) * ceildiv(n, integer(block))
+
+    def _leave(self, part: int, name: str, column: str, factor: float) -> str:
+        """The store of a program's sum of columns."""
+        t = self.t
+        axis, n = (t.columns, self.columns) if part == 3 else (t.inner, self.inner)
+        mask = f", {column} < {axis.size}" if n > int(axis.size) else ""
+        at = f"(({t.batch[0].symbol} * blocks + tile) * {self._t(t.batch[1].size)} + {t.batch[1].symbol}) * {axis.size} + {column}"
+        return f"tl.store(part{part} + ({at}), tl.sum({name}, 0)[None, :] * {factor!r}{mask})"
+
+    def _fold(self, t: AttentionGradients) -> tuple[Function, str]:
+        """Sums of the programs' sums: a program for each head."""
+        head, size = t.batch[1].symbol, self._t(t.batch[1].size)
+        body = [f"{head} = {self._pid('tl.program_id(0)')}", "rows = tl.arange(0, 64)[:, None]", f"d0 = tl.arange(0, {self.inner})[None, :]",
+                f"c0 = tl.arange(0, {self.columns})[None, :]"]
+        by_inner, by_columns = self._wide_columns("d0", "c0")
+        for part, stage in enumerate(self.k.stages[3:], 1):
+            axis, column, wide, n = (t.columns, "c0", by_columns, self.columns) if part == 3 else (t.inner, "d0", by_inner, self.inner)
+            tiles = self._t(self._tiles(part))
+            mask = " & ".join([f"(first + rows < {tiles})", *wide])
+            body += [f"total = tl.zeros([64, {n}], tl.float32)", f"for first in range(0, {tiles}, 64):",
+                     f"    total += tl.load(part{part} + (((first + rows) * {size} + {head}) * {axis.size} + {column}), {mask}, other=0.0)",
+                     self._store(stage, "tl.sum(total, 0)[None, :]", self._names(**{"columns" if part == 3 else "inner": column}), wide)]
+        return self._function(f"{self.name}_2", body, as_expr(t.batch[1].size), {}, self.scratch)
 
     # ---- texts
     def _position(self, e: Expr, names: dict[str, Expr], shape: str = "") -> str:
@@ -105,7 +137,7 @@ class DropoutAttentionPrinter(Printer):
         at = "(blocks - 1 - pid % blocks)" if last_first else "(pid % blocks)"
         name = {"x": "XBLOCK", "n": "RBLOCK"}[variable]
         return [f"pid = {self._pid('tl.program_id(0)')}", f"blocks = {self._t(blocks)}", "bindex = pid // blocks", *self._axes(self.t.batch, "b"),
-                f"first = {at} * {name}", f"{variable} = first + tl.arange(0, {name})"], self.batch * blocks
+                f"tile = {at}", f"first = tile * {name}", f"{variable} = first + tl.arange(0, {name})"], self.batch * blocks
 
     def _bits(self, along: str) -> list[str]:
         """What tells a key's bit from its place in a tile. `along`: where keys lie in tiles of scores."""
@@ -209,6 +241,7 @@ class DropoutAttentionPrinter(Printer):
                      "ds = power * (_kept(dp, word, byte) - along[:, None])", f"dq = tl.dot(ds.to({self.short}), k, dq)"]
             body += [f"for roffset in tl.range({begin}, {end}, RBLOCK, num_stages={lay.stages}):", *(f"    {line}" for line in lines)]
         body.append(self._store(self.k.stages[0], f"dq * {t.scale / t.keep!r}", self._names(rows="m0", inner="d0"), rows + by_inner))
+        body += [self._leave(1, "dq", "d0", t.scale / t.keep)] if t.sums else []
         return self._function(f"{self.name}_0", body, grid, {"XBLOCK": lay.xblock, "RBLOCK": lay.rblock}, self.scratch)
 
     def _of_keys(self, t: AttentionGradients) -> tuple[Function, str]:
@@ -233,9 +266,12 @@ class DropoutAttentionPrinter(Printer):
                      f"along = tl.load(part0 + (bindex * {n} + x)" + "".join(f", {m}, other=0.0" for m in xmask) + ")", "dp = tl.dot(v, tl.trans(g))",
                      "ds = kept * dp - power * along[None, :]", f"dk = tl.dot(ds.to({self.short}), q, dk)"]
             body += [f"for xoffset in tl.range({begin}, {end}, XBLOCK, num_stages={self.lay.stages}):", *(f"    {line}" for line in lines)]
-        _, dk, dv = self.k.stages
+        _, dk, dv = self.k.stages[:3]
         body += [self._store(dk, f"dk * {t.scale / t.keep!r}", self._names(keys="s0", inner="d0"), keys + by_inner),
                  self._store(dv, f"dv * {1 / t.keep!r}", self._names(keys="s0", columns="c0"), keys + by_columns)]
+        if t.sums:                                       # (rows behind the last key hold something)
+            body += [f"{x} = tl.where({mask}, {x}, 0.0)" for mask in keys for x in ("dk", "dv")]
+            body += [self._leave(2, "dk", "d0", t.scale / t.keep), self._leave(3, "dv", "c0", 1 / t.keep)]
         f, text = self._function(f"{self.name}_1", body, grid, {"XBLOCK": ROWS_BACK, "RBLOCK": self._rblock}, self.scratch)
         return replace(f, warps=4), text
 
