@@ -106,7 +106,7 @@ def test_a_model_trains():
 
 
 def test_a_joined_projection():
-    """Gradients of one projection's weight and bias, which the kernels write together: those of the same bits by autograd in float64."""
+    """The gradient of one projection's bias, which the kernels sum: that of the weights of an input that is 1."""
     torch.manual_seed(0)
     b, n, h, d = 4, 256, 4, 64
     linear = nn.Linear(h * d, 3 * h * d).cuda().to(torch.bfloat16)
@@ -114,27 +114,13 @@ def test_a_joined_projection():
     def f(x):
         q, k, v = (y.transpose(1, 2) for y in linear(x).view(b, n, 3, h, d).unbind(2))
         return attention(q, k, v).transpose(1, 2).reshape(b, n, h * d)
+    c = tcompile.compile(f, options=FAST)
     x, grad = (torch.randn(b, n, h * d, device="cuda", dtype=torch.bfloat16) for _ in range(2))
-    got = {}
-    for name, fold in (("folded", True), ("apart", False)):
-        tcompile.reset()
-        c = tcompile.compile(f if fold else lambda x: f(x) * torch.ones((), device="cuda", dtype=torch.bfloat16), options=FAST)
+    x[..., 0] = 1
+    with tcompile.record() as r:
         for _ in range(3):
-            torch.manual_seed(4)
             linear.zero_grad()
             c(x).backward(grad)
-        got[name] = [p.grad.clone() for p in linear.parameters()]
-    torch.manual_seed(4)
-    with torch.no_grad():
-        c = tcompile.compile(f, options=FAST)
-        base = c(x).double()
-        torch.manual_seed(4)
-        change = 1 / 64
-        linear.bias += change * torch.arange(3 * h * d, device="cuda").remainder(3).sub(1).to(torch.bfloat16)
-        moved = c(x).double()
-    direction = torch.arange(3 * h * d, device="cuda").remainder(3).sub(1).double() * change
-    want = ((moved - base) * grad.double()).sum()
-    for bias in (got["folded"][1], got["apart"][1]):
-        assert abs((bias.double() * direction).sum() - want) <= 0.1 * (moved - base).norm() * grad.double().norm() / math.sqrt(grad.numel()) * 10
-    for a, e in zip(got["folded"], got["apart"]):
-        assert (a.double() - e.double()).norm() <= 2e-2 * e.double().norm()
+            of_one, of_bias = linear.weight.grad[:, 0].double(), linear.bias.grad.double()
+            assert (of_one - of_bias).norm() <= 1e-2 * of_one.norm()
+    assert any("part3" in k.source for k in r.report().kernels)
