@@ -8,6 +8,7 @@ of a graph are measured once, and the answer lies in the disk cache.
 from __future__ import annotations
 
 import json
+import math
 import time
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -105,11 +106,13 @@ def find_candidates(aten: Any, opts: Any, target: GpuTarget, bandwidth: float) -
             found[key].nodes += nodes
             continue
         call = calls[nodes[0]]
+        if not all(type(n) is int for b in (*call.args, *call.outputs) if isinstance(b, Buffer) for n in b.shape):
+            continue                                     # (what one size measured would serve all: the library has a choice for each)
         operations = kernel_cost(k)[1] / (FLOPS * target.processors / 132)
         tiles = operations > LEAST_TILES_S and find_tiles(without_locals(k), target) is not None
         ours, theirs = (sum(kernel_cost(x)[0] / bandwidth * 1e6 + LEAST_US for x in others) for others in (left, behind))
         ours += max(kernel_cost(k)[0] / bandwidth, operations / (TILES if tiles else OURS)) * 1e6 + LEAST_US
-        theirs += max(_bytes_of(call, k.hints) / bandwidth, operations) * 1e6 + LEAST_US
+        theirs += max(_bytes_of(call) / bandwidth, operations) * 1e6 + LEAST_US
         instead_of, beside = ([_printed(x, target, x.name) for x in others] for others in (behind, left))
         found[key] = Candidate(_printed(k, target, f"product_{nodes[0]}"), nodes, call, instead_of, beside, theirs - ours)
     return sorted((c for c in found.values() if c.gain > 0), key=lambda c: -c.gain)
@@ -136,15 +139,8 @@ def _printed(k: Kernel, target: GpuTarget, name: str) -> GeneratedKernel:
     return GeneratedKernel(name, k, print_kernel(k, target, name=name), n_bytes, flops)
 
 
-def _bytes_of(call: Extern, hints: dict[str, int]) -> int:
-    total = 0
-    for b in (*call.args, *call.outputs):
-        if isinstance(b, Buffer):
-            n = b.dtype.itemsize
-            for size in b.shape:
-                n *= as_expr(size).eval(hints)
-            total += n
-    return total
+def _bytes_of(call: Extern) -> int:
+    return sum(b.dtype.itemsize * math.prod(b.shape) for b in (*call.args, *call.outputs) if isinstance(b, Buffer))
 
 
 @dataclass

@@ -25,7 +25,7 @@ class _Done(Exception):
     pass
 
 
-def graph_of(fn, *inputs):
+def graph_of(fn, *inputs, dynamic=False):
     kept = []
 
     def lowering(aten, opts):
@@ -33,7 +33,7 @@ def graph_of(fn, *inputs):
         kept.append((aten, opts))
         raise _Done
     with tcompile.stages.replace("lowering", lowering), torch.no_grad(), pytest.raises(InternalError):
-        tcompile.compile(fn, dynamic=False)(*inputs)
+        tcompile.compile(fn, dynamic=dynamic)(*inputs)
     return kept[0]
 
 
@@ -49,6 +49,14 @@ def test_like_products_are_compared_once_and_with_the_kernels_behind_them():
     found = products.find_candidates(aten, opts, SMALL, 4e12)
     assert [(len(c.nodes), len(c.superfluous)) for c in found] == [(2, 1)], "the two that go through gelu are alike; the relus cost no kernel"
     assert "erf" in found[0].superfluous[0].kernel.name and "erf" in found[0].kernel.kernel.name
+
+
+def test_sizes_that_vary():
+    """What one size measured would serve all: such products stay the library's, without a word of a failure."""
+    x = torch.empty(96, 256, dtype=bf16)
+    assert products.find_candidates(*graph_of(lambda x, w, v: few(x, w, v), x, *SHAPES[1:], dynamic=None), SMALL, 4e12)
+    tcompile.mark_dynamic(x, 0)
+    assert products.find_candidates(*graph_of(lambda x, w, v: few(x, w, v), x, *SHAPES[1:], dynamic=None), SMALL, 4e12) == []
 
 
 def test_large_products_without_much_behind_them_are_not_tried():
