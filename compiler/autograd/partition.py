@@ -116,7 +116,7 @@ def partition(joint: AtenGraph, n_inputs: int, n_outputs: int, written: Iterable
     if budget >= 1:
         again = _recomputed(readers, saved, needs_tangent)
         weights = _converted_weights(joint, readers, saved, again, {n for i, n in enumerate(primals) if i not in fragile | written})
-        operands = _operands(joint, readers, saved, again) if opts is not None and opts.get("max_autotune") else set()
+        operands = _operands(joint, readers, saved, again, given) if opts is not None and opts.get("max_autotune") else set()
     copies = _copies(joint, [n for n in saved if n.op == "placeholder" and primals.index(n) in fragile | written])
     kept = weights.union(saved, operands)
     saved = [copies.get(n, n) for n in joint.graph.nodes if n in kept]
@@ -352,17 +352,26 @@ def _converted_weights(joint: AtenGraph, readers: set, saved: list, recomputed: 
     return out
 
 
-def _operands(joint: AtenGraph, readers: set, saved: list, recomputed: list) -> set[torch.fx.Node]:
-    """Of what backward would compute again, what products of both passes read, so that it is in memory anyway (a norm's result, an activation): as far as it
-    is a small part of all that is kept. For callers who ask for time (max-autotune): it takes more memory than it gives time."""
+def _operands(joint: AtenGraph, readers: set, saved: list, recomputed: list, given: set) -> set[torch.fx.Node]:
+    """Of what backward would compute again, what products of both passes read as it lies, so that it is in memory anyway (a norm's result, an activation):
+    as far as it is a small part of all that is kept. For callers who ask for time (max-autotune): it takes more memory than it gives time. `given`: what
+    the caller gets."""
     hints = joint.env.hints if joint.env is not None else {}
     room = sum(_bytes(n, hints) for n in saved if n.op != "placeholder") // _WEIGHTS
+
+    def is_turned(n: torch.fx.Node) -> bool:
+        """Whether a product reads another order of rows: a copy, which both passes would make."""
+        return any(_is_view(u.target) and (is_turned(u) or u.target is torch.ops.aten.permute.default and len(u.args[1]) > 2) for u in n.users)
     out = set()
     for n in reversed(recomputed):
         if n.meta["val"].device.type == "cuda" and "checkpoint" not in n.meta and not _is_view(n.target) and n.all_input_nodes and _owner(n.all_input_nodes[0]).op != "placeholder" \
-                and _bytes(n, hints) <= room and len(_calls(n, readers, _is_product)) == 2:
+                and _bytes(n, hints) <= room and len(_calls(n, readers, _is_product)) == 2 and not is_turned(n):
             room -= _bytes(n, hints)
             out.add(n)
+            m = n.meta["val"]
+            views = [u.meta["val"] for u in n.users if _is_view(u.target)]
+            if m.stride != contiguous_strides(m.shape) and n not in given and _dense(m) and views and all(v.stride == contiguous_strides(v.shape) for v in views):
+                n.meta["val"] = TensorMeta(m.shape, contiguous_strides(m.shape), m.dtype, m.device)     # (else each pass would copy it for the product)
     return out
 
 

@@ -188,3 +188,33 @@ def test_operands_of_products_are_kept_where_time_counts(parts):
         found[mode] = [v for v in parts[-1].recomputed if is_normed(v)], sum(v.bytes for v in parts[-1].saved)
     assert len(found["max-autotune"][0]) < len(found["default"][0]), found
     assert found["default"][1] < found["max-autotune"][1] <= found["default"][1] * 9 / 8
+
+
+class Turned(nn.Module):
+    """Rows in another order for the products, turned before they are converted, or behind."""
+    def __init__(self, late):
+        super().__init__()
+        self.late, self.norm, self.up, self.down = late, nn.LayerNorm(32), nn.Linear(32, 256), nn.Linear(256, 32)
+
+    def forward(self, x):
+        h = self.norm(x)
+        h = h.bfloat16().transpose(0, 1) if self.late else h.transpose(0, 1)
+        return self.down(torch.tanh(self.up(h))).transpose(0, 1)
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_operands_in_another_order(late, parts):
+    """What is kept lies as products read it; where that is not what is kept, it would save nothing."""
+    torch.manual_seed(0)
+    m, x = Turned(late), torch.randn(64, 24, 32)
+    exact = Turned(False)
+    exact.load_state_dict(m.state_dict())
+    exact(x).pow(2).sum().backward()
+    got = step(m, tcompile.compile(m, mode="max-autotune"), x)[1:]
+    assert all((a - b.grad).norm() <= 0.03 * b.grad.norm() for a, b in zip(got, exact.parameters(), strict=True))
+    p = parts[-1]
+    kept = [r for r in p.forward.results if r.meta["val"].dtype == torch.bfloat16 and len(r.meta["val"].shape) == 3 and r.meta["val"].shape[2] == 32 and "_to_copy" in str(r.target)]
+    if late:
+        assert not kept and any(v.shape == (64, 24, 32) and v.dtype == "bfloat16" for v in p.recomputed)
+    else:
+        assert [(r.meta["val"].shape, r.meta["val"].stride) for r in kept] == [((24, 64, 32), (2048, 32, 1))]

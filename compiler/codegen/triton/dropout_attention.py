@@ -31,7 +31,7 @@ _HELPERS = {
                 "and.b32 $0, $1, m;}\", \"=r,r,r,r,r,r\", [x, word, 0x88 | byte * 0x11], dtype=x.dtype, is_pure=True, pack=2)\n",
 }
 WORD_BITS = 32
-ROWS_BACK, KEYS_BACK = 64, 64      # of a program that makes gradients of k and v
+ROWS_BACK = 64                     # at a time, of a program that makes gradients of k and v
 
 
 def plan_dropout_attention(kernel: Kernel, target: GpuTarget, choices: Choices = Choices(), wide: bool | None = None) -> Layout:
