@@ -22,8 +22,9 @@ __all__ = ["dropout_attention"]
 BATCH, HEAD, ROW, KEY, INNER, COLUMN = (symbol(n) for n in ("i0", "i1", "m0", "r0", "d0", "c0"))
 
 
-def dropout_attention(steps: Sequence[LoweredStep], needed: Iterable[Buffer], hints: dict[str, int]) -> list[LoweredStep]:
-    """The steps with such calls on a GPU as Template steps, which write where copies of their results would lie."""
+def dropout_attention(steps: Sequence[LoweredStep], needed: Iterable[Buffer], hints: dict[str, int], drop_rounding: bool = True) -> list[LoweredStep]:
+    """The steps with such calls on a GPU as Template steps, which write where copies of their results would lie. `drop_rounding`: sums that are rounded to
+    be converted back are not."""
     if not any(isinstance(s, Extern) and s.op in (ATTENTION, BACKWARD) for s in steps):
         return list(steps)
     views = {s.buffer: s for s in steps if isinstance(s, View)}
@@ -41,7 +42,7 @@ def dropout_attention(steps: Sequence[LoweredStep], needed: Iterable[Buffer], hi
     gone: set[int] = set()
     for s in steps:
         if isinstance(s, Extern) and s.op in (ATTENTION, BACKWARD) and _fits(s):
-            template, taken = _kernel(s, views, copies, readers, hints)
+            template, taken = _kernel(s, views, copies, readers, set(needed), hints, drop_rounding)
             gone |= {id(x) for x in taken}
             out.append(template)
         elif id(s) not in gone:
@@ -97,12 +98,26 @@ def _sums(places: Sequence[tuple[Buffer, Expr]], rows: Sequence[Expr], ranges: d
     return None
 
 
+def _as_handed_out(nest: LoopNest, at: list[Expr], ranges: dict[str, Any], readers: dict[Buffer, list[Any]], needed: set[Buffer]) -> tuple[list[LoopNest], list[Expr]]:
+    """The same, and the nest that rounds the sums and converts them back, as autocast has it, if that is all that becomes of them."""
+    if nest.buffer in needed or len(readers.get(nest.buffer, ())) != 1:
+        return [nest], at
+    after, = readers[nest.buffer]
+    value = after.value if isinstance(after, LoopNest) else None
+    while value is not None and value.op == "cast" and value.dtype.is_floating_point:
+        value = value.args[0]
+    if value is None or value.op != "load" or value.args or after.buffer.dtype != torch.float32 or after.reduce_op is not None or after.alone or after.product or after.mode != "set":
+        return [nest], at
+    moved = [_there(nest.buffer, replace(after, value=value), e, ranges) for e in at]
+    return ([nest], at) if None in moved else ([nest, after], [e for e in moved if e is not None])
+
+
 def _count(b: Buffer) -> Expr:
     return as_expr(mul_all(list(b.shape)))
 
 
-def _kernel(s: Extern, views: dict[Buffer, View], copies: dict[Buffer, LoopNest], readers: dict[Buffer, list[Any]],
-            hints: dict[str, int]) -> tuple[Template, list[LoopNest]]:
+def _kernel(s: Extern, views: dict[Buffer, View], copies: dict[Buffer, LoopNest], readers: dict[Buffer, list[Any]], needed: set[Buffer],
+            hints: dict[str, int], drop_rounding: bool) -> tuple[Template, list[LoopNest]]:
     """The kernel's step, and the nests that it makes superfluous."""
     backward = s.op is BACKWARD
     q, k, v = s.args[1:4] if backward else s.args[:3]
@@ -150,11 +165,13 @@ def _kernel(s: Extern, views: dict[Buffer, View], copies: dict[Buffer, LoopNest]
         summed = _sums(placed, [row for row, _ in places], ranges, readers) if _count(placed[0][0]) is add_all([_count(b) for b in results]) else None
         if summed is not None:
             nest, at_sums = summed
-            taken.append(nest)
-            written[nest.buffer] = None
+            nests, at_sums = _as_handed_out(nest, at_sums, ranges, readers, needed) if drop_rounding else ([nest], at_sums)
+            taken += nests
+            sums = nests[-1].buffer
+            written[sums] = None
             assert isinstance(template, AttentionGradients)
             template = replace(template, sums=True)
-            stages += [Stage(tuple(a for a in sized if a.symbol is column), [], [Store(formal.output(nest.buffer), formal.size(at), acc(name, torch.float32))])
+            stages += [Stage(tuple(a for a in sized if a.symbol is column), [], [Store(formal.output(sums), formal.size(at), acc(name, torch.float32))])
                        for (_, column), at, name in zip(places, at_sums, template.results[3:])]
     else:
         stages = [Stage((sized[5],), [], [store(results[0], "mixed", BATCH, HEAD, ROW, COLUMN)]), Stage((), [], [store(results[1], "logarithm", BATCH, HEAD, ROW)])]

@@ -112,8 +112,9 @@ def test_gradients_lie_where_they_are_joined():
     close(got, torch.cat([x.transpose(1, 2).reshape(b, n, h * d) for x in gradients], -1), torch.float16)
 
 
+@pytest.mark.parametrize("dtype", [None, torch.float16])
 @pytest.mark.parametrize("b,n,h,d,causal", [(2, 96, 2, 32, False), (3, 200, 2, 64, True), (2, 70, 3, 24, False), (1, 64, 1, 16, False)])
-def test_sums_of_joined_gradients(b, n, h, d, causal):
+def test_sums_of_joined_gradients(b, n, h, d, causal, dtype):
     """A bias's gradient is summed where the gradients are made; of bias and weights, as autograd asks for them."""
     torch.manual_seed(7)
     qkv, grad = torch.randn(b, n, 3, h, d).half(), torch.randn(b, n, h * d).half()
@@ -123,7 +124,7 @@ def test_sums_of_joined_gradients(b, n, h, d, causal):
         q, k, v = (x.transpose(1, 2) for x in qkv.unbind(2))
         parts = BACKWARD(grad.view(b, n, h, d).transpose(1, 2), q, k, v, out, logarithm, bits, KEEP, causal, 0.2)
         joined = torch.cat([x.transpose(1, 2).reshape(b, n, h * d) for x in parts], -1)
-        return joined, joined.sum((0, 1), dtype=torch.float32)
+        return joined, joined.sum((0, 1), dtype=torch.float32) if dtype is None else joined.sum((0, 1), dtype=torch.float32).to(dtype).float()
     out, logarithm, gradients = exact(*(x.transpose(1, 2) for x in qkv.unbind(2)), bits, KEEP, causal, 0.2, grad.view(b, n, h, d).transpose(1, 2))
     named = dict(grad=grad, qkv=qkv, out=out.half().contiguous(), logarithm=logarithm.float(), bits=bits)
     g = as_gpu(backward, *named.values())
