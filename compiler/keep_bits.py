@@ -15,11 +15,12 @@ import torch
 
 from . import philox
 
-__all__ = ["BITS", "INCREMENT", "KEEP_BITS", "ROUNDS", "fraction", "keep_fraction", "keep_words", "scale", "wanted"]
+__all__ = ["BITS", "INCREMENT", "KEEP_BITS", "ROUNDS", "drawable", "fraction", "keep_fraction", "keep_words", "scale", "wanted"]
 
 BITS = 16                        # of a probability
 INCREMENT = BITS                 # random words of a draw, for each word
 ROUNDS = 7
+RARE = 2.0 ** -10
 
 _ours = torch.library.Library("tcompile", "FRAGMENT")
 _ours.define("keep_bits(SymInt words, float p, *, Device device) -> Tensor", tags=(torch.Tag.nondeterministic_seeded,))
@@ -29,6 +30,11 @@ def wanted(opts: Any) -> bool:
     """Whether option `fast_dropout` holds, of a mode too: not where the caller asks for eager's numbers (`fallback_random=True`)."""
     given = getattr(opts, "given", {})
     return bool(given.get("fast_dropout", opts is not None and opts.get("fast_dropout") and not given.get("fallback_random", False)))
+
+
+def drawable(p: Any) -> bool:
+    """Whether a probability may be drawn in steps of 2^-16: of a rare one they would show."""
+    return isinstance(p, float) and RARE <= p <= 1 - RARE
 
 
 def fraction(p: float) -> int:

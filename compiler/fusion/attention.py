@@ -24,7 +24,7 @@ from .formal import FormalNames, scalars_and_checks
 from .inline import buffers_read, does_more
 from .schedule import Launch, Template
 
-__all__ = ["attention"]
+__all__ = ["attention", "position", "read_by"]
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 WIDEST = 256                       # columns of a head that a program holds
@@ -123,7 +123,7 @@ class _Finder:
                 if b in self.made:
                     several.add(b)
                 self.made[b] = s
-            for b in _read_by(s):
+            for b in read_by(s):
                 self.readers.setdefault(b, []).append(s)
         for b in several:
             del self.made[b]
@@ -136,7 +136,7 @@ class _Finder:
         dead, todo, kept = {id(s) for s in gone}, list(gone), {*step.args, *step.outputs} | self.needed
         out = list(gone)
         while todo:
-            for b in _read_by(todo.pop()):
+            for b in read_by(todo.pop()):
                 p = self.made.get(b)
                 if p is None or id(p) in dead or does_more(p) or any(x in kept or any(id(r) not in dead for r in self.readers.get(x, ())) for x in _made_by(p)):
                     continue
@@ -149,7 +149,7 @@ class _Finder:
         """Have `step` run in the place of another, without those that are superfluous then."""
         for s in dead:
             self.dead.add(id(s))
-            for b in _read_by(s):
+            for b in read_by(s):
                 self.readers[b].remove(s)
         self.instead[id(place)] = step
         for b in step.args:
@@ -340,12 +340,12 @@ class _Finder:
         ranges = parts.ranges()
         g, m = _flat(batch), _flat(rows)
         score = Rewriter(on_index=lambda x: tidy(x.subs(names), ranges))(score)
-        at = load(out, _position(out, g, m, KEY))
+        at = load(out, position(out, g, m, KEY))
         if not any(w is at for w in walk([score])) or load(nest.buffer, tidy(nest.index.subs(names), ranges)) is not \
-                self.element(p, _position(p, g, m, KEY), ranges):
+                self.element(p, position(p, g, m, KEY), ranges):
             raise _NoMatch
-        q, x = self.operand(self.element(a, _position(a, g, m, INNER), ranges), ranges)
-        k, y = self.operand(self.element(b, _position(b, g, INNER, KEY), ranges), ranges)
+        q, x = self.operand(self.element(a, position(a, g, m, INNER), ranges), ranges)
+        k, y = self.operand(self.element(b, position(b, g, INNER, KEY), ranges), ranges)
         made = acc("product", torch.float32)
         if x * y != 1:
             made = prim("mul", made, const(x * y, torch.float32))
@@ -356,13 +356,13 @@ class _Finder:
             c = product.args[0]
             if len(c.shape) != len(out.shape):
                 raise _NoMatch
-            more = cast(self.element(c, _position(c, g, m, KEY), ranges), torch.float32)
+            more = cast(self.element(c, position(c, g, m, KEY), ranges), torch.float32)
             made = prim("add", made if alpha == 1 else prim("mul", made, const(alpha, torch.float32)),
                         more if beta == 1 else prim("mul", more, const(beta, torch.float32)))
         parts.q, parts.k = q, k
-        parts.v = self.copied(self.element(v, _position(v, g, KEY, COLUMN), ranges), ranges)
+        parts.v = self.copied(self.element(v, position(v, g, KEY, COLUMN), ranges), ranges)
         parts.score = _replaced(cast(score, torch.float32), at, made)
-        parts.index = _position(last.outputs[0], g, m, COLUMN)
+        parts.index = position(last.outputs[0], g, m, COLUMN)
         parts.lines = [*nest.lines, *last.lines, *product.lines]
         parts.origins = [product.origin, *nest.origins, last.origin]
         return parts
@@ -404,16 +404,16 @@ class _Finder:
         parts = _Parts(tuple(batch), tuple(rows), Axis(KEY, k.shape[2]), *(None,) * 3, q.shape[3], v.shape[3], None, 0.0, s, ZERO,    # type: ignore[arg-type]
                        [*s.lines], [s.origin])
         ranges = parts.ranges()
-        parts.q = self.copied(self.element(q, _position(q, n, h, m, INNER), ranges), ranges)
-        parts.k = self.copied(self.element(k, _position(k, n, hk, KEY, INNER), ranges), ranges)
-        parts.v = self.copied(self.element(v, _position(v, n, hk, KEY, COLUMN), ranges), ranges)
+        parts.q = self.copied(self.element(q, position(q, n, h, m, INNER), ranges), ranges)
+        parts.k = self.copied(self.element(k, position(k, n, hk, KEY, INNER), ranges), ranges)
+        parts.v = self.copied(self.element(v, position(v, n, hk, KEY, COLUMN), ranges), ranges)
         x = prim("mul", acc("product", torch.float32), const(1 / math.sqrt(q.shape[3]) if scale is None else scale, torch.float32))
         if mask is not None:
-            x = prim("add", x, cast(self.element(mask, _position(mask, n, h, m, KEY), ranges), torch.float32))
+            x = prim("add", x, cast(self.element(mask, position(mask, n, h, m, KEY), ranges), torch.float32))
         if causal:
             x = prim("where", prim("le", index(KEY), index(as_expr(m))), x, const(-math.inf, torch.float32))
         parts.score = x
-        parts.index = _position(out, n, h, m, COLUMN)
+        parts.index = position(out, n, h, m, COLUMN)
         self._take(parts, s)
 
     # ---- what both become
@@ -500,7 +500,7 @@ def _made_by(s: LoweredStep) -> list[Buffer]:
     return [b for b in s.outputs if b is not None] if isinstance(s, Extern) else [s.buffer]
 
 
-def _read_by(s: LoweredStep) -> list[Buffer]:
+def read_by(s: LoweredStep) -> list[Buffer]:
     return list(dict.fromkeys(v.attr[0] for v in walk([s.value]) if v.op == "load") if isinstance(s, LoopNest) else dict.fromkeys(buffers_read(s)))
 
 
@@ -512,7 +512,7 @@ def _flat(axes: Sequence[Axis]) -> Expr:
     return e
 
 
-def _position(b: Buffer, *at: Any) -> Expr:
+def position(b: Buffer, *at: Any) -> Expr:
     """Where an element lies in a buffer; of a matrix, the first coordinate is left out."""
     e = ZERO
     for size, stride, x in zip(reversed(b.shape), reversed(b.stride), reversed(at)):

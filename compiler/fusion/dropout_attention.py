@@ -2,19 +2,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, Iterable, Sequence
+from typing import Any, Iterable, Sequence, TypeGuard
 
 import torch
 
 from ..dropout_attention import ATTENTION, BACKWARD
-from ..lowering.ir import WORD, AttentionGradients, Axis, Buffer, DropoutAttention, Kernel, LoopNest, Stage, Store, Value, acc, load, make, walk
+from ..lowering.ir import WORD, AttentionGradients, Axis, Buffer, DropoutAttention, Kernel, LoopNest, Stage, Store, Value, acc, load, make
 from ..lowering.lowered import Extern, LoweredStep, View
-from ..lowering.ref import is_one
 from ..lowering.rewrite import Rewriter, is_affine, positions, tidy
-from ..symbolic.expr import ZERO, Expr, add_all, as_expr, ceildiv, maybe_int, mul_all, symbol
+from ..symbolic.expr import Expr, add_all, as_expr, ceildiv, maybe_int, mul_all, symbol
+from .attention import position, read_by
 from .copies import is_copy, whole, whole_source
 from .formal import FormalNames
-from .inline import buffers_read
 from .schedule import Launch, Template
 
 __all__ = ["dropout_attention"]
@@ -30,19 +29,20 @@ def dropout_attention(steps: Sequence[LoweredStep], needed: Iterable[Buffer], hi
     views = {s.buffer: s for s in steps if isinstance(s, View)}
     readers: dict[Buffer, list[Any]] = {}
     for s in steps:
-        for b in {v.attr[0] for v in walk([s.value]) if v.op == "load"} if isinstance(s, LoopNest) else buffers_read(s):
+        for b in read_by(s):
             readers.setdefault(b, []).append(s)
     copies: dict[Buffer, LoopNest] = {}
+    kept = set(needed)
     for s in steps:
-        for b in s.outputs if isinstance(s, Extern) and s.op in (ATTENTION, BACKWARD) and _fits(s) else ():
+        for b in s.outputs if _fits(s) else ():
             copy, = readers.get(b, []) if len(readers.get(b, [])) == 1 else [None]
-            if isinstance(copy, LoopNest) and is_copy(copy) and b not in needed and b.dtype == copy.buffer.dtype:
+            if isinstance(copy, LoopNest) and is_copy(copy) and b not in kept and b.dtype == copy.buffer.dtype:
                 copies[b] = copy
     out: list[Any] = []
     gone: set[int] = set()
     for s in steps:
-        if isinstance(s, Extern) and s.op in (ATTENTION, BACKWARD) and _fits(s):
-            template, taken = _kernel(s, views, copies, readers, set(needed), hints, drop_rounding)
+        if _fits(s):
+            template, taken = _kernel(s, views, copies, readers, kept, hints, drop_rounding)
             gone |= {id(x) for x in taken}
             out.append(template)
         elif id(s) not in gone:
@@ -50,17 +50,11 @@ def dropout_attention(steps: Sequence[LoweredStep], needed: Iterable[Buffer], hi
     return out
 
 
-def _fits(s: Extern) -> bool:
+def _fits(s: Any) -> TypeGuard[Extern]:
+    if not isinstance(s, Extern) or s.op not in (ATTENTION, BACKWARD):
+        return False
     heads = [x.shape[3] for x in (s.args[1:4] if s.op is BACKWARD else s.args[:3])]
     return s.outputs[0] is not None and torch.device(s.outputs[0].device or "cpu").type == "cuda" and all(type(n) is int for n in heads)
-
-
-def _position(b: Buffer, *at: Expr) -> Expr:
-    e = ZERO
-    for size, stride, x in zip(b.shape, b.stride, at):
-        if not is_one(size):
-            e = e + x * stride
-    return e
 
 
 def _there(b: Buffer, copy: LoopNest, at: Expr, ranges: dict[str, Any]) -> Expr | None:
@@ -129,7 +123,7 @@ def _kernel(s: Extern, views: dict[Buffer, View], copies: dict[Buffer, LoopNest]
     rename = Rewriter(formal.size, formal.load)
 
     def element(b: Buffer, *at: Expr) -> Value:
-        e = _position(b, *at)
+        e = position(b, *at)
         while b in views:                                # (one buffer for all parts of a wider product)
             e, b = as_expr(views[b].offset) + e, views[b].base
         return rename(load(b, tidy(e, ranges)))
@@ -150,7 +144,7 @@ def _kernel(s: Extern, views: dict[Buffer, View], copies: dict[Buffer, LoopNest]
     def store(b: Buffer, name: str, *at: Expr) -> Store:
         x = acc(name, torch.float32)
         value = x if b.dtype == torch.float32 else make("cast", b.dtype, (x,), "round")
-        place = tidy(_position(b, *at), ranges)
+        place = tidy(position(b, *at), ranges)
         there = _there(b, copies[b], place, ranges) if b in copies else None
         if there is not None:
             taken.append(copies[b])

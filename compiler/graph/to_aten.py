@@ -47,4 +47,6 @@ def disabled_passes(opts: Any) -> frozenset[str]:
         names = [*names, *PATTERNS]
     if not keep_bits.wanted(opts):
         names = [*names, *BY_BITS]
+    if opts.get("attention", "auto") == "library" or opts.get("emulate_precision") or opts.get("disable_fusion"):
+        names = [*names, "dropout_attention"]              # (whose kernels are fusion's to make)
     return frozenset(names)

@@ -365,7 +365,28 @@ class Stage:
 
 
 @dataclass
-class Attention:
+class AttentionTemplate:
+    """What forms of attention have in common: their axes, and queries, keys and values as loads over them."""
+    batch: tuple[Axis, ...]
+    rows: tuple[Axis, ...]
+    keys: Axis
+    inner: Axis
+    columns: Axis
+    q: Value
+    k: Value
+    v: Value
+
+    @property
+    def axes(self) -> tuple[Axis, ...]:
+        return (*self.batch, *self.rows, self.keys, self.inner, self.columns)
+
+    @property
+    def flops(self) -> Expr:
+        return mul_all([2, *(a.size for a in (*self.batch, *self.rows, self.keys)), as_expr(self.inner.size) + self.columns.size])
+
+
+@dataclass
+class Attention(AttentionTemplate):
     """softmax(score) @ v, where scores are never in memory. The kernel's outer axes are `batch`, `rows` and `columns`; its stage finds
     the result as `acc` "mixed" (float32).
 
@@ -376,14 +397,6 @@ class Attention:
     q (over batch, rows, inner), k (batch, keys, inner) and v (batch, keys, columns) are of one dtype; `score` is float32, over batch, rows,
     keys and `acc` "product". `empty`: what a row gives whose scores are all -inf, nan or 0.
     """
-    batch: tuple[Axis, ...]
-    rows: tuple[Axis, ...]
-    keys: Axis
-    inner: Axis
-    columns: Axis
-    q: Value
-    k: Value
-    v: Value
     score: Value
     empty: float
 
@@ -397,14 +410,6 @@ class Attention:
         """What the kernel's stages find, float32."""
         return ("mixed",)
 
-    @property
-    def axes(self) -> tuple[Axis, ...]:
-        return (*self.batch, *self.rows, self.keys, self.inner, self.columns)
-
-    @property
-    def flops(self) -> Expr:
-        return mul_all([2, *(a.size for a in (*self.batch, *self.rows, self.keys)), as_expr(self.inner.size) + self.columns.size])
-
     def roots(self) -> list[Value]:
         return [self.q, self.k, self.v, self.score]
 
@@ -413,7 +418,7 @@ WORD = symbol("w0")              # of a key: the bits of 32 keys are one word
 
 
 @dataclass
-class DropoutAttention:
+class DropoutAttention(AttentionTemplate):
     """Attention of 16-bit numbers as training runs it (../dropout_attention.py). q, k and v are loads as in Attention, `words` is one over batch, rows
     and WORD; `keep`: the probability that a bit is 1.
 
@@ -422,14 +427,6 @@ class DropoutAttention:
             for columns:               mixed = sum(p * bit / keep * v for keys)
             logarithm = log2(sum(exp(q @ k * scale) for keys))
     """
-    batch: tuple[Axis, ...]
-    rows: tuple[Axis, ...]
-    keys: Axis
-    inner: Axis
-    columns: Axis
-    q: Value
-    k: Value
-    v: Value
     words: Value
     keep: float
     causal: bool
@@ -442,14 +439,6 @@ class DropoutAttention:
     @property
     def results(self) -> tuple[str, ...]:
         return ("mixed", "logarithm")
-
-    @property
-    def axes(self) -> tuple[Axis, ...]:
-        return (*self.batch, *self.rows, self.keys, self.inner, self.columns)
-
-    @property
-    def flops(self) -> Expr:
-        return mul_all([2, *(a.size for a in (*self.batch, *self.rows, self.keys)), as_expr(self.inner.size) + self.columns.size])
 
     def roots(self) -> list[Value]:
         return [self.q, self.k, self.v, self.words]

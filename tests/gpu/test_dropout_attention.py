@@ -45,7 +45,7 @@ def test_masks_and_gradients(b, h, rows, keys, d, dtype, causal, mode):
         with tcompile.record() as r:
             out = c(q, k, v)
             out.backward(grad)
-        assert call or sum("dropout" in x.source or "_kept" in x.source for x in r.report().kernels) >= 2, [x.name for x in r.report().kernels]
+        assert call or sum("_kept" in x.source for x in r.report().kernels) >= 2, [x.name for x in r.report().kernels]
         p = torch.softmax(scores(q, k, causal), -1)
         mask = (out != 0)[..., :keys]
         masks.append(mask.clone())

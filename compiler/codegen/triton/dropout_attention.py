@@ -2,7 +2,8 @@
 
 Forward is attention.py's loop over tiles of keys with a mask on what is mixed. Backward makes the scores again, twice: programs with a tile of rows make
 the gradients of q (and each row's sum of result * gradient before), programs with a tile of keys those of k and v. So nothing is added up in memory,
-and results do not depend on who comes first.
+and results do not depend on who comes first. Where a bias behind asks for the sums of the gradients' columns, each program leaves its own, and a third
+launch folds them.
 
 The mask of a number is the sign of a byte: see ../../dropout_attention.py for where a key's bit lies.
 """

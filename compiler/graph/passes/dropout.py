@@ -20,7 +20,6 @@ __all__ = ["dropout_by_bits"]
 
 aten = torch.ops.aten
 DEVICE = "cuda"
-LEAST = 2.0 ** -10               # a probability below is not drawn in steps of 2^-16: they would show
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 _DROPOUT, _BACKWARD = aten.native_dropout.default, aten.native_dropout_backward.default
 
@@ -38,7 +37,7 @@ def dropout_by_bits(a: AtenGraph) -> None:
 def _is_drawn(n: Node) -> bool:
     x, p, train = n.args
     m = x.meta["val"]
-    return train is not False and isinstance(p, float) and LEAST <= p <= 1 - 2.0 ** -keep_bits.BITS and m.device.type == DEVICE and m.dtype in DTYPES and m.numel() != 0
+    return train is not False and keep_bits.drawable(p) and m.device.type == DEVICE and m.dtype in DTYPES and m.numel() != 0
 
 
 def _draw(a: AtenGraph, n: Node, drawn: dict[Node, float]) -> None:

@@ -13,6 +13,7 @@ from torch.fx import Node
 
 from ... import keep_bits
 from ...dropout_attention import ATTENTION, BACKWARD, words
+from ...symbolic.expr import as_expr
 from ..aten import AtenGraph
 from ..meta.core import TensorMeta
 from .nodes import call_like
@@ -24,7 +25,6 @@ _BACKWARD = {aten._scaled_dot_product_cudnn_attention.default: aten._scaled_dot_
              aten._scaled_dot_product_flash_attention.default: aten._scaled_dot_product_flash_attention_backward.default}
 WIDEST = 64                      # columns of a head
 LEAST = 16                       # rows and keys
-RARE = 1 / 1024                  # a probability that is rounded to 2^-16 is one of a thousand at least
 
 
 @functools.cache
@@ -66,9 +66,9 @@ def _fits(a: AtenGraph, given: dict[str, Any]) -> bool:
         return x if isinstance(x, int) else x.eval(hints)
     p, scale = given["dropout_p"], _scale(given, q)
     return (q.device.type == "cuda" and _measured(q.device.index or 0) and q.dtype in (torch.float16, torch.bfloat16) and q.dtype == k.dtype == v.dtype
-            and given.get("attn_bias") is None and not given.get("return_debug_mask") and isinstance(p, float) and RARE <= p <= 1 - RARE
+            and given.get("attn_bias") is None and not given.get("return_debug_mask") and keep_bits.drawable(p)
             and isinstance(scale, float) and scale > 0 and all(type(d) is int and LEAST <= d <= WIDEST for d in (q.shape[3], v.shape[3]))
-            and q.shape[1] is k.shape[1] and all(hint(n) >= LEAST for n in (q.shape[2], k.shape[2])) and all(hint(n) for n in q.shape[:2]))
+            and as_expr(q.shape[1]) is as_expr(k.shape[1]) and (not given["is_causal"] or as_expr(q.shape[2]) is as_expr(k.shape[2])) and all(hint(n) >= LEAST for n in (q.shape[2], k.shape[2])) and all(hint(n) for n in q.shape[:2]))
 
 
 def _scale(given: dict[str, Any], q: TensorMeta) -> Any:

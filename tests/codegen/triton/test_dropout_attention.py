@@ -12,6 +12,7 @@ from tcompile.compiler.codegen.triton.layout import GpuTarget  # noqa: E402
 from tcompile.compiler.config import Options  # noqa: E402
 from tcompile.compiler.dropout_attention import ATTENTION, BACKWARD, keep_mask, words  # noqa: E402
 from tcompile.compiler.fusion.schedule import Extern, Launch  # noqa: E402
+from tcompile.compiler.graph.to_aten import disabled_passes  # noqa: E402
 from tcompile.compiler.lowering.ir import DropoutAttention  # noqa: E402
 from tcompile.compiler.runtime.gpu.compile import Job, compile_all  # noqa: E402
 
@@ -180,10 +181,16 @@ def test_instead_of_the_librarys(forward, backward, monkeypatch):
     g = as_gpu(step, v, q, k, v)
     found = calls(g)
     assert sum(map(by_bits, g.kernels)) == 2 and found.count("attention") == 2 and found.count("tcompile.philox_state.default") == 1 and not any("aten" in c for c in found), found
-    for p, width in ((0.0, 32), (0.1, 128)):
-        q, k, v, _ = inputs(1, 1, 48, 48, width, torch.float16)
+    for p, width, keys in ((0.0, 32, 48), (0.1, 128, 48), (1e-5, 32, 48), (0.1, 32, 64)):      # (the last: libraries differ in where the diagonal begins)
+        q, k, v, _ = inputs(1, 1, 48, keys, width, torch.float16)
         tcompile.reset()
         assert not any(map(by_bits, as_gpu(lambda q, k, v, p=p: forward(q, k, v, p, 0.2)[0], q, k, v).kernels))
+
+
+@pytest.mark.parametrize("option", [{"attention": "library"}, {"emulate_precision": True}, {"disable_fusion": True}, {"fallback_random": True, "fast_dropout": False}])
+def test_options_that_keep_the_librarys(option):
+    assert "dropout_attention" not in disabled_passes(Options.make(options={"fast_dropout": True}))
+    assert "dropout_attention" in disabled_passes(Options.make(options={"fast_dropout": True, **option}))
 
 
 def test_compiled_for_hopper(tmp_path):
