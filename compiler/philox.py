@@ -23,7 +23,7 @@ from .native import native
 from .symbolic.expr import as_expr, ceildiv, maybe_int
 from .symbolic.predicates import minimum
 
-__all__ = ["ALIGNMENT", "STATE", "States", "draw", "drawn", "draws", "draws_in_graphs", "dropout_of", "increment", "most_threads", "neighbours", "plain", "recording", "threads", "threshold", "uniform", "words"]
+__all__ = ["ALIGNMENT", "STATE", "States", "arguments_of", "draw", "drawn", "draws", "draws_in_graphs", "dropout_of", "increment", "most_threads", "neighbours", "plain", "recording", "threads", "threshold", "uniform", "words"]
 
 BLOCK = 256                      # threads of a block
 ALIGNMENT = 16                   # bytes of the vectors that torch's kernels take where they can
@@ -138,11 +138,15 @@ def draws(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
     return torch.Tag.nondeterministic_seeded in getattr(op, "tags", ()) and dropout_of(op, args, kwargs) != 0
 
 
+def arguments_of(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of a call by name, defaults included."""
+    arguments = op._schema.arguments
+    return {a.name: a.default_value for a in arguments} | dict(zip((a.name for a in arguments), args)) | kwargs
+
+
 def dropout_of(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     """The probability of a call of attention; None for other operators."""
-    arguments = op._schema.arguments
-    given = {a.name: a.default_value for a in arguments} | dict(zip((a.name for a in arguments), args)) | kwargs
-    return given.get("dropout_p")
+    return arguments_of(op, args, kwargs).get("dropout_p")
 
 
 # ---- torch's kernels

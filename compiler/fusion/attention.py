@@ -17,6 +17,7 @@ from ..lowering.ir import Attention, Axis, Buffer, Kernel, LoopNest, Stage, Stor
 from ..lowering.lowered import Extern, LoweredStep, View
 from ..lowering.ref import contiguous_strides, is_one
 from ..lowering.rewrite import Rewriter, is_affine, positions, tidy, value_at
+from ..philox import arguments_of
 from ..symbolic.expr import ONE, ZERO, Expr, as_expr, maybe_int, mul_all, symbol
 from .conditions import normal_form
 from .domain import size_hint
@@ -371,7 +372,7 @@ class _Finder:
     def call(self, s: Extern) -> None:
         mask_at, dropout_at, causal_at = _CALLS[str(s.op)]
         q, k, v = s.args[:3]
-        given = {a.name: a.default_value for a in s.op._schema.arguments} | dict(zip((a.name for a in s.op._schema.arguments), s.args)) | s.kwargs
+        given = arguments_of(s.op, s.args, s.kwargs)
         names = [a.name for a in s.op._schema.arguments]
         causal, scale = given[names[causal_at]], given.get("scale")
         mask = given[names[mask_at]] if mask_at is not None else None

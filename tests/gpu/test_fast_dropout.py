@@ -9,6 +9,8 @@ import tcompile
 from tcompile.compiler import keep_bits
 from tcompile.compiler.runtime.gpu import graphs
 
+from .test_random_numbers import graph_of_the_program
+
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device on this machine")
 f32, bf16, f16 = torch.float32, torch.bfloat16, torch.float16
 ON = {"fast_dropout": True}
@@ -124,15 +126,7 @@ def test_in_a_graph_of_the_programs_own():
     """A program that captures a compiled function itself: torch's kernels draw the random words, which go on from replay to replay."""
     x = torch.ones(4096, device="cuda")
     c = tcompile.compile(lambda x: F.dropout(x + 1, 0.5), options=ON)
-    c(x)
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        c(x)
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        y = c(x)
+    graph, y = graph_of_the_program(c, x)
     out = []
     for _ in range(3):
         graph.replay()

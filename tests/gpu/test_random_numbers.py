@@ -243,11 +243,8 @@ def test_training_by_replays_beside_attention(options):
     assert len(captured(before)) == 2
 
 
-def test_in_a_graph_of_the_programs_own():
-    """A program that captures a compiled function itself: torch's kernels draw, whose numbers go on from replay to replay."""
-    f = lambda x: F.dropout(x + 1, 0.5, True)          # noqa: E731
-    x = torch.ones(4096, device="cuda")
-    c = tcompile.compile(f)
+def graph_of_the_program(c, x):
+    """A CUDA graph that the program itself captures of a call, and its result."""
     c(x)
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
@@ -257,6 +254,15 @@ def test_in_a_graph_of_the_programs_own():
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         y = c(x)
+    return graph, y
+
+
+def test_in_a_graph_of_the_programs_own():
+    """A program that captures a compiled function itself: torch's kernels draw, whose numbers go on from replay to replay."""
+    f = lambda x: F.dropout(x + 1, 0.5, True)          # noqa: E731
+    x = torch.ones(4096, device="cuda")
+    c = tcompile.compile(f)
+    graph, y = graph_of_the_program(c, x)
     torch.manual_seed(3)
     out = []
     for _ in range(3):
