@@ -12,8 +12,10 @@ and no network.
 
 from __future__ import annotations
 
+import gc
 import importlib
 import os
+import sys
 from typing import TYPE_CHECKING, Any
 
 from .stock import offer_backend as _offer_backend
@@ -105,11 +107,30 @@ def __getattr__(name: str) -> Any:
     where = _NAMES.get(name)
     if where is None:
         raise AttributeError(f"module 'tcompile' has no attribute {name!r}")
-    module = importlib.import_module("." + where.rstrip(":"), __name__)
+    module = _load("." + where.rstrip(":"))
     value = module if where.endswith(":") else getattr(module, name)
     globals()[name] = value
     _let_reports_draw_themselves()
     return value
+
+
+def _load(module: str) -> Any:
+    """Import a part of the compiler. Where the program uses a GPU, the process that compiles its first kernel starts meanwhile. The collector of
+    cycles rests: what is imported stays, and a pass over all of torch takes a third of this."""
+    if f"{__name__}{module}" in sys.modules:
+        return sys.modules[f"{__name__}{module}"]
+    torch = sys.modules.get("torch")
+    if module == ".compiler.api" and torch is not None and torch.cuda.is_initialized():
+        from .compiler.runtime.gpu.workers import prestart
+
+        prestart(1)
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        return importlib.import_module(module, __name__)
+    finally:
+        if collects:
+            gc.enable()
 
 
 def __dir__() -> list[str]:

@@ -5,22 +5,14 @@ source, constants, types, alignment, options, target and the version of triton; 
 """
 from __future__ import annotations
 
-import atexit
 import base64
-import functools
-import importlib.util
 import json
 import os
 import queue
 import shutil
-import signal
-import subprocess
-import sys
-import threading
 import zlib
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 from typing import Any, Sequence
 
@@ -32,10 +24,9 @@ from ...codegen.triton.printer import TritonSource
 from ...errors import ToolchainError
 from ..cache import KernelCache, content_key, open_cache, temporary_cache
 from ..nearest import remember, why_missing
+from .workers import Worker, give, take, triton_version
 
-__all__ = ["Binary", "Part", "Job", "compile_all", "workers", "prestart", "triton_version", "stop_workers"]
-
-KEPT_IDLE = 4                  # workers that stay for later kernels
+__all__ = ["Binary", "Part", "Job", "compile_all", "workers"]
 
 
 @dataclass(frozen=True)
@@ -86,104 +77,6 @@ class Job:
             functions.append({"name": f.name, "signature": signature, "constants": f.constants, "aligned": pointers, "options": options})
         t = self.target
         return {"text": self.source.text, "target": [t.backend, t.arch, t.warp], "functions": functions}
-
-
-@functools.cache
-def triton_version() -> str | None:
-    """The installed triton, without importing it; None where there is none."""
-    if importlib.util.find_spec("triton") is None:
-        return None
-    for name in ("triton", "pytorch-triton", "triton-nightly"):
-        try:
-            return metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-    return "unknown"
-
-
-# ---- workers
-class _Worker:
-    def __init__(self) -> None:
-        script = Path(__file__).with_name("worker.py")
-        self.process = subprocess.Popen([sys.executable, "-s", "-P", str(script)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                                        stderr=subprocess.PIPE, text=True, start_new_session=True)
-        self.errors: list[str] = []
-        threading.Thread(target=self._drain, daemon=True).start()
-
-    def _drain(self) -> None:
-        for line in self.process.stderr or ():
-            self.errors.append(line)
-            del self.errors[:-50]
-
-    def ask(self, request: dict[str, Any]) -> dict[str, Any]:
-        try:
-            self.process.stdin.write(json.dumps(request) + "\n")        # type: ignore[union-attr]
-            self.process.stdin.flush()                                  # type: ignore[union-attr]
-            answer = self.process.stdout.readline()                     # type: ignore[union-attr]
-        except (BrokenPipeError, ValueError, OSError):
-            answer = ""
-        if not answer:
-            self.process.wait(5)
-            raise ToolchainError(f"the process that compiles Triton code ended with {self.process.returncode}: {''.join(self.errors)[-3000:]}")
-        return json.loads(answer)
-
-    def stop(self) -> None:
-        try:
-            os.killpg(self.process.pid, signal.SIGKILL)
-        except (ProcessLookupError, PermissionError):
-            pass                                    # it has ended already
-        self.process.wait()
-
-
-_lock = threading.RLock()
-_idle: list[_Worker] = []
-_owner = os.getpid()
-
-
-def _take() -> _Worker:
-    with _lock:
-        _only_own()
-        while _idle:
-            w = _idle.pop()
-            if w.process.poll() is None:
-                return w
-    return _Worker()
-
-
-def _give(w: _Worker) -> None:
-    with _lock:
-        if w.process.poll() is None and len(_idle) < KEPT_IDLE:
-            _idle.append(w)
-            return
-    w.stop()
-
-
-def _only_own() -> None:
-    """After a fork the workers belong to the parent."""
-    global _owner
-    if _owner != os.getpid():
-        _idle.clear()
-        _owner = os.getpid()
-
-
-def prestart(n: int, opts: Any) -> None:
-    """Have `n` workers import triton meanwhile."""
-    if triton_version() is None:
-        return
-    with _lock:
-        _only_own()
-        for _ in range(min(n, KEPT_IDLE, workers(opts)) - len(_idle)):
-            _idle.append(_Worker())
-
-
-def stop_workers() -> None:
-    with _lock:
-        _only_own()
-        while _idle:
-            _idle.pop().stop()
-
-
-atexit.register(stop_workers)
 
 
 def workers(opts: Any) -> int:
@@ -243,13 +136,13 @@ def _settings(request: dict[str, Any]) -> tuple[str, ...]:
 
 def _compile(missing: dict[str, int], requests: list[dict[str, Any]], names: list[str], cache: KernelCache, opts: Any) -> None:
     work = cache.workspace()
-    busy: queue.SimpleQueue[_Worker] = queue.SimpleQueue()
-    taken: list[_Worker] = []
+    busy: queue.SimpleQueue[Worker] = queue.SimpleQueue()
+    taken: list[Worker] = []
     n = min(len(missing), workers(opts))
     clean = False
     try:
         for _ in range(n):
-            w = _take()
+            w = take()
             taken.append(w)
             busy.put(w)
 
@@ -285,7 +178,7 @@ def _compile(missing: dict[str, int], requests: list[dict[str, Any]], names: lis
     finally:
         for w in taken:
             if clean:
-                _give(w)
+                give(w)
             else:
                 w.stop()                             # it may be in the middle of a job
         shutil.rmtree(work, ignore_errors=True)

@@ -23,7 +23,7 @@ def allocate(shape: tuple, stride: tuple, code: int, index: int) -> torch.Tensor
 @functools.cache
 def why_not() -> str | None:
     """Why generated kernels can't run on this machine's GPU; None where they can."""
-    from .compile import triton_version
+    from .workers import triton_version
     if torch.version.hip is not None:
         return "kernels are launched through NVIDIA's driver, and this torch is for AMD"
     if triton_version() is None:

@@ -27,8 +27,9 @@ from ...errors import ToolchainError
 from ...lowering.ir import Buffer, Kernel
 from ...symbolic.expr import as_expr
 from ..cache import content_key, open_cache
-from .compile import Binary, Job, compile_all, triton_version
+from .compile import Binary, Job, compile_all
 from .kernels import make_kernel
+from .workers import triton_version
 
 __all__ = ["tune", "searched", "candidates", "arguments", "time_in_turn", "time_from_graphs", "copy_bandwidth"]
 

@@ -1,6 +1,7 @@
 """A process that compiles Triton source, or CUDA C++: `python worker.py`, one JSON job per line in, one JSON answer per line out.
 
-It is run as a script and imports triton alone (0.1 s), and nvrtc.py beside it, neither torch nor tcompile. A job:
+It is run as a script and imports triton alone (0.1 s), and nvrtc.py beside it, neither torch nor tcompile. Triton's own cache is left out: ours is asked
+before, and the key of Triton's hashes all of its installation (450 MB: 0.35 s of a process's first kernel, seconds where the disk is cold). A job:
     {"text", "target": [backend, arch, warp], "out": path, "functions": [{"name", "signature": {argument: type}, "constants": {...},
      "aligned": [positions of 16-byte aligned pointers], "options": {...}}]}
 or, for CUDA C++, {"language": "cuda", "text", "target", "out", "functions": [{"name", "shared", "threads"}]}, which NVRTC compiles.
@@ -16,6 +17,7 @@ import linecache
 import os
 import re
 import sys
+import tempfile
 import traceback
 import zlib
 from pathlib import Path
@@ -23,7 +25,12 @@ from typing import Any
 
 
 def compile_job(job: dict[str, Any]) -> dict[str, Any]:
-    done, binaries = _cuda(job) if job.get("language") == "cuda" else _triton(job)
+    if job.get("language") == "cuda":
+        done, binaries = _cuda(job)
+    else:
+        with tempfile.TemporaryDirectory(prefix="triton-", dir=os.path.dirname(job.get("out", "")) or None) as folder:
+            os.environ["TRITON_CACHE_DIR"] = folder
+            done, binaries = _triton(job)
     if job.get("out"):
         partial = f"{job['out']}.{os.getpid()}.tmp"
         with open(partial, "wb") as h:
@@ -95,10 +102,21 @@ def readable(assembly: str) -> str:
     return "\n".join(out) + "\n"
 
 
+def _import_triton() -> None:
+    """Triton, with what its first kernel would import, and without its hash of itself: what it caches lies in a folder of the job's alone."""
+    import triton
+    import triton.compiler.code_generator
+    from triton.compiler import compiler
+    from triton.runtime import cache
+    for module in (compiler, cache):                # (where it lies depends on the version)
+        if hasattr(module, "triton_key"):
+            module.triton_key = lambda: triton.__version__
+
+
 def main() -> None:
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)                                   # what libraries print must not mix with the answers
-    import triton  # noqa: F401  while nobody waits
+    _import_triton()                                # while nobody waits
     for line in sys.stdin:
         try:
             answer = compile_job(json.loads(line))

@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,6 +23,7 @@ triton = pytest.importorskip("triton")
 from tcompile.compiler.codegen.triton.generate import generate_triton  # noqa: E402
 from tcompile.compiler.codegen.triton.layout import GpuTarget  # noqa: E402
 from tcompile.compiler.config import Options  # noqa: E402
+from tcompile.compiler.runtime.gpu import workers  # noqa: E402
 from tcompile.compiler.runtime.gpu.compile import Job, compile_all  # noqa: E402
 
 from .interpreter import compile_fn  # noqa: E402
@@ -129,13 +131,46 @@ def test_binaries_come_from_the_disk_cache(tmp_path, monkeypatch):
     def no_worker():
         raise ToolchainError("compiled again")
     monkeypatch.setattr(gpu, "_loaded", {})
-    monkeypatch.setattr(gpu, "_take", no_worker)
+    monkeypatch.setattr(gpu, "take", no_worker)
     assert compile_all([job], Options())[0] == first
     file = next(tmp_path.rglob("*.so"))
     file.write_bytes(file.read_bytes()[:-9])                 # a broken file is not used
     monkeypatch.setattr(gpu, "_loaded", {})
     with pytest.raises(ToolchainError, match="compiled again"):
         compile_all([job], Options())
+
+
+def test_tritons_own_cache_is_left_alone_and_a_worker_does_not_hash_triton(tmp_path):
+    """Ours is asked before; the key of Triton's costs a third of a second of a process's first kernel."""
+    fn, *args = PROGRAMS["pointwise"]()
+    job = Job(generate_triton(compile_fn(fn, *args), {}, None, CUDA[2]).kernels[0].source, CUDA[2])
+    program = """
+import sys, worker, triton.runtime.cache as cache, triton.compiler.compiler as compiler
+def hashed(): raise AssertionError("triton hashes itself")
+for module in (cache, compiler):
+    if hasattr(module, "triton_key"): module.triton_key = hashed
+sys.argv = ["worker.py"]
+worker.main()
+"""
+    folder = Path(workers.__file__).parent
+    done = subprocess.run([sys.executable, "-c", program], input=json.dumps({**job.request(), "out": str(tmp_path / "out.bin")}) + "\n", text=True,
+                          capture_output=True, env={**os.environ, "PYTHONPATH": str(folder), "TRITON_CACHE_DIR": str(tmp_path / "tritons")}, timeout=120)
+    answer = json.loads(done.stdout)
+    assert answer.get("functions"), answer
+    assert [p.name for p in tmp_path.iterdir()] == ["out.bin"]           # (nor is anything left of what was written meanwhile)
+
+
+def test_a_worker_starts_while_the_compiler_is_imported_where_the_program_uses_a_gpu():
+    program = """
+import torch, tcompile
+torch.cuda.is_initialized = lambda: {uses}
+tcompile.compile
+from tcompile.compiler.runtime.gpu import workers
+print(len(workers._idle), end="")
+"""
+    for uses in (True, False):
+        done = subprocess.run([sys.executable, "-c", program.format(uses=uses)], text=True, capture_output=True, timeout=120, check=True)
+        assert done.stdout == str(int(uses)), done.stderr
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
