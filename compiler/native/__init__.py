@@ -27,7 +27,7 @@ from .. import events
 
 __all__ = ["native", "why_missing", "say_missing", "autograd_node"]
 
-API = 31  # TCOMPILE_NATIVE_API in native.h
+API = 32  # TCOMPILE_NATIVE_API in native.h
 
 NODE_API = 2  # in node.cpp
 

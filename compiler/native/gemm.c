@@ -47,6 +47,9 @@ typedef struct {
     size_t workspace;
 } Choice;
 
+/* Workspaces for products that a CUDA graph records in this thread, one each (compiler/runtime/gpu/counters.py). */
+static _Thread_local struct { char *memory; size_t size; int left, used; } slots;
+
 struct Gemm {
     GemmSpec spec;
     Choice choices[2];                     /* [1]: float32 in TF32, which a flag of torch's allows or not, call by call */
@@ -217,7 +220,11 @@ int tc_gemm_run(Gemm *gemm, int device, void *out, const void *a, const void *b,
     AtenTensor block = NULL;
     PyObject *object = NULL;
     void *workspace = NULL;
-    if (g->workspace && tc_cuda_block((int64_t)g->workspace, device, &block, &object, &workspace)) {
+    if (g->workspace && slots.left && g->workspace <= slots.size) {
+        workspace = slots.memory + slots.used++ * slots.size;
+        slots.left--;
+    }
+    else if (g->workspace && tc_cuda_block((int64_t)g->workspace, device, &block, &object, &workspace)) {
         PyErr_Clear();                     /* torch's function needs memory, too, and says so in torch's words */
         return -1;
     }
@@ -279,6 +286,19 @@ static PyObject *gemm_algorithms(PyObject *module, PyObject *args)
     return out;
 }
 
+static PyObject *gemm_workspaces(PyObject *module, PyObject *args)
+{
+    unsigned long long address, size;
+    int n, used = slots.used;
+    if (!PyArg_ParseTuple(args, "KKi", &address, &size, &n))
+        return NULL;
+    slots.memory = (char *)(uintptr_t)address;
+    slots.size = (size_t)size;
+    slots.left = n;
+    slots.used = 0;
+    return PyLong_FromLong(used);
+}
+
 static PyObject *gemm_library(PyObject *module, PyObject *unused)
 {
     return PyLong_FromSize_t((lt.looked || look()) && lt.ready ? lt.version() : 0);
@@ -287,6 +307,8 @@ static PyObject *gemm_library(PyObject *module, PyObject *unused)
 static PyMethodDef methods[] = {
     {"gemm_algorithms", gemm_algorithms, METH_VARARGS,
      "gemm_algorithms(device, fields of a GemmSpec, most) -> ((algorithm, bytes of workspace, parts of the sum), ...): what cuBLASLt expects to be fast, the best first; behind those, what else it expects to be fast without a workspace."},
+    {"gemm_workspaces", gemm_workspaces, METH_VARARGS,
+     "gemm_workspaces(address, size, n) -> how many were taken since the last call: workspaces of up to `size` bytes for the next n products of this thread, one each."},
     {"gemm_library", gemm_library, METH_NOARGS, "The version of cuBLASLt, 0 where there is none: an algorithm's bytes mean something to that version alone."},
     {NULL, NULL, 0, NULL},
 };

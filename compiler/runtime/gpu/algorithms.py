@@ -75,7 +75,7 @@ def _note(gemm: tuple, step: Extern, version: int, cache: Any, opts: Any, index:
     """What is known of one kind of product, measured where nothing is; None where that can't be done, or the time is up."""
     name = f"{str(step.op).split('.')[1]} {'x'.join(map(str, gemm[4:7]))}"
     replayed = bool(opts.get("cudagraphs") and opts.get("max_autotune"))
-    key = "gemm-" + content_key(repr(gemm), (torch.cuda.get_device_name(index), "replayed" if replayed else "launched"), f"cublasLt {version}")
+    key = "gemm-" + content_key(repr(gemm), (torch.cuda.get_device_name(index), "replayed, cleared first" if replayed else "launched"), f"cublasLt {version}")
     text = cache.get_note(key)
     if text is not None:
         events.emit("cache", key=key, hit=True, reason="", what=f"algorithm of {name}")

@@ -28,6 +28,7 @@ from ...lowering.ir import Buffer
 from ...native import native
 from ...symbolic.expr import Expr
 from ..program import DTYPE_CODES
+from .counters import Counters
 from .held import Held, Pool, Step, can_hold, common_pool, held_bytes, most_bytes, over, place_of, span
 
 __all__ = ["CudaGraphs", "why_not_captured"]
@@ -374,10 +375,10 @@ class CudaGraphs:
         index, side = self.index, pool.side
         with torch.cuda.device(index):
             torch.cuda.synchronize(index)
-            graph = torch.cuda.CUDAGraph()
             before = torch.cuda.default_generators[index].clone_state()
             reserved = torch.cuda.memory_reserved(index)
-            with torch.cuda.stream(side), philox.recording(states):
+            with Counters(index) as counters, torch.cuda.stream(side), philox.recording(states):
+                graph = counters.graph
                 try:
                     graph.capture_begin(pool=pool.handle, capture_error_mode="thread_local")
                     outs = self._consume_plainly(fed) if self.backward else self.plan(*fed)

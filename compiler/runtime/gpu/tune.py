@@ -28,6 +28,7 @@ from ...lowering.ir import Buffer, Kernel
 from ...symbolic.expr import as_expr
 from ..cache import content_key, open_cache
 from .compile import Binary, Job, compile_all
+from .counters import Counters
 from .kernels import make_kernel
 from .workers import triton_version
 
@@ -269,14 +270,14 @@ def time_from_graphs(calls: Sequence[Callable[[], Any]]) -> list[float]:
         for f in calls:
             f()
             torch.cuda.synchronize()
-            graph = torch.cuda.CUDAGraph()
-            graph.capture_begin()
-            try:
-                for _ in range(REPEATS):
-                    f()
-            finally:
-                graph.capture_end()
-            graphs.append(graph)
+            with Counters(torch.cuda.current_device()) as counters:
+                counters.graph.capture_begin()
+                try:
+                    for _ in range(REPEATS):
+                        f()
+                finally:
+                    counters.graph.capture_end()
+            graphs.append(counters.graph)
     torch.cuda.current_stream().wait_stream(side)
     times: list[list[float]] = [[] for _ in graphs]
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
