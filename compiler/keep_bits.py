@@ -2,7 +2,9 @@
 
 Where the numbers need not be eager's (option `fast_dropout`), an element takes one bit, not a random word of its own. With probabilities as multiples
 of 2^-16, p = F / 2^16, a word of 32 bits that are each 1 with probability p is made of sixteen random words: from the lowest bit of F on, what is there
-is or-ed with a random word where the bit is 1, and-ed where it is 0. Each such step halves the probability so far and adds a half for a 1.
+is or-ed with a random word where the bit is 1, and-ed where it is 0. Each such step halves the probability so far and adds a half for a 1. Words for the
+zeros that F ends with change nothing and are not drawn, so F ends with as many, in fours (a call of Philox), as leave p within CLOSE: for 0.1 four, for 0.5 twelve.
+What is kept is scaled by the probability that was drawn, so that the expectation is exact.
 
 Word i of a draw takes subsequence i of Philox 4x32 with seven rounds (the fewest that its authors found to pass every test), counters offset / 4 .. offset / 4 + 3
 of torch's generator: torch.manual_seed repeats the bits, and the generator advances by 16 a draw.
@@ -21,6 +23,7 @@ BITS = 16                        # of a probability
 INCREMENT = BITS                 # random words of a draw, for each word
 ROUNDS = 7
 RARE = 2.0 ** -10
+CLOSE = 2.0 ** -9                # of p (1 - p): what the probability drawn may be off by where fewer words do
 
 _ours = torch.library.Library("tcompile", "FRAGMENT")
 _ours.define("keep_bits(SymInt words, float p, *, Device device) -> Tensor", tags=(torch.Tag.nondeterministic_seeded,))
@@ -39,10 +42,11 @@ def drawable(p: Any) -> bool:
 
 def fraction(p: float) -> int:
     """The probability to drop that is drawn for p, in units of 2^-16."""
-    n = round(p * (1 << BITS)) if 0 <= p <= 1 else 0
-    if not 0 < n < 1 << BITS:
-        raise ValueError(f"dropout by bits takes a probability between 0 and 1 by at least 2^-{BITS + 1}, got {p}")
-    return n
+    for zeros in range(BITS - 4, -1, -4) if 0 <= p <= 1 else ():
+        n = round(p * (1 << BITS - zeros)) << zeros
+        if 0 < n < 1 << BITS and (not zeros or abs(n / (1 << BITS) - p) <= CLOSE * p * (1 - p)):
+            return n
+    raise ValueError(f"dropout by bits takes a probability between 0 and 1 by at least 2^-{BITS + 1}, got {p}")
 
 
 def keep_fraction(p: float) -> int:

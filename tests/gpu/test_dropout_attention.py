@@ -7,6 +7,7 @@ import torch.nn as nn
 import torch.nn.functional as F
 
 import tcompile
+from tcompile.compiler.keep_bits import keep_fraction
 
 hopper = torch.cuda.is_available() and torch.cuda.get_device_capability()[0] == 9
 pytestmark = pytest.mark.skipif(not hopper, reason="no GPU of the Hopper generation on this machine")
@@ -53,7 +54,7 @@ def test_masks_and_gradients(b, h, rows, keys, d, dtype, causal, mode):
         share = mask[seen].double().mean().item()
         assert abs(share - 0.9) < 5 * math.sqrt(0.09 / seen.sum().item()) + 1e-4
         ps = [x.detach().double().requires_grad_() for x in (q, k, v)]
-        keep = 1 - round(0.1 * 65536) / 65536
+        keep = keep_fraction(0.1) / 65536
         want = torch.softmax(scores(ps[0], ps[1], causal), -1) * mask / keep @ ps[2]
         wants = torch.autograd.grad(want, ps, grad.double())
         assert (out.double() - want).norm() <= 6e-3 * want.norm()

@@ -19,9 +19,9 @@ HELPERS = {
                "        k0 = k0 + 0x9E3779B9\n        k1 = k1 + 0xBB67AE85\n    return c0, c1, c2, c3\n",
     "_folded": "@triton.jit\ndef _folded(bits, word, ones: tl.constexpr, k: tl.constexpr):\n    return bits | word if (ones >> k) & 1 else bits & word\n",
     "_keep_word": "@triton.jit\ndef _keep_word(seed, counter, at, ones: tl.constexpr):  # 32 bits, each 1 with probability ones / 2^16\n"
-                  "    bits = at * 0\n    for call in tl.static_range(4):\n"
-                  "        a, b, c, d = _philox(seed, counter + call, at, 7)\n"
-                  "        bits = _folded(_folded(_folded(_folded(bits, a, ones, 4 * call), b, ones, 4 * call + 1), c, ones, 4 * call + 2), d, ones, 4 * call + 3)\n"
+                  "    bits = at * 0\n    for call in tl.static_range(4):\n        if ones % (16 << 4 * call) != 0:  # words for the zeros at its end change nothing\n"
+                  "            a, b, c, d = _philox(seed, counter + call, at, 7)\n"
+                  "            bits = _folded(_folded(_folded(_folded(bits, a, ones, 4 * call), b, ones, 4 * call + 1), c, ones, 4 * call + 2), d, ones, 4 * call + 3)\n"
                   "    return bits\n",
     "_philox_one": "@triton.jit\ndef _philox_one(seed, counter, at, threads, vector: tl.constexpr):  # an element's word\n"
                    "    unit = at // vector\n    turn = unit // threads\n"

@@ -13,6 +13,7 @@ from tcompile.compiler.config import Options  # noqa: E402
 from tcompile.compiler.dropout_attention import ATTENTION, BACKWARD, keep_mask, words  # noqa: E402
 from tcompile.compiler.fusion.schedule import Extern, Launch  # noqa: E402
 from tcompile.compiler.graph.to_aten import disabled_passes  # noqa: E402
+from tcompile.compiler.keep_bits import keep_fraction  # noqa: E402
 from tcompile.compiler.lowering.ir import DropoutAttention  # noqa: E402
 from tcompile.compiler.runtime.gpu.compile import Job, compile_all  # noqa: E402
 
@@ -22,7 +23,7 @@ from .test_compiled import usage  # noqa: E402
 
 aten = torch.ops.aten
 passes = sys.modules["tcompile.compiler.graph.passes.dropout_attention"]
-KEEP = 1 - 6554 / 65536
+KEEP = keep_fraction(0.1) / 65536
 
 
 def inputs(b, h, rows, keys, d, dtype, columns=None):

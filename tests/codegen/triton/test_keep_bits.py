@@ -26,7 +26,7 @@ KEEP_BITS, UNPACK = keep_bits.KEEP_BITS, bits.UNPACK
 
 def words_of(n, p, offset=OFFSET):
     """The words of a draw, bit by bit: each step halves the probability so far and adds a half for a 1 of the fraction to keep."""
-    ones = (1 << 16) - round(p * (1 << 16))
+    ones = keep_bits.keep_fraction(p)
     out = []
     for i in range(n):
         r = 0
@@ -73,8 +73,8 @@ def test_words(n, p):
 
 def test_distribution():
     """Bits are 1 as often as said, whatever their place in a word, their word and the draw; neighbours in a word, words and draws know nothing of each other."""
-    n, p = 1 << 16, 0.1
-    ones = torch.tensor(keep_bits.keep_fraction(p))
+    n, ones = 1 << 16, torch.tensor(keep_bits.keep_fraction(0.1))
+    p = keep_bits.fraction(0.1) / 65536
     draws = [keep_bits.keep_words(torch.tensor(3), torch.tensor(4 * k), torch.arange(n), ones).int() for k in range(3)]
     kept = torch.stack([bits_of(words).float() for words in draws])
     deviation = (p * (1 - p)) ** 0.5
@@ -86,8 +86,11 @@ def test_distribution():
 
 
 def test_probabilities():
-    for p in (0.1, 0.5, 1 / 1024, 0.999):
-        assert abs(keep_bits.fraction(p) / 65536 - p) <= 2 ** -17 and keep_bits.scale(p) * keep_bits.keep_fraction(p) == 65536
+    """Drawn by as few words as leave the probability close; the scale is that of the probability drawn."""
+    for p, words in ((0.1, 12), (0.5, 4), (0.25, 4), (0.3, 12), (1 / 1024, 12), (0.001, 16), (0.999, 16)):
+        n = keep_bits.fraction(p)
+        assert abs(n / 65536 - p) <= max(2 ** -17, p * (1 - p) / 512) and keep_bits.scale(p) * keep_bits.keep_fraction(p) == 65536
+        assert n % (1 << 16 - words) == 0 and (words == 4 or n % (1 << 20 - words))
     for p in (0.0, 1.0, 1e-6, 1 - 1e-6, -0.5, float("nan")):
         with pytest.raises(ValueError, match="between 0 and 1"):
             keep_bits.keep_fraction(p)
