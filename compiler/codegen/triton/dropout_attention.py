@@ -33,6 +33,7 @@ _HELPERS = {
 }
 WORD_BITS = 32
 ROWS_BACK = 64                     # at a time, of a program that makes gradients of k and v
+TWO_PROGRAMS = 1024                # registers of a thread, times its program's warps, with which two programs fit a multiprocessor: sums took 20 more, and half of the speed
 
 
 def plan_dropout_attention(kernel: Kernel, target: GpuTarget, choices: Choices = Choices(), wide: bool | None = None) -> Layout:
@@ -243,7 +244,8 @@ class DropoutAttentionPrinter(Printer):
             body += [f"for roffset in tl.range({begin}, {end}, RBLOCK, num_stages={lay.stages}):", *(f"    {line}" for line in lines)]
         body.append(self._store(self.k.stages[0], f"dq * {t.scale / t.keep!r}", self._names(rows="m0", inner="d0"), rows + by_inner))
         body += [self._leave(1, "dq", "d0", t.scale / t.keep)] if t.sums else []
-        return self._function(f"{self.name}_0", body, grid, {"XBLOCK": lay.xblock, "RBLOCK": lay.rblock}, self.scratch)
+        f, text = self._function(f"{self.name}_0", body, grid, {"XBLOCK": lay.xblock, "RBLOCK": lay.rblock}, self.scratch)
+        return replace(f, registers=TWO_PROGRAMS // lay.warps if lay.warps > 4 else 0), text
 
     def _of_keys(self, t: AttentionGradients) -> tuple[Function, str]:
         """Gradients of k and v: scores lie with keys along their rows."""

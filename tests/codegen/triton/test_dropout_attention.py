@@ -213,3 +213,4 @@ def test_compiled_for_hopper(tmp_path):
         parts = [p for r in compile_all([Job(k.source, target) for k in kernels], Options()) for p in r.parts]
         used = [usage(p.code, tmp_path) for p in parts]
         assert len(parts) == 6 and not any(u["stack"] for u in used) and max(u["registers"] for u in used) < 255, used
+        assert all(u["registers"] <= 128 for p, u in zip(parts, used) if p.threads == 256), used      # (two programs at once)
