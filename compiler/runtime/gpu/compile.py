@@ -154,6 +154,8 @@ def _compile(missing: dict[str, int], requests: list[dict[str, Any]], names: lis
             try:
                 out = work / f"{key}.bin"
                 answer = w.ask({**requests[i], "out": str(out)})
+                if "errno" in answer:
+                    raise OSError(answer["errno"], answer["error"])
                 if "error" in answer:
                     raise ToolchainError(f"{'NVRTC' if 'toolkit' in requests[i] else 'triton'} rejects a generated kernel: {answer['error']}\n{requests[i]['text']}")
                 packed = work / f"{key}.so"

@@ -6,11 +6,12 @@ before, and the key of Triton's hashes all of its installation (450 MB: 0.35 s o
      "aligned": [positions of 16-byte aligned pointers], "options": {...}}]}
 or, for CUDA C++, {"language": "cuda", "text", "target", "out", "functions": [{"name", "shared", "threads"}]}, which NVRTC compiles.
 An answer: {"functions": [{"name", "entry", "shared", "threads", "bytes", "assembly"}]} with the binaries, one after the other, in `out`;
-or {"error": text}. `assembly` is the text of `readable`, deflated, in base 64.
+or {"error": text}, and "errno" where files can't be written. `assembly` is the text of `readable`, deflated, in base 64.
 """
 from __future__ import annotations
 
 import base64
+import errno
 import importlib.util
 import json
 import linecache
@@ -22,6 +23,9 @@ import traceback
 import zlib
 from pathlib import Path
 from typing import Any
+
+
+UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM)
 
 
 def compile_job(job: dict[str, Any]) -> dict[str, Any]:
@@ -122,6 +126,8 @@ def main() -> None:
             answer = compile_job(json.loads(line))
         except Exception as e:
             answer = {"error": "".join(traceback.format_exception_only(type(e), e)).strip()[-6000:]}
+            if isinstance(e, OSError) and e.errno in UNWRITABLE:
+                answer["errno"] = e.errno
         answers.write(json.dumps(answer) + "\n")
         answers.flush()
 

@@ -5,6 +5,7 @@ It imports nothing of the compiler, so that the first process starts while the c
 from __future__ import annotations
 
 import atexit
+import contextlib
 import functools
 import importlib.util
 import json
@@ -40,8 +41,11 @@ def triton_version() -> str | None:
 class Worker:
     def __init__(self) -> None:
         script = Path(__file__).with_name("worker.py")
-        self.process = subprocess.Popen([sys.executable, "-s", "-P", str(script)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                                        stderr=subprocess.PIPE, text=True, start_new_session=True)
+        try:
+            self.process = subprocess.Popen([sys.executable, "-s", "-P", str(script)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                            stderr=subprocess.PIPE, text=True, start_new_session=True)
+        except OSError as e:
+            raise ToolchainError(f"the process that compiles GPU kernels can't be started: {e}") from e
         self.errors: list[str] = []
         threading.Thread(target=self._drain, daemon=True).start()
 
@@ -109,8 +113,9 @@ def prestart(n: int) -> None:
         return
     with _lock:
         _only_own()
-        for _ in range(min(n, KEPT_IDLE) - len(_idle)):
-            _idle.append(Worker())
+        with contextlib.suppress(ToolchainError):        # (said when one is needed)
+            for _ in range(min(n, KEPT_IDLE) - len(_idle)):
+                _idle.append(Worker())
 
 
 def stop_workers() -> None:

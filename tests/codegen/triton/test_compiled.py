@@ -160,6 +160,34 @@ worker.main()
     assert [p.name for p in tmp_path.iterdir()] == ["out.bin"]           # (nor is anything left of what was written meanwhile)
 
 
+def test_a_cache_folder_without_room_is_replaced(tmp_path, monkeypatch):
+    """What a worker can't write is no fault of the kernel's: the binaries go to a folder of the process's own, which is said."""
+    from tcompile.compiler.runtime.gpu import compile as gpu
+    monkeypatch.setitem(tcompile.config._values, "cache_dir", str(tmp_path))
+    monkeypatch.setattr(gpu, "_loaded", {})
+    asked, ask = [], workers.Worker.ask
+
+    def full(self, request):
+        asked.append(request["out"])
+        return {"error": "OSError: no room", "errno": 28} if request["out"].startswith(str(tmp_path)) else ask(self, request)
+    monkeypatch.setattr(workers.Worker, "ask", full)
+    fn, *args = PROGRAMS["pointwise"]()
+    job = Job(generate_triton(compile_fn(fn, *args), {}, None, CUDA[2]).kernels[0].source, CUDA[2])
+    assert compile_all([job], Options())[0].parts and len(asked) == 2
+
+
+def test_processes_that_cannot_start_are_said_when_one_is_needed(monkeypatch):
+    from tcompile.compiler.errors import ToolchainError
+
+    def refused(*args, **kwargs):
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+    workers.stop_workers()
+    monkeypatch.setattr(workers.subprocess, "Popen", refused)
+    workers.prestart(2)
+    with pytest.raises(ToolchainError, match="can't be started"):
+        workers.take()
+
+
 def test_a_worker_starts_while_the_compiler_is_imported_where_the_program_uses_a_gpu():
     program = """
 import torch, tcompile
