@@ -93,7 +93,7 @@ FACTORIES: dict[Any, str] = {
 }
 
 _EXTERN_REASON: dict[str, str] = {
-    **dict.fromkeys("mm bmm addmm baddbmm addbmm mv addmv dot vdot _addmm_activation".split(), "matrix product"),
+    **dict.fromkeys("mm bmm addmm baddbmm addbmm mv addmv dot vdot _addmm_activation _grouped_mm".split(), "matrix product"),
     **dict.fromkeys("convolution _convolution convolution_backward".split(), "convolution"),
     **dict.fromkeys("""_scaled_dot_product_flash_attention_for_cpu _scaled_dot_product_flash_attention
         _scaled_dot_product_efficient_attention _scaled_dot_product_cudnn_attention _scaled_dot_product_fused_attention_overrideable

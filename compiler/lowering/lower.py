@@ -88,7 +88,7 @@ def lower(aten: Any, opts: Any, trial: bool = False) -> LoweredGraph:
 
 # Operators whose library kernels are the point, with the reason that reports show. Others without a rule are counted as fallbacks.
 LIBRARY = {
-    **dict.fromkeys("mm bmm addmm baddbmm addbmm mv dot vdot addmv linear _int_mm _addmm_activation _linear_pointwise".split(), "matrix product"),
+    **dict.fromkeys("mm bmm addmm baddbmm addbmm mv dot vdot addmv linear _int_mm _addmm_activation _linear_pointwise _grouped_mm".split(), "matrix product"),
     **dict.fromkeys("convolution _convolution convolution_backward mkldnn_convolution".split(), "convolution"),
     **dict.fromkeys("""_scaled_dot_product_flash_attention_for_cpu _scaled_dot_product_flash_attention
         _scaled_dot_product_efficient_attention _scaled_dot_product_cudnn_attention _scaled_dot_product_fused_attention_overrideable
@@ -111,7 +111,7 @@ FLOAT8 = frozenset((torch.float8_e4m3fn, torch.float8_e5m2))          # a GPU's 
 OUT_VARIANTS = frozenset(("mm", "bmm", "addmm", "baddbmm"))
 # Operators that allocate for themselves and whose results are known to share no memory with anything.
 FRESH = frozenset(("_scaled_dot_product_cudnn_attention", "_scaled_dot_product_flash_attention", "_scaled_dot_product_efficient_attention", "convolution",
-                   "native_dropout", "dropout_attention", "dropout_attention_backward"))
+                   "native_dropout", "dropout_attention", "dropout_attention_backward", "_grouped_mm"))
 
 # Where operators take a mask that is added to scores: attention, whose kernels take operands of any strides between rows.
 _MASKS = {"_scaled_dot_product_flash_attention": -1, "_scaled_dot_product_cudnn_attention": 3, "_scaled_dot_product_efficient_attention": 3, "_scaled_dot_product_cudnn_attention_backward": 8,

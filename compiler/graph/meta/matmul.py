@@ -3,8 +3,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...symbolic.expr import IntLike
-from .core import TensorMeta, broadcast_shapes, new, rule, same
+import torch
+
+from ...symbolic.expr import IntLike, as_expr, ceildiv, integer
+from .core import TensorMeta, broadcast_shapes, fold, new, rule, same
 from .pointwise import common_device
 
 __all__: list[str] = []
@@ -104,6 +106,48 @@ def dot(a: TensorMeta, b: TensorMeta) -> TensorMeta:
     return new((), a.dtype, a.device)
 
 
+_GROUPED = {torch.float32: "Float32", torch.bfloat16: "BFloat16", torch.float16: "Float16"}
+LINE = 16                        # bytes that strides of a grouped product are multiples of
+
+
+def _lines(m: TensorMeta) -> None:
+    """Raises as eager does where a matrix does not begin its rows, or columns, on multiples of LINE."""
+    *_, rows, columns = m.stride
+    if not all(type(n) is int for n in (*m.shape[-2:], rows, columns)):
+        return
+    n, k = m.shape[-2:]
+    along = columns if rows == 1 and columns >= max(1, n) else rows if columns == 1 and rows >= max(1, k) else None
+    if along is None:
+        raise RuntimeError(f"Invalid strides/sizes, got {list(m.stride)} for strides and {list(m.shape)} for sizes")
+    if along * m.dtype.itemsize % LINE:
+        raise RuntimeError("strides should be multiple of 16 bytes")
+
+
 @rule("_grouped_mm")
-def grouped_mm(a: TensorMeta, b: TensorMeta, *_: Any, **__: Any) -> TensorMeta:
-    raise NotImplementedError("grouped matrix products are not traced")
+def grouped_mm(a: TensorMeta, b: TensorMeta, offs: TensorMeta | None = None, bias: Any = None, out_dtype: torch.dtype | None = None) -> TensorMeta:
+    """Products of groups: of rows of a, columns of b or what is summed over, which end at `offs`, where an operand is no batch of matrices."""
+    if a.dtype not in _GROUPED or a.dtype != b.dtype:
+        raise RuntimeError(f"Expected mat_a and mat_b to be Float32, BFloat16 or Float16 matrices of one dtype, got {a.dtype} and {b.dtype}")
+    if a.ndim not in (2, 3) or b.ndim not in (2, 3):
+        raise RuntimeError(f"mat_a and mat_b have to be 2 or 3 dimensional, got {a.ndim}D and {b.ndim}D tensors")
+    parted = a.ndim == 2 or b.ndim == 2
+    if parted != (offs is not None):
+        raise RuntimeError("Have to provide offsets if there is a 2d matrix, or no offset if both matrices are 3d")
+    if offs is not None and (offs.ndim != 1 or offs.dtype != torch.int32):
+        raise RuntimeError("Offsets have to be int32" if offs.ndim == 1 else f"offs has to be 1D, got {offs.ndim}D")
+    if bias is not None:
+        raise RuntimeError("Bias not supported yet")
+    if out_dtype not in (None, a.dtype):
+        raise RuntimeError("Grouped gemm output dtype must match `mat_a` dtype")
+    if a.ndim == 3 or b.ndim == 3:
+        _inner(a.shape[-1], b.shape[-2], "contraction dimension of mat_a and mat_b must match")
+    groups = offs.shape[0] if offs is not None else a.shape[0]
+    for m in (a, b):
+        if m.ndim == 3:
+            _inner(m.shape[0], groups, "matrix batch sizes have to match")
+        _lines(m)
+    rows, columns = a.shape[-2], b.shape[-1]
+    shape = (rows, columns) if a.ndim != b.ndim else (groups, rows, columns)
+    unit = LINE // a.dtype.itemsize
+    line = fold(ceildiv(as_expr(columns), integer(unit)) * unit)
+    return new(shape, a.dtype, common_device([a, b]), (line, 1) if a.ndim != b.ndim else (fold(rows * line), line, 1))

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from .core import RULES, TensorMeta, broadcast_shapes, new, norm_dim, rule, same
+from .core import RULES, TensorMeta, broadcast_shapes, fix, new, norm_dim, rule, same
 
 __all__: list[str] = []
 
@@ -72,3 +72,12 @@ def cdist(x: TensorMeta, y: TensorMeta, p: float, mode: int | None) -> TensorMet
             or x.device != y.device or mode not in (None, 0, 1, 2):
         return _by_running(aten._cdist_forward.default, (x, y, p, mode), {})
     return new((*broadcast_shapes(x.shape[:-2], y.shape[:-2]), x.shape[-2], y.shape[-2]), x.dtype, x.device)
+
+
+@rule("histc")
+def histc(x: TensorMeta, bins: int = 100, min: Any = 0, max: Any = 0) -> TensorMeta:
+    if fix(bins) <= 0:
+        raise RuntimeError(f"torch.histogram(): bins must be > 0, but got {bins} for dimension 0")
+    if x.device.type == "cpu" and not x.dtype.is_floating_point:
+        raise NotImplementedError(f"torch counts no {x.dtype} on a CPU")
+    return new((fix(bins),), x.dtype, x.device)

@@ -60,12 +60,19 @@ def why_not_captured(s: Schedule, index: int) -> str | None:
                 return f"the size of a result of {step.op} depends on values"
             if "_efficient_attention" in str(step.op) and philox.dropout_of(step.op, step.args, step.kwargs):      # (on the host, or the device where it was captured)
                 return f"where {step.op} keeps the seed of its dropout, its backward looks for it"
+            if str(step.op).startswith("aten._grouped_mm") and not _groups_stay(step, index):
+                return f"{step.op} asks the host for the sizes of its groups, but for bfloat16 on newer devices"
             for b in step.outputs:
                 if b is not None and torch.device(b.device or "cpu") != device:
                     return f"{step.op} gives a tensor on {b.device}"
     if not any(isinstance(step, (Launch, Extern)) for step in s.steps):
         return "there is nothing to launch"
     return None
+
+
+def _groups_stay(step: Extern, index: int) -> bool:
+    """Whether one kernel reads where groups end; elsewhere torch's function does, and multiplies group by group."""
+    return step.args[0].dtype is torch.bfloat16 and torch.cuda.get_device_capability(index)[0] in (9, 10)
 
 
 @dataclass
