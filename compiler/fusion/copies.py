@@ -17,7 +17,7 @@ from ..lowering.rewrite import Rewriter, is_affine, positions, tidy
 from ..symbolic.expr import ONE, ZERO, Expr, as_expr, integer, symbol
 from .inline import buffers_read
 
-__all__ = ["without_copies", "whole", "whole_source", "is_copy", "parted"]
+__all__ = ["without_copies", "whole_source", "is_copy", "parted"]
 
 _ANY_ORDER = (None, "sum", "prod", "max", "min", "any", "all")       # reductions that ask for no order of elements
 
@@ -92,15 +92,10 @@ def _moved(copy: LoopNest, nests: Mapping[int, Any]) -> dict[int, LoopNest] | No
 
 def whole_source(axes: Sequence[Axis], index: Expr, e: Expr, source: Buffer) -> list[Axis] | None:
     """The axes of a nest in the order of its source's memory, where it reads (at e) each of the source's elements once and stores each in a place of its own."""
-    return None if any(index.coeff(a.symbol.name) in (None, ZERO) for a in axes) else whole(axes, e, source)
-
-
-def whole(axes: Sequence[Axis], e: Expr, source: Buffer) -> list[Axis] | None:
-    """The axes of a nest in the order of its source's memory, where it reads (at e) each of the source's elements once."""
     found = sorted(axes, key=lambda a: -c.value if (c := e.coeff(a.symbol.name)) is not None and c.op == "int" else 0)
     count = integer(1)
     for a in reversed(found):
-        if type(a.size) is not int or e.coeff(a.symbol.name) is not count:
+        if type(a.size) is not int or e.coeff(a.symbol.name) is not count or index.coeff(a.symbol.name) in (None, ZERO):
             return None
         count = count * a.size
     total, last = integer(1), integer(1)

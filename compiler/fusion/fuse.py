@@ -36,7 +36,7 @@ def schedule(lowered: LoweredGraph, opts: Any) -> Schedule:
     if fuse:
         steps = attention(steps, needed, hints, opts)
         steps = inline(steps, needed, hints, drop_rounding, wishes=wishes)
-        steps = dropout_attention(without_copies(steps, needed), needed, hints, drop_rounding)
+        steps = dropout_attention(without_copies(steps, needed), needed, hints)
         if drop_rounding and opts.get("epilogue_fusion", True):
             steps = without_casts(steps, needed, [b for _, b in lowered.mutations], wishes)
         steps = sink(_sources_first(split_reductions(steps, hints)))

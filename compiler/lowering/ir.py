@@ -447,12 +447,10 @@ class DropoutAttention(AttentionTemplate):
 @dataclass
 class AttentionGradients(DropoutAttention):
     """Its backward pass: the gradients dq (over batch, rows, inner), dk (batch, keys, inner) and dv (batch, keys, columns) from those of the result,
-    `grad` (batch, rows, columns), the result and its `logarithm` (batch, rows). `sums`: and the sums of each over rows or keys and the first axis of
-    the batch, of which the others are the outer axes of those stages' stores."""
+    `grad` (batch, rows, columns), the result and its `logarithm` (batch, rows)."""
     grad: Value
     result: Value
     logarithm: Value
-    sums: bool = False
 
     @property
     def outer(self) -> tuple[Axis, ...]:
@@ -460,7 +458,7 @@ class AttentionGradients(DropoutAttention):
 
     @property
     def results(self) -> tuple[str, ...]:
-        return ("dq", "dk", "dv", *(("sum_dq", "sum_dk", "sum_dv") if self.sums else ()))
+        return "dq", "dk", "dv"
 
     @property
     def flops(self) -> Expr:

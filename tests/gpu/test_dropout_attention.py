@@ -107,7 +107,7 @@ def test_a_model_trains():
 
 
 def test_a_joined_projection():
-    """The gradient of one projection's bias, which the kernels sum: that of the weights of an input that is 1."""
+    """The gradient of one projection's bias: that of the weights of an input that is 1."""
     torch.manual_seed(0)
     b, n, h, d = 4, 256, 4, 64
     linear = nn.Linear(h * d, 3 * h * d).cuda().to(torch.bfloat16)

@@ -2,8 +2,7 @@
 
 Forward is attention.py's loop over tiles of keys with a mask on what is mixed. Backward makes the scores again, twice: programs with a tile of rows make
 the gradients of q (and each row's sum of result * gradient before), programs with a tile of keys those of k and v. So nothing is added up in memory,
-and results do not depend on who comes first. Where a bias behind asks for the sums of the gradients' columns, each program leaves its own, and a third
-launch folds them.
+and results do not depend on who comes first. (Sums of the gradients' columns, for a bias, took these kernels as long as a kernel of their own takes.)
 
 The mask of a number is the sign of a byte: see ../../dropout_attention.py for where a key's bit lies.
 """
@@ -33,7 +32,6 @@ _HELPERS = {
 }
 WORD_BITS = 32
 ROWS_BACK = 64                     # at a time, of a program that makes gradients of k and v
-TWO_PROGRAMS = 1024                # registers of a thread, times its program's warps, with which two programs fit a multiprocessor: sums took 20 more, and half of the speed
 
 
 def plan_dropout_attention(kernel: Kernel, target: GpuTarget, choices: Choices = Choices(), wide: bool | None = None) -> Layout:
@@ -70,39 +68,7 @@ class DropoutAttentionPrinter(Printer):
         if not isinstance(self.t, AttentionGradients):
             return [self._forward()]
         self.scratch = [Scratch("part0", torch.float32, self.batch * self.n_rows)]
-        if not self.t.sums:
-            return [self._of_rows(self.t), self._of_keys(self.t)]
-        t = self.t
-        self.scratch += [Scratch(f"part{k}", torch.float32, self._tiles(k) * t.batch[1].size * a.size) for k, a in enumerate((t.inner, t.inner, t.columns), 1)]
-        return [self._of_rows(t), self._of_keys(t), self._fold(t)]
-
-    def _tiles(self, part: int) -> Expr:
-        """How many programs leave a sum of columns, for each of the heads, of the gradients of q (1), k (2) or v (3)."""
-        n, block = (self.n_rows, self.lay.xblock) if part == 1 else (self.n_keys, self._rblock)
-        return as_expr(self.t.batch[0].size) * ceildiv(n, integer(block))
-
-    def _leave(self, part: int, name: str, column: str, factor: float) -> str:
-        """The store of a program's sum of columns."""
-        t = self.t
-        axis, n = (t.columns, self.columns) if part == 3 else (t.inner, self.inner)
-        mask = f", {column} < {axis.size}" if n > int(axis.size) else ""
-        at = f"(({t.batch[0].symbol} * blocks + tile) * {self._t(t.batch[1].size)} + {t.batch[1].symbol}) * {axis.size} + {column}"
-        return f"tl.store(part{part} + ({at}), tl.sum({name}, 0)[None, :] * {factor!r}{mask})"
-
-    def _fold(self, t: AttentionGradients) -> tuple[Function, str]:
-        """Sums of the programs' sums: a program for each head."""
-        head, size = t.batch[1].symbol, self._t(t.batch[1].size)
-        body = [f"{head} = {self._pid('tl.program_id(0)')}", "rows = tl.arange(0, 64)[:, None]", f"d0 = tl.arange(0, {self.inner})[None, :]",
-                f"c0 = tl.arange(0, {self.columns})[None, :]"]
-        by_inner, by_columns = self._wide_columns("d0", "c0")
-        for part, stage in enumerate(self.k.stages[3:], 1):
-            axis, column, wide, n = (t.columns, "c0", by_columns, self.columns) if part == 3 else (t.inner, "d0", by_inner, self.inner)
-            tiles = self._t(self._tiles(part))
-            mask = " & ".join([f"(first + rows < {tiles})", *wide])
-            body += [f"total = tl.zeros([64, {n}], tl.float32)", f"for first in range(0, {tiles}, 64):",
-                     f"    total += tl.load(part{part} + (((first + rows) * {size} + {head}) * {axis.size} + {column}), {mask}, other=0.0)",
-                     self._store(stage, "tl.sum(total, 0)[None, :]", self._names(**{"columns" if part == 3 else "inner": column}), wide)]
-        return self._function(f"{self.name}_2", body, as_expr(t.batch[1].size), {}, self.scratch)
+        return [self._of_rows(self.t), self._of_keys(self.t)]
 
     # ---- texts
     def _position(self, e: Expr, names: dict[str, Expr], shape: str = "") -> str:
@@ -139,7 +105,7 @@ class DropoutAttentionPrinter(Printer):
         at = "(blocks - 1 - pid % blocks)" if last_first else "(pid % blocks)"
         name = {"x": "XBLOCK", "n": "RBLOCK"}[variable]
         return [f"pid = {self._pid('tl.program_id(0)')}", f"blocks = {self._t(blocks)}", "bindex = pid // blocks", *self._axes(self.t.batch, "b"),
-                f"tile = {at}", f"first = tile * {name}", f"{variable} = first + tl.arange(0, {name})"], self.batch * blocks
+                f"first = {at} * {name}", f"{variable} = first + tl.arange(0, {name})"], self.batch * blocks
 
     def _bits(self, along: str) -> list[str]:
         """What tells a key's bit from its place in a tile. `along`: where keys lie in tiles of scores."""
@@ -243,9 +209,7 @@ class DropoutAttentionPrinter(Printer):
                      "ds = power * (_kept(dp, word, byte) - along[:, None])", f"dq = tl.dot(ds.to({self.short}), k, dq)"]
             body += [f"for roffset in tl.range({begin}, {end}, RBLOCK, num_stages={lay.stages}):", *(f"    {line}" for line in lines)]
         body.append(self._store(self.k.stages[0], f"dq * {t.scale / t.keep!r}", self._names(rows="m0", inner="d0"), rows + by_inner))
-        body += [self._leave(1, "dq", "d0", t.scale / t.keep)] if t.sums else []
-        f, text = self._function(f"{self.name}_0", body, grid, {"XBLOCK": lay.xblock, "RBLOCK": lay.rblock}, self.scratch)
-        return replace(f, registers=TWO_PROGRAMS // lay.warps if lay.warps > 4 else 0), text
+        return self._function(f"{self.name}_0", body, grid, {"XBLOCK": lay.xblock, "RBLOCK": lay.rblock}, self.scratch)
 
     def _of_keys(self, t: AttentionGradients) -> tuple[Function, str]:
         """Gradients of k and v: scores lie with keys along their rows."""
@@ -269,12 +233,9 @@ class DropoutAttentionPrinter(Printer):
                      f"along = tl.load(part0 + (bindex * {n} + x)" + "".join(f", {m}, other=0.0" for m in xmask) + ")", "dp = tl.dot(v, tl.trans(g))",
                      "ds = kept * dp - power * along[None, :]", f"dk = tl.dot(ds.to({self.short}), q, dk)"]
             body += [f"for xoffset in tl.range({begin}, {end}, XBLOCK, num_stages={self.lay.stages}):", *(f"    {line}" for line in lines)]
-        _, dk, dv = self.k.stages[:3]
+        _, dk, dv = self.k.stages
         body += [self._store(dk, f"dk * {t.scale / t.keep!r}", self._names(keys="s0", inner="d0"), keys + by_inner),
                  self._store(dv, f"dv * {1 / t.keep!r}", self._names(keys="s0", columns="c0"), keys + by_columns)]
-        if t.sums:                                       # (rows behind the last key hold something)
-            body += [f"{x} = tl.where({mask}, {x}, 0.0)" for mask in keys for x in ("dk", "dv")]
-            body += [self._leave(2, "dk", "d0", t.scale / t.keep), self._leave(3, "dv", "c0", 1 / t.keep)]
         f, text = self._function(f"{self.name}_1", body, grid, {"XBLOCK": ROWS_BACK, "RBLOCK": self._rblock}, self.scratch)
         return replace(f, warps=4), text
 

@@ -42,14 +42,13 @@ class Scratch:
 @dataclass
 class Function:
     """One launch. `arguments`: (name, Triton type) in order; `grid`: number of programs over the kernel's sizes;
-    `constants`: values of the constexpr arguments; `registers`: the most that a thread may take (0: what the compiler likes)."""
+    `constants`: values of the constexpr arguments."""
     name: str
     arguments: list[tuple[str, str]]
     constants: dict[str, int]
     grid: Expr
     warps: int
     stages: int
-    registers: int = 0
 
 
 @dataclass

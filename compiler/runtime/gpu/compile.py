@@ -72,8 +72,6 @@ class Job:
             options: dict[str, Any] = {"num_warps": f.warps, "num_stages": f.stages, "enable_fp_fusion": self.contract}
             if self.target.backend == "cuda":
                 options["enable_reflect_ftz"] = False         # eager keeps denormals
-                if f.registers:
-                    options["maxnreg"] = f.registers
             if self.source.asserts:
                 options |= {"debug": True, "sanitize_overflow": False}
             functions.append({"name": f.name, "signature": signature, "constants": f.constants, "aligned": pointers, "options": options})
