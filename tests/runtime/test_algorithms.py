@@ -36,7 +36,7 @@ def device(monkeypatch, tmp_path):
     """A device whose library has three algorithms that take the microseconds of `times`."""
     d = SimpleNamespace(times=[], timed=[], version=130000)
 
-    def time(calls):
+    def time(calls, replayed=False):
         d.timed.append(len(calls))
         return d.times[:len(calls)]
     rows = tuple((bytes([i]) * 64, i << 20, i + 1) for i in range(3))

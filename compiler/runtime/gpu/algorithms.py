@@ -103,7 +103,7 @@ def _race(gemm: tuple, step: Extern, index: int, replayed: bool) -> dict[str, An
         return {"algorithm": "", "workspace": 0, "trials": []}
     sets = _operands(step, index)
     calls = [_in_turn(one_product(step, index, row[:2]), sets) for row in rows]
-    times = tune.time_in_turn(calls, ROUNDS) if _us(gemm) >= LARGE_US and not replayed else time_from_graphs(calls)
+    times = tune.time_in_turn(calls, ROUNDS) if _us(gemm) >= LARGE_US and not replayed else time_from_graphs(calls, replayed)
     best = min(range(len(rows)), key=lambda i: times[i])
     if times[best] >= tune.CLEARLY * times[0]:
         best = 0

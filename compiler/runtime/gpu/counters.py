@@ -26,8 +26,8 @@ class Counters:
     """`with Counters(index) as c:` around the recording of c.graph; after it c.graph is instantiated. What is recorded in this thread meanwhile finds
     workspaces here (native/gemm.c); the graph keeps their memory."""
 
-    def __init__(self, index: int):
-        self.index, self.driver = index, _driver()
+    def __init__(self, index: int, wanted: bool = True):
+        self.index, self.driver = index, _driver() if wanted else None
         self.graph = torch.cuda.CUDAGraph(keep_graph=True) if self.driver is not None else torch.cuda.CUDAGraph()
 
     def __enter__(self) -> Counters:

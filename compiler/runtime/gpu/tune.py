@@ -261,8 +261,9 @@ def time_in_turn(calls: Sequence[Callable[[], Any]], rounds: int) -> list[float]
     return [statistics.median(row) for row in times]
 
 
-def time_from_graphs(calls: Sequence[Callable[[], Any]]) -> list[float]:
-    """Median microseconds of each on the device, from CUDA graphs of REPEATS runs that are replayed in turn."""
+def time_from_graphs(calls: Sequence[Callable[[], Any]], replayed: bool = True) -> list[float]:
+    """Median microseconds of each on the device, from CUDA graphs of REPEATS runs that are replayed in turn. `replayed`: whether they will be, so that
+    counters of products are cleared first (counters.py)."""
     graphs = []
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
@@ -270,7 +271,7 @@ def time_from_graphs(calls: Sequence[Callable[[], Any]]) -> list[float]:
         for f in calls:
             f()
             torch.cuda.synchronize()
-            with Counters(torch.cuda.current_device()) as counters:
+            with Counters(torch.cuda.current_device(), replayed) as counters:
                 counters.graph.capture_begin()
                 try:
                     for _ in range(REPEATS):
