@@ -19,7 +19,7 @@ from ..guards.state import DEFAULT_FIELDS, read_state
 from ..guards.tensors import memory_range
 from ..torch_modes import TorchModes, autocast_nesting
 from . import builtin_functions, handlers_control, handlers_data, library_functions, native_library, number_forms, resampling, torch_marks  # noqa: F401
-from . import autograd_functions, context_managers, functional_transforms, higher_order, numpy_numbers  # noqa: F401  (they fill the tables)
+from . import autograd_functions, context_managers, flex_attention, functional_transforms, higher_order, numpy_numbers  # noqa: F401  (they fill the tables)
 from .breaks import make_graph_break
 from .bytecode.loop_break import make_loop_break, make_native_loop
 from .bytecode.loops import Loop

@@ -86,6 +86,7 @@ class Machine:
         self.paths: dict[int, list[Step]] = {}       # the same index, of a call -> where the frames within it are left
         self.initial_state: dict[str, Any] = {}      # torch's global state when the frame began
         self.flags_before: dict[str, Any] = {}       # settings of autocast and switches of attention, once the program changes them
+        self.index_by_tensors = False                # whether a tensor without dimensions indexes as a tensor, not as the number that it holds
         self.hooks_refused: Any = MISSING            # why hooks for saved tensors are, by now; MISSING: not asked yet
         self.state_changed = False                   # grad mode or autocast was set by the program
         self.loop_counts: dict[Any, int] = {}        # FOR_ITER instruction -> iterations, once the graph is large

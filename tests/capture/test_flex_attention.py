@@ -1,0 +1,130 @@
+"""torch.nn.attention.flex_attention: captured whole, with what the program does to scores and masks."""
+import math
+
+import pytest
+import torch
+
+import tcompile
+
+flex = pytest.importorskip("torch.nn.attention.flex_attention")
+create_block_mask, flex_attention = flex.create_block_mask, flex.flex_attention
+torch.manual_seed(0)
+BIAS, TABLE, DOCUMENT = torch.randn(4), torch.randn(4, 200), torch.randint(0, 3, (2, 96))
+SCORES = {
+    "none": None, "distance": lambda s, b, h, i, j: s + 0.1 * (i - j), "softcap": lambda s, b, h, i, j: 5 * torch.tanh(s / 5), "alibi": lambda s, b, h, i, j: s - torch.exp2(-(h + 1.0)) * (i - j).abs(),
+    "bias of a head": lambda s, b, h, i, j: s + BIAS[h], "table": lambda s, b, h, i, j: s + TABLE[h, i - j + 100], "rows of a table": lambda s, b, h, i, j: s * TABLE[h][i],
+    "where": lambda s, b, h, i, j: torch.where((i - j) % 3 == 0, s, s * 0.5 - b)}
+MASKS = {
+    "causal": (lambda b, h, i, j: i >= j, False), "window": (lambda b, h, i, j: (i >= j) & (i - j < 17), False), "documents": (lambda b, h, i, j: (DOCUMENT[b, i] == DOCUMENT[b, j]) & (i >= j), True),
+    "rows that see nothing": (lambda b, h, i, j: (i > 10) & (j < 50), False)}
+
+
+def operands(dtype=torch.float32, heads=(4, 4), rows=96, keys=96, laid="bhsd"):
+    def made(n, h):
+        x = torch.randn(2, h, n, 32, dtype=dtype) if laid == "bhsd" else torch.randn(2, n, h, 32, dtype=dtype).transpose(1, 2)
+        return x.requires_grad_()
+    return made(rows, heads[0]), made(keys, heads[1]), made(keys, heads[1])
+
+
+def check(f, *tensors, dtype=torch.float32):
+    tensors = [t.detach() for t in tensors]              # (eager has no gradients on a CPU)
+    want = f(*tensors)
+    report = tcompile.explain(f, fullgraph=True)(*tensors)
+    got = report.result
+    assert len(report.graphs) == 1
+    one, other = (x if isinstance(x, tuple) else (x,) for x in (got, want))
+    tolerance = dict(rtol=2e-2, atol=2e-2) if dtype != torch.float32 else dict(rtol=1e-5, atol=1e-5)
+    for a, b in zip(one, other, strict=True):
+        if isinstance(b, torch.Tensor):
+            assert a.stride() == b.stride()
+            torch.testing.assert_close(a, b, **tolerance)
+        else:
+            assert type(a) is type(b)
+            for x, y in zip(a, b, strict=True):
+                assert x is y is None or torch.allclose(x, y, **tolerance)
+    return got, want
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("score", SCORES)
+def test_scores(score, dtype):
+    check(lambda q, k, v: flex_attention(q, k, v, score_mod=SCORES[score]), *operands(dtype), dtype=dtype)
+
+
+@pytest.mark.parametrize("score", ["none", "distance"])
+@pytest.mark.parametrize("mask", MASKS)
+def test_masks(mask, score):
+    function, by_batch = MASKS[mask]
+    block_mask = create_block_mask(function, 2 if by_batch else None, None, 96, 96, device="cpu")
+    check(lambda q, k, v: flex_attention(q, k, v, score_mod=SCORES[score], block_mask=block_mask), *operands())
+
+
+@pytest.mark.parametrize("laid", ["bhsd", "bshd"])
+@pytest.mark.parametrize("heads,rows,keys", [((4, 2), 96, 96), ((4, 1), 40, 96), ((4, 4), 1, 33)])
+def test_groups_of_heads_lengths_and_layouts(heads, rows, keys, laid):
+    check(lambda q, k, v: flex_attention(q, k, v, enable_gqa=True, scale=0.3), *operands(heads=heads, rows=rows, keys=keys, laid=laid))
+
+
+def test_sums_of_scores():
+    mask = create_block_mask(MASKS["rows that see nothing"][0], None, None, 96, 96, device="cpu")
+    check(lambda q, k, v: flex_attention(q, k, v, block_mask=mask, return_lse=True), *operands())
+    if hasattr(flex, "AuxRequest"):
+        for request in (flex.AuxRequest(lse=True), flex.AuxRequest()):      # (eager has no largest scores on a CPU)
+            check(lambda q, k, v, request=request: flex_attention(q, k, v, block_mask=mask, return_aux=request), *operands())
+
+
+@pytest.mark.skipif(not hasattr(flex, "AuxRequest"), reason="this torch returns nothing else")
+def test_largest_scores():
+    q, k, v = (x.detach() for x in operands())
+    _, more = tcompile.compile(lambda q, k, v: flex_attention(q, k, v, return_aux=flex.AuxRequest(lse=True, max_scores=True)), fullgraph=True)(q, k, v)
+    torch.testing.assert_close(more.max_scores, (q @ k.mT / math.sqrt(32)).amax(-1))
+    torch.testing.assert_close(more.lse, (q @ k.mT / math.sqrt(32)).logsumexp(-1))
+
+
+def test_kernel_options_are_hints():
+    check(lambda q, k, v: flex_attention(q, k, v, kernel_options={"BLOCK_M": 32}), *operands())
+
+
+def test_gradients_of_operands_and_of_what_functions_read():
+    bias = torch.randn(4, requires_grad=True)
+    mask = create_block_mask(MASKS["causal"][0], None, None, 96, 96, device="cpu")
+
+    def f(q, k, v, bias):
+        return flex_attention(q, k, v, score_mod=lambda s, b, h, i, j: s * 0.7 + bias[h], block_mask=mask)
+    q, k, v = operands(heads=(4, 4))
+    want = torch.softmax((q @ k.mT / math.sqrt(32) * 0.7 + bias[:, None, None]).masked_fill(torch.ones(96, 96, dtype=torch.bool).triu(1), -math.inf), -1) @ v
+    out = tcompile.compile(f, fullgraph=True)(q, k, v, bias)
+    torch.testing.assert_close(out, want, rtol=1e-5, atol=1e-5)
+    g = torch.randn_like(out)
+    for a, b in zip(torch.autograd.grad(out, (q, k, v, bias), g), torch.autograd.grad(want, (q, k, v, bias), g)):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)
+
+
+def test_a_mask_that_changes_between_calls():
+    """Functions that are exchanged, and what they read, are looked at."""
+    limit = 10
+    q, k, v = (x.detach() for x in operands())
+    c = tcompile.compile(lambda q, k, v, mask: flex_attention(q, k, v, block_mask=mask))
+    for limit in (10, 30, 10):
+        mask = create_block_mask(lambda b, h, i, j: (i >= j) & (i - j < limit), None, None, 96, 96, device="cpu")
+        torch.testing.assert_close(c(q, k, v, mask), flex_attention(q, k, v, block_mask=mask))
+
+
+def test_a_mask_made_inside():
+    q, k, v = (x.detach() for x in operands())
+
+    def f(q, k, v):
+        mask = create_block_mask(MASKS["window"][0], None, None, 96, 96, device="cpu")
+        return flex_attention(q, k, v, block_mask=mask) * 2
+    torch.testing.assert_close(tcompile.compile(f)(q, k, v), f(q, k, v))
+
+
+@pytest.mark.parametrize("call", [
+    lambda q, k, v: flex_attention(q, k[:, :2], v[:, :2]), lambda q, k, v: flex_attention(q[0], k[0], v[0]), lambda q, k, v: flex_attention(q, k[..., :16], v),
+    lambda q, k, v: flex_attention(q[:, :3], k[:, :2], v[:, :2], enable_gqa=True)])
+def test_what_eager_refuses(call):
+    args = [x.detach() for x in operands()]
+    with pytest.raises(Exception) as want:
+        call(*args)
+    with pytest.raises(type(want.value)):
+        tcompile.compile(call)(*args)
