@@ -56,6 +56,8 @@ CAUSES: tuple[Cause, ...] = (
     Cause("data_dependent_shape", r"bincount|histc", "{name}() gives as many bins as the values ask for", "pass minlength= and cut, or use scatter_add into a tensor of fixed size"),
     Cause("data_dependent_shape", "", "the shape of the result depends on the values of a tensor", "use a result of fixed size: torch.where instead of a boolean index, or mask and reduce"),
     # --- what Python does beside the tensors
+    Cause("triton_kernel", "", "a Triton kernel of the program's own is launched, and what it writes is known to nobody else",
+          "make an operator of the function that launches it: @torch.library.custom_op (or triton_op) with a fake function"),
     Cause("print", r"\blog|warn", "the text that is logged holds the values of a tensor", "log shapes and dtypes, or return the tensor and log it after the compiled region"),
     Cause("print", r"^(?!print\().*(format\(|\bf[\"']|%|\bstr\(|\brepr\()", "the values of a tensor are made into text", "make text of the shape or dtype, or return the tensor and format it after the compiled region"),
     Cause("print", r"print\(", "a tensor is printed", "print(x.shape, x.dtype) needs no break; return the tensor and print its values after the compiled region"),

@@ -239,6 +239,8 @@ def _call_function(m: Machine, fn: types.FunctionType, args: list, kwargs: dict)
     elif module.partition(".")[0] == "numpy":
         from .numpy_arrays import call_numpy
         return call_numpy(m, fn, args, kwargs)
+    elif module.startswith("triton.runtime.") and fn.__qualname__.endswith((".__getitem__.<locals>.<lambda>", ".run", ".warmup")):
+        raise Break("triton_kernel")
     return call_python(m, fn, args, kwargs)
 
 

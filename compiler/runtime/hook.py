@@ -9,6 +9,7 @@ Without the C extension there is no hook: `available()` is False and `why_unavai
 from __future__ import annotations
 
 import functools
+import importlib.util
 import os
 import sys
 import sysconfig
@@ -33,11 +34,14 @@ def why_unavailable() -> str | None:
 
 @functools.cache
 def default_skip_prefixes() -> tuple[str, ...]:
-    """Folders and pseudo-files whose code is never captured: the standard library, this package, frozen modules."""
+    """Folders and pseudo-files whose code is never captured: the standard library, this package, triton's, frozen modules."""
     here = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     compiler = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     standard = {os.path.dirname(os.__file__), sysconfig.get_paths()["stdlib"], sysconfig.get_paths()["platstdlib"]}
     prefixes = ["<frozen ", "<__array_function__"]
+    triton = importlib.util.find_spec("triton")          # (not imported)
+    if triton is not None:
+        prefixes += [folder + os.sep for folder in triton.submodule_search_locations or ()]
     # site-packages lies inside the standard library's folder: name that folder's own modules and packages instead
     for folder in standard:
         for name in sorted(sys.stdlib_module_names):
