@@ -4,6 +4,7 @@ These marks mean to capture what they mean to stock. Functions are known by thei
 """
 from __future__ import annotations
 
+import contextlib
 import operator
 import sys
 import types
@@ -93,6 +94,20 @@ def advice(m: Machine, value: Any = None, *args: Any, **kwargs: Any) -> None:
     """Advice on sizes and addresses: about a tensor made inside it says nothing that capture does not see."""
     if value is not None and not (isinstance(value, TraceTensor) and id(value) not in m.world.reals):
         raise Break("tensor_attribute", "a tensor from outside is marked", "mark it before the call")
+
+
+@python_function(("torch", "compile"))
+def compile_(m: Machine, model: Any = None, **kwargs: Any) -> Any:
+    """torch.compile(f) inside: f, which is captured where it is called. Modules and decorators with arguments run as they are."""
+    if not isinstance(model, (types.FunctionType, types.MethodType)):
+        raise Break("disabled", "torch.compile is called", "call torch.compile before the compiled region")
+    return model
+
+
+@python_function(("torch.fx.traceback", "annotate"))
+def annotate_(m: Machine, *args: Any, **kwargs: Any) -> Any:
+    """with torch.fx.traceback.annotate(...): notes for stock's graphs."""
+    return m.call(contextlib.nullcontext, [], {})
 
 
 @python_function(("torch", "_check_is_size"))

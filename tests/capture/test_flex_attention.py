@@ -116,7 +116,7 @@ def test_a_mask_made_inside():
     def f(q, k, v):
         mask = create_block_mask(MASKS["window"][0], None, None, 96, 96, device="cpu")
         return flex_attention(q, k, v, block_mask=mask) * 2
-    torch.testing.assert_close(tcompile.compile(f)(q, k, v), f(q, k, v))
+    torch.testing.assert_close(tcompile.compile(f, fullgraph=True)(q, k, v), f(q, k, v))
 
 
 @pytest.mark.parametrize("call", [
@@ -128,3 +128,14 @@ def test_what_eager_refuses(call):
         call(*args)
     with pytest.raises(type(want.value)):
         tcompile.compile(call)(*args)
+
+
+def test_compiled_by_torch_inside():
+    """As HuggingFace makes its masks: torch.compile inside of what is captured is what it compiles."""
+    q, k, v = (x.detach() for x in operands())
+
+    def f(q, k, v):
+        mask = torch.compile(create_block_mask)(MASKS["window"][0], None, None, 96, 96, device="cpu")
+        return torch.compile(flex_attention, dynamic=False)(q, k, v, block_mask=mask) * 2
+    want = flex_attention(q, k, v, block_mask=create_block_mask(MASKS["window"][0], None, None, 96, 96, device="cpu")) * 2
+    torch.testing.assert_close(tcompile.compile(f, fullgraph=True)(q, k, v), want)
