@@ -103,8 +103,6 @@ def _fits(m: Machine, query: Any, key: Any, value: Any, block_mask: Any, gqa: bo
     heads, few = query.shape[1], key.shape[1]
     if key.shape[1:3] != value.shape[1:3] or key.shape[0] != value.shape[0] or query.shape[3] != key.shape[3] or heads % few or heads != few and not gqa:
         return False
-    if not all(type(n) is int for n in (*query.shape, *key.shape, *query.stride())):
-        return False                                     # (functions of the program may ask for sizes)
     if key.shape[0] != query.shape[0] and (block_mask is None or key.shape[0] != 1):
         return False
     return block_mask is None or tuple(m.plain(n) for n in m.iterate(m.getattr(block_mask, "seq_lengths"))) == (query.shape[2], key.shape[2])

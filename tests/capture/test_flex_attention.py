@@ -110,6 +110,19 @@ def test_a_mask_that_changes_between_calls():
         torch.testing.assert_close(c(q, k, v, mask), flex_attention(q, k, v, block_mask=mask))
 
 
+@pytest.mark.parametrize("laid", ["bhsd", "bshd"])
+def test_lengths_that_vary(laid):
+    c, masks = tcompile.compile(lambda q, k, v, mask: flex_attention(q, k, v, score_mod=SCORES["distance"], block_mask=mask), fullgraph=True), {}
+    with tcompile.record() as builder:
+        for n in (96, 50, 33, 96, 70, 128):
+            masks[n] = create_block_mask(MASKS["causal"][0], None, None, n, n, device="cpu")
+            q, k, v = (x.detach() for x in operands(rows=n, keys=n, laid=laid))
+            got, want = c(q, k, v, masks[n]), flex_attention(q, k, v, score_mod=SCORES["distance"], block_mask=masks[n])
+            assert got.stride() == want.stride()
+            torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-5)
+    assert len(builder.report().graphs) <= 3
+
+
 def test_a_mask_made_inside():
     q, k, v = (x.detach() for x in operands())
 
