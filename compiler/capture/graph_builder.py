@@ -17,8 +17,9 @@ from .overflow import number_too_large
 from ..graph.captured import CapturedGraph, GraphInput
 from .signals import Break
 
-__all__ = ["GraphBuilder"]
+__all__ = ["GraphBuilder", "PYTHON_DTYPES"]
 
+PYTHON_DTYPES = {bool: torch.bool, int: torch.int64, float: torch.float64, complex: torch.complex128}      # as torch takes Python's types for a dtype
 _PLAIN = (type(None), bool, int, float, complex, str, torch.dtype, torch.device, torch.layout, torch.memory_format, type(...))
 
 
@@ -181,6 +182,8 @@ class GraphBuilder:
             return next(base(value) for base in (int, float, str) if isinstance(value, base)) if not isinstance(value, enum.Enum) else value
         if isinstance(value, (torch.SymBool, torch.SymFloat)):           # a node takes numbers and sizes: fixed, with a guard
             return bool(value) if isinstance(value, torch.SymBool) else float(value)
+        if t is type and value in PYTHON_DTYPES:
+            return PYTHON_DTYPES[value]
         raise Break("unknown_object", f"a torch function is given an object of type {t.__name__}")
 
     def record(self, kind: str, target: Callable | str, args: tuple, kwargs: dict, result: Any) -> Any:

@@ -15,6 +15,7 @@ from ..symbolic.expr import maybe_int
 from . import reads, scalars
 from .arrays import holds_array
 from .elements import asks_back
+from .graph_builder import PYTHON_DTYPES
 from .signals import Break, Raised
 from .symbolic_index import select_symbols
 from .tensor_errors import true_error
@@ -475,7 +476,7 @@ def _factory_argument(value: Any) -> bool:
     if isinstance(value, (list, tuple)):
         return all(_factory_argument(v) for v in value)
     return value is None or isinstance(value, (bool, int, float, complex, str, torch.dtype, torch.device, torch.layout, torch.memory_format,
-                                               torch.SymInt, torch.SymFloat, torch.SymBool, range))
+                                               torch.SymInt, torch.SymFloat, torch.SymBool, range)) or type(value) is type and value in PYTHON_DTYPES
 
 
 def _holds_numpy_number(value: Any) -> bool:
