@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Callable, Iterator
 
 import torch
+import torch.utils.checkpoint
 
 from .builtin_calls import python_function
 from .calls import interpret
@@ -31,8 +32,8 @@ def _for_all(function: Callable, scores: bool) -> Callable:
     return function
 
 
-def _attention(query: Any, key: Any, value: Any, score_mod: Any, mask_mod: Any, scale: Any, groups: int, order: tuple, back: tuple) -> tuple:
-    """(result, scores). `order`, `back`: dimensions of the query by their strides, and the way back."""
+def _attention(query: Any, key: Any, value: Any, score_mod: Any, mask_mod: Any, scale: Any, groups: int, order: tuple, back: tuple, sums: bool, most: bool) -> tuple:
+    """(result, logarithms of sums, largest scores: None where not asked for). `order`, `back`: dimensions of the query by their strides, and the way back."""
     batch, heads, rows, _ = query.shape
     keys = key.shape[2]
     if groups > 1:
@@ -49,15 +50,12 @@ def _attention(query: Any, key: Any, value: Any, score_mod: Any, mask_mod: Any, 
     out = torch._safe_softmax(score, -1).to(query.dtype) @ value.to(query.dtype)
     if order != (0, 1, 2, 3):
         out = out.permute(order).clone(memory_format=torch.contiguous_format).permute(back)
-    return out, score
+    return out, torch.logsumexp(score, -1) if sums else None, score.amax(-1) if most else None
 
 
-def _sums(score: Any) -> Any:
-    return torch.logsumexp(score, -1)
-
-
-def _most(score: Any) -> Any:
-    return score.amax(-1)
+def _made_again(*args: Any) -> tuple:
+    """The same, whose scores backward makes anew: forward is one kernel then, and keeps none."""
+    return torch.utils.checkpoint.checkpoint(_attention, *args, use_reentrant=False)
 
 
 def _mask(mask_mod: Callable, sizes: tuple, device: Any) -> Any:
@@ -86,14 +84,15 @@ def flex_attention_(m: Machine, fn: Any, query: Any, key: Any, value: Any, score
         scale = query.shape[-1] ** -0.5
     order = tuple(sorted(range(4), key=lambda d: -query.stride()[d]))
     back = tuple(order.index(d) for d in range(4))
+    sums, most = (lse, False) if return_aux is None else (m.truth(m.getattr(return_aux, name)) for name in ("lse", "max_scores"))
+    trains = torch.is_grad_enabled() and any(x.requires_grad for x in (query, key, value))
     with _by_tensors(m):
-        out, score = interpret(m, _attention, [query, key, value, score_mod, mask_mod, scale, query.shape[1] // key.shape[1], order, back], {})
-    wants = [lse, False] if return_aux is None else [m.truth(m.getattr(return_aux, name)) for name in ("lse", "max_scores")]
-    extra = [interpret(m, f, [score], {}) if w else None for f, w in zip((_sums, _most), wants)]
+        out, *more = interpret(m, _made_again if trains else _attention,
+                               [query, key, value, score_mod, mask_mod, scale, query.shape[1] // key.shape[1], order, back, sums, most], {})
     if return_aux is not None:
         from torch.nn.attention.flex_attention import AuxOutput
-        return (out, m.call(AuxOutput, extra, {}))
-    return (out, extra[0]) if lse else out
+        return out, m.call(AuxOutput, more, {})
+    return (out, more[0]) if lse else out
 
 
 def _fits(m: Machine, query: Any, key: Any, value: Any, block_mask: Any, gqa: bool) -> bool:

@@ -5,6 +5,7 @@ import torch
 import tcompile
 from tcompile.compiler.fusion.schedule import Extern, Launch
 
+from . import as_gpu as gpu
 from .as_gpu import as_gpu
 from .interpreter import run
 
@@ -36,3 +37,15 @@ def test_one_kernel(score, mask, kernels, laid, heads):
     (got,), want = run(g, given), f(q, k, v)
     assert got.stride() == want.stride()
     torch.testing.assert_close(got, want, rtol=1e-2, atol=1e-2)
+
+
+@pytest.mark.parametrize("score,mask", [(None, None), (lambda s, b, h, i, j: 3 * torch.tanh(s / 3), lambda b, h, i, j: i >= j)])
+def test_forward_of_training_is_one_kernel_and_keeps_no_scores(score, mask, monkeypatch):
+    monkeypatch.setattr(gpu, "InternalError", (gpu.InternalError, NotImplementedError))          # (eager has no gradients on a CPU)
+    q, k, v = (torch.randn(1, 2, 64, 32).half().requires_grad_() for _ in range(3))
+    block_mask = flex.create_block_mask(mask, None, None, 64, 64, device="cpu") if mask is not None else None
+    tcompile.reset()
+    part, forward, _ = gpu.train_as_gpu(lambda q, k, v: flex.flex_attention(q, k, v, score_mod=score, block_mask=block_mask), q, k, v)
+    steps = [s for s in forward.schedule.steps if isinstance(s, (Launch, Extern))]
+    assert len(steps) == 1 and steps[0].kernel.template is not None
+    assert part.saved_bytes == 0, part.saved
