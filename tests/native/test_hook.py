@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import asyncio
 import contextvars
 import gc
+import os
 import subprocess
 import sys
 import threading
