@@ -116,13 +116,12 @@ def _check_devices(captured: CapturedGraph, opts: Options) -> None:
         if device.type not in ("cpu", "cuda"):
             raise NotImplementedError(f"{name} is on {device}, and kernels are made for the CPU and for CUDA")
     if any(d.type == "cuda" for d in devices):
-        from ..runtime.gpu.compile import workers
         from ..runtime.gpu.device import why_not
-        from ..runtime.gpu.workers import prestart
+        from ..runtime.gpu.workers import prestart, processes
         why = why_not()
         if why is not None:
             raise NotImplementedError(f"no kernels for the GPU: {why}")
-        prestart(min(1 + len(captured.graph_module.graph.nodes) // 30, workers(opts)))
+        prestart(min(1 + len(captured.graph_module.graph.nodes) // 30, processes(opts)))
 
 
 def _call_backend(fn: Backend, options: dict[str, Any], gm: torch.fx.GraphModule, example_inputs: list) -> Callable[..., tuple]:

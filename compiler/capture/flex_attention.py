@@ -5,6 +5,7 @@ that it lists are hints, as is `kernel_options`.
 """
 from __future__ import annotations
 
+import math
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Callable, Iterator
 
@@ -81,7 +82,7 @@ def flex_attention_(m: Machine, fn: Any, query: Any, key: Any, value: Any, score
     if not _fits(m, query, key, value, block_mask, gqa) or lse and return_aux is not None:
         return interpret(m, fn, [query, key, value, score_mod, block_mask, scale, enable_gqa, return_lse, kernel_options], {"return_aux": return_aux})      # (eager says what is wrong)
     if scale is None:
-        scale = query.shape[-1] ** -0.5
+        scale = 1.0 / math.sqrt(int(query.shape[-1]))
     order = tuple(sorted(range(4), key=lambda d: -query.stride()[d]))
     back = tuple(order.index(d) for d in range(4))
     sums, most = (lse, False) if return_aux is None else (m.truth(m.getattr(return_aux, name)) for name in ("lse", "max_scores"))
@@ -102,9 +103,12 @@ def _fits(m: Machine, query: Any, key: Any, value: Any, block_mask: Any, gqa: bo
     heads, few = query.shape[1], key.shape[1]
     if key.shape[1:3] != value.shape[1:3] or key.shape[0] != value.shape[0] or query.shape[3] != key.shape[3] or heads % few or heads != few and not gqa:
         return False
-    if key.shape[0] != query.shape[0] and (block_mask is None or key.shape[0] != 1):
+    if block_mask is None:
+        return bool(key.shape[0] == query.shape[0])
+    blocks = m.getattr(block_mask, "kv_num_blocks")
+    if blocks.device != query.device or key.shape[0] != query.shape[0] and not key.shape[0] == 1 <= blocks.shape[0] == query.shape[0]:
         return False
-    return block_mask is None or tuple(m.plain(n) for n in m.iterate(m.getattr(block_mask, "seq_lengths"))) == (query.shape[2], key.shape[2])
+    return tuple(m.plain(n) for n in m.iterate(m.getattr(block_mask, "seq_lengths"))) == (query.shape[2], key.shape[2])
 
 
 @python_function((_MODULE, "create_mask"), wants_function=True)
@@ -113,4 +117,4 @@ def create_mask_(m: Machine, fn: Any, mod_fn: Any, B: Any, H: Any, Q_LEN: Any, K
     if code is None or code.co_argcount != 4 or device is None:
         return interpret(m, fn, [mod_fn, B, H, Q_LEN, KV_LEN, device], {})
     with _by_tensors(m):
-        return interpret(m, _mask, [mod_fn, (B or 1, H or 1, Q_LEN, KV_LEN), device], {})
+        return interpret(m, _mask, [mod_fn, (1 if B is None else B, 1 if H is None else H, Q_LEN, KV_LEN), device], {})

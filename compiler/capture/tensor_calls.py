@@ -145,7 +145,7 @@ def call_operator(m: Machine, fn: Callable, args: list) -> Any:
         if selected[1] is ... and type(args[2]) is torch.SymInt:
             return call_method(m, selected[0], "fill_", [args[2]], {})
         return call_operator(m, fn, [*selected, *args[2:]])
-    if m.index_by_tensors and fn is operator.getitem and type(args[0]) is TraceTensor and all(type(k) is TraceTensor for k in _keys(args[1])):
+    if m.index_by_tensors and fn is operator.getitem and type(args[0]) is TraceTensor and _keys(args[1]) and all(type(k) is TraceTensor for k in _keys(args[1])):
         return call_function(m, torch.ops.aten.index.Tensor, [args[0], list(_keys(args[1]))], {})
     if fn is operator.setitem and type(args[2]) is torch.SymInt and type(args[0]) is TraceTensor:
         args[2] = scalars.full_of(m, args[2], args[0])

@@ -65,6 +65,23 @@ def test_groups_of_heads_lengths_and_layouts(heads, rows, keys, laid):
     check(lambda q, k, v: flex_attention(q, k, v, enable_gqa=True, scale=0.3), *operands(heads=heads, rows=rows, keys=keys, laid=laid))
 
 
+def test_keys_of_one_batch_for_all():
+    """Eager takes them where the mask has the queries' batch, and says so elsewhere."""
+    q, k, v = (x.detach() for x in operands())
+    for batch in (2, None):
+        mask = create_block_mask(lambda b, h, i, j: i >= j - b, batch, None, 96, 96, device="cpu")
+
+        def f(q, k, v, mask=mask):
+            return flex_attention(q, k, v, block_mask=mask)
+        if batch:
+            check(f, q, k[:1], v[:1])
+        else:
+            with pytest.raises(ValueError, match="batch size"):
+                f(q, k[:1], v[:1])
+            with pytest.raises(ValueError, match="batch size"):
+                tcompile.compile(f)(q, k[:1], v[:1])
+
+
 def test_sums_of_scores():
     mask = create_block_mask(MASKS["rows that see nothing"][0], None, None, 96, 96, device="cpu")
     check(lambda q, k, v: flex_attention(q, k, v, block_mask=mask, return_lse=True), *operands())

@@ -106,7 +106,7 @@ def dot(a: TensorMeta, b: TensorMeta) -> TensorMeta:
     return new((), a.dtype, a.device)
 
 
-_GROUPED = {torch.float32: "Float32", torch.bfloat16: "BFloat16", torch.float16: "Float16"}
+_GROUPED = (torch.float32, torch.bfloat16, torch.float16)
 LINE = 16                        # bytes that strides of a grouped product are multiples of
 
 

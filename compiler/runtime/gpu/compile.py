@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import base64
 import json
-import os
 import queue
 import shutil
 import zlib
@@ -24,9 +23,9 @@ from ...codegen.triton.printer import TritonSource
 from ...errors import ToolchainError
 from ..cache import KernelCache, content_key, open_cache, temporary_cache
 from ..nearest import remember, why_missing
-from .workers import Worker, give, take, triton_version
+from .workers import Worker, give, processes, take, triton_version
 
-__all__ = ["Binary", "Part", "Job", "compile_all", "workers"]
+__all__ = ["Binary", "Part", "Job", "compile_all"]
 
 
 @dataclass(frozen=True)
@@ -77,11 +76,6 @@ class Job:
             functions.append({"name": f.name, "signature": signature, "constants": f.constants, "aligned": pointers, "options": options})
         t = self.target
         return {"text": self.source.text, "target": [t.backend, t.arch, t.warp], "functions": functions}
-
-
-def workers(opts: Any) -> int:
-    """How many processes compile at once."""
-    return int(opts.get("compile_workers")) or max(1, min(16, os.cpu_count() or 1))
 
 
 # ---- from jobs to binaries
@@ -138,7 +132,7 @@ def _compile(missing: dict[str, int], requests: list[dict[str, Any]], names: lis
     work = cache.workspace()
     busy: queue.SimpleQueue[Worker] = queue.SimpleQueue()
     taken: list[Worker] = []
-    n = min(len(missing), workers(opts))
+    n = min(len(missing), processes(opts))
     clean = False
     try:
         for _ in range(n):

@@ -35,9 +35,10 @@ from ..cache import open_cache
 from ..program import gemm_of, one_product, operands_of
 from . import tune
 from .algorithms import choose_algorithms
-from .compile import Binary, Job, workers
+from .compile import Binary, Job
 from .kernels import make_kernel
 from .tune import FLOPS, time_from_graphs
+from .workers import processes
 
 __all__ = ["choose", "find_candidates"]
 
@@ -83,7 +84,7 @@ def choose(aten: Any, opts: Any) -> Any:
 def _choose(aten: Any, opts: Any, target: GpuTarget, index: int) -> list[str]:
     candidates = find_candidates(aten, opts, target, tune.copy_bandwidth(index))
     new = [c for c in candidates if _known(c, target, index, opts) is None]
-    compiled = _compile(new[:max(1, workers(opts) // JOBS)], target, opts)
+    compiled = _compile(new[:max(1, processes(opts) // JOBS)], target, opts)
     until = time.perf_counter() + min(MOST_S, float(opts.get("autotune_seconds")) * max(1, len(candidates)))
     return [name for c in candidates if _wins(c, target, index, opts, until, compiled) for name in c.nodes]
 

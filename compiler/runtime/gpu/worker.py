@@ -1,7 +1,7 @@
 """A process that compiles Triton source, or CUDA C++: `python worker.py`, one JSON job per line in, one JSON answer per line out.
 
 It is run as a script and imports triton alone (0.1 s), and nvrtc.py beside it, neither torch nor tcompile. Triton's own cache is left out: ours is asked
-before, and the key of Triton's hashes all of its installation (450 MB: 0.35 s of a process's first kernel, seconds where the disk is cold). A job:
+before, and the key of Triton's hashes its whole library (400 MB: 0.35 s of a process's first kernel, seconds where the disk is cold). A job:
     {"text", "target": [backend, arch, warp], "out": path, "functions": [{"name", "signature": {argument: type}, "constants": {...},
      "aligned": [positions of 16-byte aligned pointers], "options": {...}}]}
 or, for CUDA C++, {"language": "cuda", "text", "target", "out", "functions": [{"name", "shared", "threads"}]}, which NVRTC compiles.

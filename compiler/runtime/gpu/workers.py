@@ -20,7 +20,7 @@ from typing import Any
 
 from ...errors import ToolchainError
 
-__all__ = ["Worker", "take", "give", "prestart", "stop_workers", "triton_version"]
+__all__ = ["Worker", "take", "give", "prestart", "processes", "stop_workers", "triton_version"]
 
 KEPT_IDLE = 4                  # workers that stay for later kernels
 
@@ -36,6 +36,11 @@ def triton_version() -> str | None:
         except metadata.PackageNotFoundError:
             continue
     return "unknown"
+
+
+def processes(opts: Any) -> int:
+    """How many compile at once."""
+    return int(opts.get("compile_workers")) or max(1, min(16, os.cpu_count() or 1))
 
 
 class Worker:
