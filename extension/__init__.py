@@ -117,8 +117,8 @@ def __getattr__(name: str) -> Any:
 def _load(module: str) -> Any:
     """Import a part of the compiler. Where the program uses a GPU, the process that compiles its first kernel starts meanwhile. The collector of
     cycles rests: what is imported stays, and a pass over all of torch takes a third of this."""
-    if f"{__name__}{module}" in sys.modules:
-        return sys.modules[f"{__name__}{module}"]
+    if f"{__name__}{module}" in sys.modules:  # or on its way there, in another thread: then this waits
+        return importlib.import_module(module, __name__)
     torch = sys.modules.get("torch")
     if module == ".compiler.api" and torch is not None and torch.cuda.is_initialized():
         from .compiler.runtime.gpu.workers import prestart

@@ -188,6 +188,24 @@ def test_processes_that_cannot_start_are_said_when_one_is_needed(monkeypatch):
         workers.take()
 
 
+def test_the_compiler_is_imported_by_several_threads_at_once():
+    program = """
+import gc, threading, torch, tcompile
+failed, together = [], threading.Barrier(4)
+def use(name):
+    together.wait()
+    try:
+        getattr(tcompile, name)
+    except BaseException as e:
+        failed.append(e)
+threads = [threading.Thread(target=use, args=(n,)) for n in ("compile", "explain", "compile", "record")]
+[t.start() for t in threads], [t.join() for t in threads]
+print(failed, gc.isenabled(), end="")
+"""
+    done = subprocess.run([sys.executable, "-c", program], text=True, capture_output=True, timeout=120, check=True)
+    assert done.stdout == "[] True", done.stdout
+
+
 def test_a_worker_starts_while_the_compiler_is_imported_where_the_program_uses_a_gpu():
     program = """
 import torch, tcompile
