@@ -10,6 +10,7 @@ from ..lowering.lowered import LoweredGraph
 from .attention import attention
 from .build import build_kernel
 from .casts import without_casts
+from .chains import chains
 from .copies import without_copies
 from .dropout_attention import dropout_attention
 from .groups import Limits, group_steps
@@ -34,7 +35,7 @@ def schedule(lowered: LoweredGraph, opts: Any) -> Schedule:
     needed = output_buffers(lowered)
     steps: list[Any] = list(lowered.steps)
     if fuse:
-        steps = attention(steps, needed, hints, opts)
+        steps = chains(attention(steps, needed, hints, opts), needed, hints, opts)
         steps = inline(steps, needed, hints, drop_rounding, wishes=wishes)
         steps = dropout_attention(without_copies(steps, needed), needed, hints)
         if drop_rounding and opts.get("epilogue_fusion", True):
@@ -50,7 +51,7 @@ def schedule(lowered: LoweredGraph, opts: Any) -> Schedule:
     launches: list[Any] = []
     for g in groups:
         if isinstance(g.extern, Template):
-            kernel = replace(g.extern.launch.kernel, name=f"k{len(launches)}_attention")
+            kernel = replace(g.extern.launch.kernel, name=f"k{len(launches)}_{g.extern.launch.kernel.name}")
             launches.append(replace(g.extern.launch, kernel=kernel, inputs=list(g.extern.args)))
         elif g.extern is not None:
             launches.append(g.extern)

@@ -31,7 +31,7 @@ def verify_kernel(k: Kernel) -> None:
         require(as_expr(mul_all([a.size for a in t.outer])) is as_expr(mul_all([a.size for a in k.outer])), f"{where}: its axes are not the template's")
         known = {*(a.symbol.name for a in t.axes), WORD.name, *sizes_known}
         for v in verify_values(t.roots(), where):
-            require(v.op != "acc" or v.attr == "product", f"{where}: {v!r} inside of its template")
+            require(v.op != "acc" or v.attr.startswith("product"), f"{where}: {v!r} inside of its template")
             if v.op == "load":
                 require(v.attr[0] in params, f"{where}: {v.attr[0]!r} is no parameter")
                 unknown = {x for x in v.attr[1].symbol_names() if x not in known and not x.startswith("ind")}

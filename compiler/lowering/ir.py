@@ -52,9 +52,9 @@ from typing import Any, Container, Iterable, Mapping
 
 import torch
 
-from ..symbolic.expr import Expr, as_expr, integer, mul_all, symbol
+from ..symbolic.expr import Expr, add_all, as_expr, integer, mul_all, symbol
 
-__all__ = ["Buffer", "Value", "Axis", "Acc", "Store", "Stage", "Kernel", "Attention", "AttentionGradients", "DropoutAttention", "LoopNest", "WORD", "PRIMS", "REDUCE_OPS",
+__all__ = ["Buffer", "Value", "Axis", "Acc", "Store", "Stage", "Kernel", "Attention", "AttentionGradients", "ChainedProducts", "DropoutAttention", "LoopNest", "WORD", "PRIMS", "REDUCE_OPS",
            "load", "const", "index", "param", "acc", "cast", "round_to", "check_index", "check_error", "prim",
            "indirect_symbol", "indirect_values", "put", "put_symbol", "walk", "clear"]
 
@@ -469,6 +469,46 @@ class AttentionGradients(DropoutAttention):
 
 
 @dataclass
+class ChainedProducts:
+    """Sums over keys of columns times what is computed from products, which are never in memory. The kernel's outer axes are `batch` and `rows`; it has
+    a stage for each result, over its columns, which finds the sum as `acc` "sum0", "sum1" ... (float32).
+
+        for batch, rows in parallel:
+            for keys:                    product<k> = sum(a * b for inner), for each of `products`
+            for columns of each result:  sum<j> = sum(factor * c for keys)
+
+    `products`: (inner axis, a over batch, rows and it, b over batch, keys and it), of 16 bits. `sums`: (columns, factor, c): float32, over batch, rows, keys and
+    `acc` "product<k>", rounded to the 16 bits of c, which is over batch, keys and columns.
+    """
+    batch: tuple[Axis, ...]
+    rows: tuple[Axis, ...]
+    keys: Axis
+    products: tuple[tuple[Axis, Value, Value], ...]
+    sums: tuple[tuple[Axis, Value, Value], ...]
+
+    @property
+    def axes(self) -> tuple[Axis, ...]:
+        return (*self.outer, self.keys, *(p[0] for p in self.products), *(s[0] for s in self.sums))
+
+    @property
+    def outer(self) -> tuple[Axis, ...]:
+        """The kernel's outer axes."""
+        return (*self.batch, *self.rows)
+
+    @property
+    def results(self) -> tuple[str, ...]:
+        return tuple([f"sum{j}" for j in range(len(self.sums))])
+
+    @property
+    def flops(self) -> Expr:
+        n = add_all([as_expr(x[0].size) for x in (*self.products, *self.sums)])
+        return mul_all([2, *(a.size for a in (*self.outer, self.keys)), n])
+
+    def roots(self) -> list[Value]:
+        return [*(v for _, a, b in self.products for v in (a, b)), *(v for _, f, c in self.sums for v in (f, c))]
+
+
+@dataclass
 class Kernel:
     """One function of generated code. Parameters are `inputs`, then `outputs` (each a global Buffer), then `sizes`
     (size symbols), then `params` (scalars), always in this order."""
@@ -485,7 +525,7 @@ class Kernel:
     fused_because: list[str] = field(default_factory=list)
     hints: dict = field(default_factory=dict)            # size symbol name -> hint, for scheduling decisions
     checks: list[str] = field(default_factory=list)      # messages of check_index, see above
-    template: Attention | DropoutAttention | None = None # what is computed as a whole before the stages
+    template: Attention | DropoutAttention | ChainedProducts | None = None # what is computed as a whole before the stages
 
     def key(self) -> str:
         """The kernel's content as text, without its name and origins: equal keys mean equal generated code."""

@@ -12,7 +12,7 @@ import re
 
 import torch
 
-from .ir import Attention, Buffer, DropoutAttention, Kernel, LoopNest, Value, walk
+from .ir import Attention, Buffer, ChainedProducts, DropoutAttention, Kernel, LoopNest, Value, walk
 from .lowered import LoweredGraph
 
 __all__ = ["names_of", "print_kernel", "print_lowered", "print_nest", "value_lines", "dtype_name"]
@@ -133,7 +133,9 @@ def print_kernel(k: Kernel, name: str = "kernel", origins: bool = False) -> str:
         lines.append(f"{indent}local {b!r}")
     names = _Names(told=origins)
     if k.template is not None:
-        lines += _attention_lines(k.template, names, indent) if isinstance(k.template, Attention) else _dropout_lines(k.template, names, indent)
+        t = k.template
+        lines += _attention_lines(t, names, indent) if isinstance(t, Attention) else _chain_lines(t, names, indent) if isinstance(t, ChainedProducts) \
+            else _dropout_lines(t, names, indent)
     for st in k.stages:
         inner = indent
         for a in st.axes:
@@ -159,6 +161,16 @@ def _attention_lines(t: Attention, names: _Names, indent: str) -> list[str]:
     lines.append(f"{indent}    product = sum({names.of(t.q)} * {names.of(t.k)})")
     lines += value_lines([t.score, t.v], names, indent + "  ")
     lines.append(f"{indent}  mixed = sum(softmax({names.of(t.score)}) * {names.of(t.v)}), of no keys {t.empty}")
+    return lines
+
+
+def _chain_lines(t: ChainedProducts, names: _Names, indent: str) -> list[str]:
+    lines = [f"{indent}for {t.keys.symbol} in {t.keys.size}:"]
+    for k, (axis, a, b) in enumerate(t.products):
+        lines += [f"{indent}  for {axis.symbol} in {axis.size}:", *value_lines([a, b], names, indent + "    "), f"{indent}    product{k} = sum({names.of(a)} * {names.of(b)})"]
+    for j, (axis, factor, c) in enumerate(t.sums):
+        lines += [*value_lines([factor], names, indent + "  "), f"{indent}  for {axis.symbol} in {axis.size}:", *value_lines([c], names, indent + "    "),
+                  f"{indent}    sum{j} = sum({names.of(factor)} * {names.of(c)})"]
     return lines
 
 

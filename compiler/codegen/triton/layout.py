@@ -11,6 +11,7 @@
     "rows"        rows are reduced and columns summed: each program goes through a run of rows, XBLOCK at a time (rows.py)
     "product"     a matrix product: tiles of YBLOCK rows x XBLOCK columns, summed over pieces of RBLOCK by tensor cores (product.py)
     "attention"   tiles of XBLOCK rows, over the keys in pieces of RBLOCK (attention.py)
+    "chain"       likewise, of chained products (chains.py)
 
 Sizes are rules of thumb measured on an H200; max-autotune searches around them (`variants`).
 """
@@ -80,7 +81,7 @@ class Layout:
         out = {"shape": self.kind, "xblock": self.xblock, "warps": self.warps}
         if self.kind in ("tiled", "product"):
             out["yblock"] = self.yblock
-        if self.kind in ("persistent", "looped", "split", "rows", "product", "attention", "dropout attention"):
+        if self.kind in ("persistent", "looped", "split", "rows", "product", "attention", "chain", "dropout attention"):
             out["rblock"] = self.rblock
         if self.kind == "split" or self.split > 1:
             out["split"] = self.split

@@ -11,7 +11,7 @@ from typing import Any, Callable, Sequence
 
 import torch
 
-from ...lowering.ir import Acc, Axis, Buffer, DropoutAttention, Kernel, Stage, Store, Value, cast, indirect_values, load, make, walk
+from ...lowering.ir import Acc, Axis, Buffer, ChainedProducts, DropoutAttention, Kernel, Stage, Store, Value, cast, indirect_values, load, make, walk
 from ...lowering.printer import names_of
 from ...lowering.rewrite import Rewriter
 from ...symbolic.expr import Expr, as_expr, ceildiv, integer
@@ -149,6 +149,9 @@ def print_kernel(kernel: Kernel, target: GpuTarget, choices: Choices = Choices()
     if isinstance(kernel.template, DropoutAttention):
         from .dropout_attention import DropoutAttentionPrinter, plan_dropout_attention
         return DropoutAttentionPrinter(kernel, target, plan_dropout_attention(kernel, target, choices, wide), name or kernel.name).run()
+    if isinstance(kernel.template, ChainedProducts):
+        from .chains import ChainPrinter, plan_chain
+        return ChainPrinter(kernel, target, plan_chain(kernel, target, choices, wide), name or kernel.name, exact).run()
     if kernel.template is not None:
         from .attention import AttentionPrinter
         return AttentionPrinter(kernel, target, plan_attention(kernel, target, choices, wide), name or kernel.name, exact).run()

@@ -21,6 +21,7 @@ from ... import events
 from ...codegen.cuda.product import product_choices
 from ...codegen.generated import Generated, GeneratedKernel
 from ...codegen.triton.attention_tiles import attention_choices
+from ...codegen.triton.chains import chain_choices
 from ...codegen.triton.layout import Choices, GpuTarget
 from ...codegen.triton.printer import print_kernel
 from ...errors import ToolchainError
@@ -223,6 +224,8 @@ def candidates(k: GeneratedKernel, target: GpuTarget) -> list[Choices]:
         out += product_choices(k.kernel, target, default)
     elif kind == "attention":
         out += attention_choices(default)
+    elif kind == "chain":
+        out += chain_choices(default)
     elif kind == "split":
         splits = sorted({max(1, default["split"] // 2), default["split"], min(512, default["split"] * 2), min(512, default["split"] * 4)})
         shapes = ((32, 16, 4), (32, 32, 4), (64, 16, 4), (64, 32, 8), (128, 8, 4), (128, 16, 8)) if default["xblock"] > 4 else \

@@ -1,0 +1,202 @@
+"""Kernels of chained products (ir.ChainedProducts): a program holds a tile of rows, goes through the keys tile by tile, makes the products of both there,
+computes from them what the columns are multiplied with, and adds that up for each result.
+
+What a tile of keys is read for, as an operand of a product and as columns, is read once. Conditions outside of which everything is 0 bound the loop,
+as in attention.py, whose loops these are.
+"""
+from __future__ import annotations
+
+import math
+from typing import Any, Sequence
+
+from ...lowering.ir import Axis, ChainedProducts, Kernel, Value, make, prim, walk
+from ...symbolic.expr import as_expr, ceildiv, integer, symbol
+from .attention import F32, FIRST, AttentionPrinter, Bound
+from .attention import _bound as bound_of
+from .attention import _conjuncts as conjuncts
+from .attention_tiles import held, shared_memory
+from .dtypes import ttype
+from .layout import Choices, GpuTarget, Layout, at_hints, is_wide, numel
+from .prims import Operand
+from .printer import Function, Printer
+from .values import Names, Values, stored
+
+__all__ = ["ChainPrinter", "chain_choices", "plan_chain"]
+
+LEAST = 16
+
+
+# ---- tiles
+def plan_chain(kernel: Kernel, target: GpuTarget, choices: Choices = Choices(), wide: bool | None = None) -> Layout:
+    t = kernel.template
+    assert isinstance(t, ChainedProducts)
+    rows, keys, batch = (at_hints(numel(axes), kernel.hints) for axes in (t.rows, (t.keys,), t.batch))
+    width = max(held(a) for a, *_ in (*t.products, *t.sums))
+    several = len(t.sums) > 1
+    xblock, rblock, warps = (128, 64, 8) if width <= 64 and not several else (64, 64, 4)
+    while xblock > LEAST and (xblock >= 2 * rows or xblock > 64 and batch * -(-rows // xblock) < 2 * target.processors):
+        xblock //= 2
+    while rblock > LEAST and rblock >= 2 * keys:
+        rblock //= 2
+    lay = Layout("chain", t.rows, (), xblock, 1, rblock, 4 if xblock <= 64 else warps, 3)
+    for name in ("xblock", "rblock", "warps", "stages"):
+        if getattr(choices, name) is not None:
+            setattr(lay, name, getattr(choices, name))
+    while lay.stages > 1 and shared_bytes(t, lay) > shared_memory(target):
+        lay.stages -= 1
+    lay.wide = is_wide(kernel) if wide is None else wide
+    return lay
+
+
+def shared_bytes(t: ChainedProducts, lay: Layout) -> int:
+    """About as much shared memory as a program needs: its rows' operands, for each stage what it reads of the keys, and what one sum multiplies."""
+    of_rows = sum(held(a) for a, *_ in t.products)
+    of_keys = sum(held(a) for a, *_ in t.products) + sum(held(a) for a, *_ in t.sums)
+    return 2 * (lay.xblock * of_rows + max(1, lay.stages) * lay.rblock * of_keys + lay.xblock * lay.rblock)
+
+
+def chain_choices(default: dict[str, Any]) -> list[Choices]:
+    """Tiles for a search, around those of the rules."""
+    return [Choices(xblock=x, rblock=r, warps=w, stages=n)
+            for x, r, w, n in ((64, 64, 4, 3), (64, 64, 4, 2), (128, 64, 8, 2), (128, 64, 8, 3), (64, 128, 8, 2), (128, 32, 4, 3), (64, 32, 4, 4), (128, 128, 8, 2))]
+
+
+# ---- where a factor is 0
+def _needed(v: Value, zero: bool = True) -> dict[int, Value]:
+    """Conditions (by id) without which v is 0; or, not `zero`, -inf."""
+    op, a = v.op, v.args
+    if op == "where" and a[2].op == "const" and a[2].attr == (0 if zero else -math.inf):
+        return {c.id: c for c in conjuncts(a[0])} | _needed(a[1], zero)
+    if op == "cast" and a[0].dtype.is_floating_point or op == "mul" and not zero and a[1].op == "const" and a[1].attr > 0:
+        return _needed(a[0], zero)
+    if zero and op == "mul":
+        return _needed(a[0]) | _needed(a[1])
+    if zero and op in ("neg", "div"):
+        return _needed(a[0])
+    if zero and op == "exp" or not zero and op == "sub":
+        return _needed(a[0], False)
+    if zero and op in ("add", "sub"):
+        both = _needed(a[1])
+        return {k: c for k, c in _needed(a[0]).items() if k in both}
+    return {}
+
+
+def _where_all_hold(root: Value, known: dict[int, Value]) -> Value:
+    """The value where those conditions hold."""
+    made: dict[int, Value] = {}
+    for v in walk([root]):
+        if v.op == "where" and any(c.id in known for c in conjuncts(v.args[0])):
+            left = [c for c in conjuncts(v.args[0]) if c.id not in known]
+            x, y = (made[a.id] for a in v.args[1:])
+            c = None
+            for part in left:
+                c = part if c is None else prim("logical_and", c, part)
+            made[v.id] = x if c is None else prim("where", c, x, y)
+        else:
+            args = tuple([made[a.id] for a in v.args])
+            made[v.id] = v if v.op in ("load", "index") or all(x is y for x, y in zip(args, v.args)) else make(v.op, v.dtype, args, v.attr)
+    return made[root.id]
+
+
+class ChainPrinter(AttentionPrinter):
+    def __init__(self, kernel: Kernel, target: GpuTarget, layout: Layout, name: str, exact: bool = False):
+        Printer.__init__(self, kernel, target, layout, name, exact)
+        t = kernel.template
+        assert isinstance(t, ChainedProducts)
+        self.chain = self.t = t                                # type: ignore[assignment]
+        self.sizes = {a.symbol.name: int(a.size) for a in (*t.batch, *t.rows, t.keys) if type(a.size) is int}
+        self.rows, self.n_keys, self.batch = numel(t.rows), as_expr(t.keys.size), numel(t.batch)
+        every = [_needed(f) for _, f, _ in t.sums]
+        common = {k: c for k, c in every[0].items() if all(k in e for e in every)}
+        self.bounds: list[Bound] = [b for c in common.values() if (b := bound_of(c, self.t)) is not None]
+        self.known = {b.condition.id: b.condition for b in self.bounds}
+        self.even = self.n_keys.is_const and self.n_keys.value % layout.rblock == 0
+
+    def _functions(self) -> list[tuple[Function, str]]:
+        return [self._tile(self.name)]
+
+    # ---- tiles of operands
+    def _columns(self, axes: Sequence[Axis]) -> list[str]:
+        """Variables for columns, one for each size."""
+        sizes = dict.fromkeys(int(a.size) for a in axes)
+        return [f"d{n} = tl.arange(0, {held(Axis(symbol('d'), n))})[None, :]" for n in sizes]
+
+    def _load(self, value: Value, axis: Axis, dim: str, masks: dict[str, str], names: Names) -> tuple[Value, str]:
+        """(what identifies the tile, the text of its load): rows ("x") or keys ("r") along one side, `axis` along the other."""
+        column, n = f"d{axis.size}", held(axis)
+        value = self._named(value, {axis.symbol.name: symbol(column)} | ({self.t.keys.symbol.name: symbol("s0")} if dim == "r" else {}))
+        dims = self._dims("x", self.t.rows, {column: column}) if dim == "x" else {"s0": "r", column: column}
+        block = "XBLOCK" if dim == "x" else "RBLOCK"
+        v = self._of(names, dims, masks | self._beyond(column, axis), (dim, block), (column, str(n)))
+        return value, self._operand("", value, v, f"[{block}, {n}]", frozenset((dim, column))).removeprefix(" = ")
+
+    def _tile(self, name: str) -> tuple[Function, str]:
+        t, lay = self.chain, self.lay
+        names = Names(origins=self.origins)
+        masks: dict[str, str] = {}
+        xblocks = ceildiv(self.rows, integer(lay.xblock))
+        body = [f"pid = {self._pid('tl.program_id(0)')}", f"xblocks = {self._t(xblocks)}", "bindex = pid // xblocks"]
+        longest_last = any(b.upper and FIRST.name in self._row_limit(b.limit, True).symbol_names() | self._row_limit(b.limit, False).symbol_names() for b in self.bounds)
+        block = "(xblocks - 1 - pid % xblocks)" if longest_last else "(pid % xblocks)"
+        body += self._where(block, lay.xblock, masks)
+        body += self._columns([a for a, *_ in (*t.products, *t.sums)])
+        self.of_rows: list[str] = []
+        tiles: dict[Value, str] = {}
+        for axis, a, _ in t.products:
+            key, text = self._load(a, axis, "x", masks, names)
+            if key not in tiles:
+                tiles[key] = f"a{len(tiles)}"
+                body.append(f"{tiles[key]} = {text}")
+            self.of_rows.append(tiles[key])
+        body += [f"sum{j} = tl.zeros([XBLOCK, {held(axis)}], tl.float32)" for j, (axis, *_) in enumerate(t.sums)]
+        body += self._loops(names, masks, block)
+        for j, (axis, *_) in enumerate(t.sums):
+            body += self._stored(j, axis, names, masks)
+        return self._function(name, body, self.batch * xblocks, {"XBLOCK": lay.xblock, "RBLOCK": lay.rblock})
+
+    # ---- a pass over keys
+    def _loop(self, begin: str, end: str, names: Names, masks: dict[str, str], edge: bool) -> list[str]:
+        t = self.chain
+        far = ".to(tl.int64)" if self.lay.wide else ""
+        head = [f"r0 = roffset + tl.arange(0, RBLOCK)[None, :]{far}", f"s0 = roffset + tl.arange(0, RBLOCK)[:, None]{far}"]
+        inner, of_keys = dict(masks), {}
+        if edge and not self.even:
+            head += [f"rmask = r0 < {self._t(self.n_keys)}", f"smask = s0 < {self._t(self.n_keys)}"]
+            inner["r"], of_keys["r"] = "rmask", "smask"
+        v = self._of(names, self._dims("x", t.rows, {t.keys.symbol.name: "r"}), inner, ("x", "XBLOCK"), ("r", "RBLOCK"),
+                     lambda name: Operand(name, F32, frozenset("xr")))
+        tiles: dict[Value, str] = {}
+
+        def of_key(value: Value, axis: Axis) -> str:
+            key, text = self._load(value, axis, "r", of_keys, names)
+            if key not in tiles:
+                tiles[key] = f"b{len(tiles)}"
+                v.inside.append(f"{tiles[key]} = {text}")
+            return tiles[key]
+        done: set[str] = set()
+        for j, (axis, factor, c) in enumerate(t.sums):
+            if not edge:
+                factor = _where_all_hold(factor, self.known)
+            for name in dict.fromkeys(x.attr for x in walk([factor]) if x.op == "acc" and x.attr not in done):
+                k = int(name.removeprefix("product"))
+                over, _, b = t.products[k]
+                v.inside.append(f"{name} = tl.dot({self.of_rows[k]}, tl.trans({of_key(b, over)}))")
+                done.add(name)
+            v.emit([factor])
+            x = v.operand(factor)
+            text = x.text if x.dims >= frozenset("xr") else f"tl.broadcast_to({x.text}, [XBLOCK, RBLOCK])"
+            if "r" in inner:
+                text = f"tl.where(rmask, {text}, 0.0)"
+            v.inside.append(f"sum{j} = tl.dot(({text}).to({ttype(c.dtype).stored}), {of_key(c, axis)}, sum{j})")
+        names.forget("r")
+        return [*v.outside, f"for roffset in range({begin}, {end}, RBLOCK):", *(f"    {line}" for line in [*head, *v.inside])]
+
+    def _stored(self, j: int, axis: Axis, names: Names, masks: dict[str, str]) -> list[str]:
+        column, n = f"d{axis.size}", held(axis)
+        v: Values = self._of(names, self._dims("x", self.t.rows, {column: column}), masks | self._beyond(column, axis), ("x", "XBLOCK"), (column, str(n)),
+                             lambda name: Operand(name, F32, frozenset(("x", column))))
+        for s in self.k.stages[j].stores:
+            value = self._named(s.value, {axis.symbol.name: symbol(column)})
+            v.emit([stored(value)])
+            v.store(s.buffer, s.index.subs({axis.symbol.name: symbol(column)}), value, s.mode, frozenset(("x", column)))
+        return [*v.outside, *v.inside]

@@ -1,0 +1,95 @@
+"""Chains of products (gradients of attention written out) are kernels whose inner products are never in memory: interpreted, against float64."""
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+
+pytest.importorskip("triton")
+
+from tcompile.compiler.codegen.triton.layout import Choices, GpuTarget  # noqa: E402
+from tcompile.compiler.codegen.triton.printer import print_kernel  # noqa: E402
+from tcompile.compiler.fusion.schedule import Extern, Launch  # noqa: E402
+from tcompile.compiler.runtime.gpu.compile import Job, compile_all  # noqa: E402
+
+from .as_gpu import as_gpu  # noqa: E402
+from .interpreter import run  # noqa: E402
+
+f16, f32 = torch.float16, torch.float32
+
+
+def rand(*shape, dtype=f16):
+    return torch.randn(shape).to(dtype)
+
+
+def calls(g):
+    return [s.kernel.name.split("_", 1)[1] if isinstance(s, Launch) else str(s.op) for s in g.schedule.steps if isinstance(s, (Launch, Extern))]
+
+
+def gradients(mask=None, mod=lambda s: s, slope=lambda s: 1.0):
+    """Backward of attention from the row's logarithm of sums and the row's sum of result * gradient."""
+    def backward(q, k, v, g, lse, delta):
+        wide = torch.float64 if q.dtype == torch.float64 else torch.float32
+        s = q.to(wide) @ k.to(wide).mT / math.sqrt(q.shape[-1])
+        y = mod(s)
+        if mask is not None:
+            y = torch.where(mask(s), y, -math.inf)
+        p = torch.exp(y - lse[..., None])
+        dv = p.to(v.dtype).mT @ g
+        ds = p * (g.to(wide) @ v.to(wide).mT - delta[..., None]) * slope(s)
+        if mask is not None:
+            ds = torch.where(mask(s), ds, 0.0)
+        ds = (ds / math.sqrt(q.shape[-1])).to(q.dtype)
+        return ds @ k, ds.mT @ q, dv
+    return backward
+
+
+def causal(s):
+    rows, keys = s.shape[-2:]
+    return torch.arange(rows)[:, None] >= torch.arange(keys)[None, :]
+
+
+def window(s):
+    d = torch.arange(s.shape[-2])[:, None] - torch.arange(s.shape[-1])[None, :]
+    return (d >= 0) & (d < 20)
+
+
+def operands(b, h, rows, keys, inner, width=None, mask=None, mod=lambda s: s):
+    width = width or inner
+    q, k, v, g = rand(b, h, rows, inner), rand(b, h, keys, inner), rand(b, h, keys, width), rand(b, h, rows, width)
+    s = mod(q.double() @ k.double().mT / math.sqrt(inner))
+    s = torch.where(mask(s), s, -math.inf) if mask else s
+    lse = torch.logsumexp(s, -1).to(f32)
+    delta = ((torch.exp(s - lse[..., None]) @ v.double()) * g.double()).sum(-1).to(f32)
+    return q, k, v, g, lse, delta
+
+
+def check(fn, *args, kernels=("chain", "chain"), choices=Choices()):
+    g = as_gpu(fn, *args)
+    assert sorted(calls(g)) == sorted(kernels), calls(g)
+    if choices != Choices():
+        for k in g.kernels:
+            k.source = print_kernel(k.kernel, g.target, choices, name=k.name)
+    named = dict(zip(fn.__code__.co_varnames, args))
+    got = run(g, [named[b.name] for b in g.schedule.inputs if getattr(b, "name", None) in named])
+    for a, b in zip(got, fn(*(x.double() if x.is_floating_point() else x for x in args)), strict=True):
+        torch.testing.assert_close(a.double(), b, rtol=1e-2, atol=1e-2)
+    return g
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 64, 64, 32), (1, 3, 40, 70, 24), (2, 1, 100, 33, 16, 48), (1, 1, 128, 128, 64)], ids=str)
+def test_lengths_and_head_sizes(shape):
+    check(gradients(), *operands(*shape))
+
+
+@pytest.mark.parametrize("mask", [causal, window])
+@pytest.mark.parametrize("rows", [96, 100])
+@pytest.mark.parametrize("choices", [Choices(), Choices(xblock=32, rblock=16)], ids=str)
+def test_masks_bound_the_loops(mask, rows, choices):
+    g = check(gradients(mask), *operands(2, 2, rows, rows, 32, mask=mask), choices=choices)
+    assert all("first_row" in k.source.text for k in g.kernels)
+
+
+def test_what_is_done_to_scores():
+    mod, slope = (lambda s: torch.tanh(s / 5) * 5), (lambda s: 1 - torch.tanh(s / 5) ** 2)
+    check(gradients(causal, mod, slope), *operands(2, 2, 50, 50, 32, mask=causal, mod=mod))
