@@ -12,6 +12,7 @@ from typing import Any, Sequence
 
 import torch
 
+from ..chains import DTYPES, WIDEST, fills
 from ..lowering.ir import Axis, Buffer, ChainedProducts, Kernel, LoopNest, Stage, Store, Value, acc, cast, const, load, prim, walk
 from ..lowering.lowered import Extern, LoweredStep, View
 
@@ -33,12 +34,6 @@ from .inline import does_more
 from .schedule import Launch, Template
 
 __all__ = ["chains"]
-
-DTYPES = (torch.float16, torch.bfloat16)
-WIDEST = 128                       # of the sums within a product, and of columns
-LEAST = 16                         # rows and keys that are worth a tile
-TILE = 64
-PROGRAMS, FEW_KEYS = 64, 512       # programs that keep a device busy, unless each goes through few keys
 
 
 @dataclass
@@ -179,12 +174,10 @@ def _operands(finder: Finder, chain: _Chain, w: Value, g: Expr) -> tuple[Any, Va
 
 def _fits(finder: Finder, chain: _Chain) -> bool:
     hints = finder.hints
-    rows, keys = size_hint(chain.row.size, hints), size_hint(chain.key.size, hints)
     if type(chain.columns) is not int or not 1 < chain.columns <= WIDEST or chain.c.dtype not in DTYPES or chain.c.dtype != chain.step.args[0].dtype:
         return False
-    if min(rows, keys) < LEAST or any(x.op == "check_index" for x in walk([chain.factor])):
-        return False
-    return keys <= FEW_KEYS or numel_hint([a.size for a in chain.batch], hints) * -(-rows // TILE) >= PROGRAMS
+    rows, keys, batch = size_hint(chain.row.size, hints), size_hint(chain.key.size, hints), numel_hint([a.size for a in chain.batch], hints)
+    return fills(batch, rows, keys) and not any(x.op == "check_index" for x in walk([chain.factor]))
 
 
 # ---- building

@@ -12,6 +12,7 @@ from ... import events
 from ..aten import AtenGraph
 from . import clean, fold
 from .attention import attention
+from .attention_gradients import attention_gradients
 from .bias import bias_products
 from .dropout import dropout_by_bits
 from .dropout_attention import dropout_attention
@@ -38,6 +39,7 @@ PASSES: list[tuple[str, str, Pass]] = [
     ("no_ops", "decomposed", clean.no_ops),
     ("view_chains", "decomposed", clean.view_chains),
     ("cse", "decomposed", clean.common_subexpressions),
+    ("attention_gradients", "decomposed", attention_gradients),
     ("dce", "decomposed", clean.dead_code),
     ("known_masks", "decomposed", known_masks),
     ("dropout_attention", "decomposed", dropout_attention),

@@ -1,0 +1,237 @@
+"""Attention written by hand, in training: backward makes the scores again instead of reading what forward kept of them (CUDA, half precision).
+
+Autograd's formulas keep softmax's result p and reduce p * dp over rows. Here forward keeps the logarithm of each row's sum, backward computes
+p = exp(score - logarithm) from the scores that it makes again, and the row's sum of p * dp is that of gradient * result, which p @ v gave: the same number.
+So no row of scores is reduced in backward, and fusion makes each gradient a kernel whose scores are never in memory (fusion/chains.py), as it makes forward
+one (fusion/attention.py). Taken where all that reads p and its gradient is products and what is computed element by element.
+"""
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from ...chains import DTYPES, WIDEST, fills
+from ..aten import AtenGraph
+from ..meta.core import TensorMeta
+from .nodes import call_like
+
+__all__ = ["attention_gradients"]
+
+aten = torch.ops.aten
+_SHAPES = frozenset((aten.view.default, aten._unsafe_view.default, aten.reshape.default, aten.clone.default, aten.alias.default))      # of one order of elements
+_VIEWS = _SHAPES | {aten.permute.default, aten.expand.default, aten.unsqueeze.default, aten.squeeze.dim, aten.transpose.int}
+_LONGEST = 64                      # nodes between a product and what is made of it
+
+
+@dataclass
+class _Attention:
+    """score (float32) -> p = softmax(score) -> result = p @ v; backward: dp = grad @ v^T, total = sum(p * dp)."""
+    score: Node
+    top: Node
+    sums: Node
+    p: Node
+    total: Node
+    result: Node
+    grad: Node
+    again: list[Node]              # what is computed of the scores' product, that first, for softmax and for backward
+    after: set[Node]               # what grad leads to
+    late: list[tuple[Node, list[Node]]]        # readers of p in backward, and the views and conversions that lead to each, from p on
+
+
+def attention_gradients(a: AtenGraph) -> None:
+    for k, total in enumerate([n for n in a.graph.nodes if n.target is aten.sum.dim_IntList]):
+        found = _match(a, total)
+        if found is not None:
+            _replace(a, found, f"attention {k}")
+
+
+def _is_cast(n: Any) -> bool:
+    return n.target is aten._to_copy.default and not set(n.kwargs) - {"dtype"} and n.meta["val"].dtype.is_floating_point
+
+
+def _is_elementwise(n: Any) -> bool:
+    return n.op == "call_function" and (n.target in _VIEWS or _is_cast(n) or isinstance(n.target, torch._ops.OpOverload) and torch.Tag.pointwise in n.target.tags
+                                        and torch.Tag.nondeterministic_seeded not in n.target.tags or n.target is aten.where.self)
+
+
+def _made_by(n: Any) -> Any:
+    """What a value is, seen through conversions and shapes."""
+    while isinstance(n, Node) and (n.target in _SHAPES or _is_cast(n)):
+        n = n.args[0]
+    return n
+
+
+def _over_rows(n: Any, op: Any) -> bool:
+    """Whether a node reduces the last dimension, and keeps it."""
+    return isinstance(n, Node) and n.target is op and len(n.args) == 3 and bool(n.args[2]) and list(n.args[1]) in ([-1], [len(n.args[0].meta["val"].shape) - 1])
+
+
+def _softmax(p: Node) -> tuple[Node, Node, Node] | None:
+    """(score, its maximum, sum of exponentials) of the softmax of rows that p is."""
+    if p.target is not aten.div.Tensor or len(p.args) != 2 or p.kwargs or not all(isinstance(x, Node) for x in p.args):
+        return None
+    e, sums = p.args
+    if e.target is not aten.exp.default or not _over_rows(sums, aten.sum.dim_IntList) or sums.args[0] is not e:
+        return None
+    less = e.args[0]
+    if less.target is not aten.sub.Tensor or less.kwargs or not _over_rows(less.args[1], aten.amax.default) or less.args[1].args[0] is not less.args[0]:
+        return None
+    return less.args[0], less.args[1], sums
+
+
+def _match(a: AtenGraph, total: Node) -> _Attention | None:
+    if not _over_rows(total, aten.sum.dim_IntList) or total.meta["val"].device.type != "cuda" or total.meta["val"].dtype != torch.float32:
+        return None
+    both = total.args[0]
+    if both.target is not aten.mul.Tensor or not all(isinstance(x, Node) for x in both.args):
+        return None
+    for x, y in (both.args, both.args[::-1]):
+        p, product = _made_by(x), _made_by(y)
+        parts = _softmax(p) if p.op == "call_function" else None
+        if parts is not None and isinstance(product, Node) and product.target is aten.bmm.default:
+            return _rest(a, total, both, p, parts, product)
+    return None
+
+
+def _rest(a: AtenGraph, total: Node, both: Node, p: Node, parts: tuple[Node, Node, Node], product: Node) -> _Attention | None:
+    """The match where everything around the row's sum fits."""
+    grad, across = product.args
+    after = _reached(grad)
+    forward, late = None, []
+    for reader, path in _readers(p):
+        if reader in after:
+            late.append((reader, path))
+        elif reader.target is aten.bmm.default and reader.args[0] is (path or [p])[-1] and forward is None and all(n.target in _SHAPES or _is_cast(n) for n in path):
+            forward = reader
+        else:
+            return None
+    if forward is None or not _transposed(across, forward.args[1]) or not _leads_to_products(both, total, after):
+        return None
+    again = _from_product(parts[0], {parts[1], p.args[0].args[0]}, after)
+    if again is None or not _worth(a, forward, again[0], p):
+        return None
+    return _Attention(*parts, p, total, forward, grad, again, after, late)
+
+
+def _reached(n: Node) -> set[Node]:
+    seen, todo = {n}, [n]
+    while todo:
+        for u in todo.pop().users:
+            if u not in seen:
+                seen.add(u)
+                todo.append(u)
+    return seen
+
+
+def _readers(n: Node) -> list[tuple[Node, list[Node]]]:
+    """What reads a value, through views and conversions: these, in order."""
+    out: list[tuple[Node, list[Node]]] = []
+    for u in n.users:
+        if u.target in _VIEWS or _is_cast(u):
+            out += [(r, [u, *path]) for r, path in _readers(u)]
+        else:
+            out.append((u, []))
+    return out
+
+
+def _transposed(x: Any, y: Any) -> bool:
+    """Whether two matrices of a batch are each other's transposes."""
+    def swaps(n: Any, of: Any) -> bool:
+        return n.target is aten.permute.default and n.args[0] is of and list(n.args[1]) == [0, 2, 1]
+    return isinstance(x, Node) and isinstance(y, Node) and (swaps(x, y) or swaps(y, x))
+
+
+def _leads_to_products(both: Node, total: Node, after: set[Node]) -> bool:
+    """Whether p * dp and its row's sum become the scores' gradient, p * dp - p * total, and that nothing but operands of products."""
+    (minus,), n = total.users if len(total.users) == 1 else (None,), 0
+    if minus is None or minus.target is not aten.mul.Tensor or len(minus.users) != 1 or len(both.users) != 2:
+        return False
+    gradient = next(iter(minus.users))
+    if gradient.target is not aten.sub.Tensor or gradient.kwargs or gradient.args != (both, minus):
+        return False
+    todo = [gradient]
+    while todo:
+        for u in todo.pop().users:
+            n += 1
+            if n > _LONGEST or u.target is not aten.bmm.default and not _is_elementwise(u) or u.target is aten.bmm.default and u.meta["val"].dtype not in DTYPES:
+                return False
+            if u.target is not aten.bmm.default:
+                todo.append(u)
+    return True
+
+
+def _from_product(score: Node, softmax: set[Node], after: set[Node]) -> list[Node] | None:
+    """What leads from one product to the scores, element by element, and what else is computed of that for backward, in order; None where there is no
+    such product, or several, or something else needs them. `softmax`: what reads the scores."""
+    known: dict[Node, bool] = {}
+
+    def leads(n: Node) -> bool:
+        if n not in known:
+            known[n] = n.target is aten.bmm.default or len(known) < _LONGEST and _is_elementwise(n) and any([leads(x) for x in n.all_input_nodes])
+        return known[n]
+    if not leads(score):
+        return None
+    inside = {n for n, does in known.items() if does}
+    if sum(n.target is aten.bmm.default for n in inside) != 1:
+        return None
+    todo = list(inside)
+    while todo:
+        for u in todo.pop().users:
+            if u in inside or u in softmax or u in after:
+                continue
+            if not _is_elementwise(u) or len(inside) > _LONGEST:
+                return None
+            inside.add(u)
+            todo.append(u)
+    return [n for n in score.graph.nodes if n in inside]
+
+
+def _worth(a: AtenGraph, result: Node, product: Node, p: Node) -> bool:
+    hints = a.env.hints if a.env is not None else {}
+
+    def hint(n: Any) -> int:
+        return n if isinstance(n, int) else int(n.eval(hints))
+    m: TensorMeta = product.meta["val"]
+    operands = [_made_by(x).meta["val"] for x in product.args]
+    inner, columns = product.args[0].meta["val"].shape[-1], result.args[1].meta["val"].shape[-1]
+    return (p.meta["val"].dtype == torch.float32 and result.meta["val"].dtype in DTYPES and all(type(n) is int and 1 < n <= WIDEST for n in (inner, columns))
+            and (m.dtype in DTYPES or all(x.dtype in DTYPES for x in operands)) and fills(*map(hint, m.shape)))
+
+
+# ---- rewriting
+def _replace(a: AtenGraph, f: _Attention, tag: str) -> None:
+    g = a.graph
+    with g.inserting_after(f.sums):
+        log = call_like(g, f.sums, aten.log.default, f.sums)
+    with g.inserting_after(log):
+        logarithm = call_like(g, f.sums, aten.add.Tensor, f.top, log)
+    position = {n: k for k, n in enumerate(g.nodes)}
+    with g.inserting_after(max((f.grad, f.result, logarithm, *f.again), key=position.__getitem__)):
+        anchor = g.call_function(aten.alias.default, (f.result,))          # (what follows comes in order, before it)
+    with g.inserting_before(anchor):
+        total = call_like(g, f.total, aten.mul.Tensor, *[call_like(g, f.total, aten._to_copy.default, x, dtype=torch.float32) for x in (f.grad, f.result)])
+        total = call_like(g, f.total, aten.sum.dim_IntList, total, [2], True)
+        total = call_like(g, f.total, aten.view.default, total, list(f.total.meta["val"].shape))
+        new: dict[Node, Node] = {}
+
+        def copied(n: Node) -> None:
+            if n not in new:
+                new[n] = g.node_copy(n, lambda x: new.get(x, x))
+                new[n].meta = {**n.meta, "checkpoint": tag, "apart": tag}
+        for n in f.again:
+            copied(n)
+        less = call_like(g, f.p, aten.sub.Tensor, new[f.score], logarithm)
+        new[f.p] = call_like(g, f.p, aten.exp.default, less)
+        for n in (less, new[f.p]):
+            n.meta = {**n.meta, "checkpoint": tag, "apart": tag}
+        for _, path in f.late:
+            for n in path:
+                copied(n)
+    g.erase_node(anchor)
+    for n in [(path or [f.p])[-1] for _, path in f.late] + f.again:
+        for reader in [u for u in n.users if u in f.after]:
+            reader.replace_input_with(n, new[n])
+    f.total.replace_all_uses_with(total)

@@ -1,0 +1,108 @@
+"""Attention written by hand, in training: neither pass has scores in memory. Interpreted, against autograd in float64."""
+import math
+
+import pytest
+import torch
+
+pytest.importorskip("triton")
+
+import tcompile  # noqa: E402
+
+from .test_bits import order_of, step  # noqa: E402
+from .test_chains import calls  # noqa: E402
+
+f16, bf16, f32 = torch.float16, torch.bfloat16, torch.float32
+
+
+@pytest.fixture(autouse=True)
+def fresh():
+    tcompile.reset()
+
+
+def rand(*shape, dtype=f16):
+    return torch.randn(shape).to(dtype)
+
+
+def plain(q, k, v):
+    return torch.softmax(q @ k.mT / math.sqrt(q.shape[-1]), -1) @ v
+
+
+def scaled_before(q, k, v):
+    return torch.softmax((q * q.shape[-1] ** -0.5) @ k.mT, -1, dtype=torch.float32 if q.dtype != torch.float64 else None).to(q.dtype) @ v
+
+
+def causal(q, k, v):
+    s = q @ k.mT / math.sqrt(q.shape[-1])
+    return torch.softmax(s.masked_fill(torch.ones(s.shape[-2:], dtype=torch.bool).triu(1), -math.inf), -1) @ v
+
+
+def capped(q, k, v):
+    s = torch.tanh(q @ k.mT / math.sqrt(q.shape[-1]) / 3) * 3
+    return torch.softmax(s + (torch.arange(s.shape[-1]) * 0.01).to(s.dtype), -1) @ v
+
+
+def grouped(q, k, v):
+    n = q.shape[1] // k.shape[1]
+    return plain(q, k.repeat_interleave(n, 1), v.repeat_interleave(n, 1))
+
+
+def heads_behind(q, k, v):
+    return plain(*(x.transpose(1, 2) for x in (q, k, v))).transpose(1, 2).flatten(2)
+
+
+def autocast(q, k, v):
+    with torch.autocast("cpu", dtype=bf16, enabled=q.dtype == f32):
+        return plain(q, k, v)
+
+
+def qkv(*shape, keys=None, width=None, shared=None, dtype=f16):
+    b, h, rows, inner = shape
+    return rand(b, h, rows, inner, dtype=dtype), rand(b, shared or h, keys or rows, inner, dtype=dtype), rand(b, shared or h, keys or rows, width or inner, dtype=dtype)
+
+
+CASES = {
+    "plain": (plain, lambda: qkv(2, 3, 64, 32)),
+    "odd lengths": (plain, lambda: qkv(1, 2, 37, 24, keys=70, width=40)),
+    "bfloat16": (plain, lambda: qkv(2, 2, 48, 64, dtype=bf16)),
+    "scaled before": (scaled_before, lambda: qkv(2, 2, 48, 32)),
+    "causal": (causal, lambda: qkv(2, 2, 100, 32)),
+    "capped, with a bias": (capped, lambda: qkv(2, 2, 50, 32)),
+    "heads that share keys": (grouped, lambda: qkv(2, 4, 40, 32, shared=2)),
+    "heads behind rows": (heads_behind, lambda: tuple(x.transpose(1, 2).contiguous() for x in qkv(2, 2, 40, 32))),
+    "autocast": (autocast, lambda: qkv(2, 2, 64, 32, dtype=f32)),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_gradients(name):
+    torch.manual_seed(0)
+    fn, make = CASES[name]
+    args = make()
+    p, f, b, out, grads = step(fn, args)
+    assert calls(b).count("chain") == 2 and not any("bmm" in c for c in calls(b)), calls(b)
+    rows, keys = (args[0].shape[2], args[1].shape[2]) if fn is not heads_behind else (args[0].shape[1], args[1].shape[1])
+    assert not any(rows * keys <= math.prod(s.shape) // max(1, args[0].shape[0]) and s.shape[-1] == keys and s.shape[-2] == rows for s in p.saved), p.saved
+    exact = [x.detach().double().requires_grad_() for x in args]
+    want = fn(*exact)
+    torch.manual_seed(1)
+    tangent = torch.randn_like(out[0])
+    torch.testing.assert_close(out[0].double(), want, rtol=2e-2, atol=2e-2)
+    gradients = torch.autograd.grad(want, [exact[i] for i in order_of(fn, p)], tangent.double())
+    tolerance = 3e-2 if bf16 in (args[0].dtype, out[0].dtype) else 6e-3
+    for a, w in zip(grads, gradients, strict=True):
+        assert (a.double() - w).norm() <= tolerance * w.norm()
+
+
+def learned(q, k, v, bias):
+    return torch.softmax(q @ k.mT + bias, -1) @ v
+
+
+def also_returned(q, k, v):
+    p = torch.softmax(q @ k.mT, -1)
+    return p @ v, p
+
+
+@pytest.mark.parametrize("fn,more", [(learned, lambda: (rand(40, 40),)), (also_returned, tuple)], ids=["a bias that is learned", "what is returned as well"])
+def test_scores_that_something_else_needs_are_made(fn, more):
+    p, f, b, out, grads = step(fn, (*qkv(2, 2, 40, 32), *more()))
+    assert "chain" not in calls(b)
