@@ -17,7 +17,7 @@ from ..lowering.ir import Axis, Buffer, ChainedProducts, Kernel, LoopNest, Stage
 from ..lowering.lowered import Extern, LoweredStep, View
 
 from ..lowering.rewrite import Rewriter, tidy
-from ..symbolic.expr import Expr, as_expr, maybe_int, mul_all, symbol
+from ..symbolic.expr import Expr, as_expr, maybe_int, symbol
 from .attention import COLUMN, INNER, KEY, ROW, position, read_by
 from .attention import _Finder as Finder
 from .attention import _NoMatch as NoMatch
@@ -216,6 +216,8 @@ def _build(finder: Finder, bundle: _Bundle) -> list[Any]:
         factor = c.factor
         for w in c.products:
             factor = replaced(factor, w, made[w])
+        if factor.op == "cast" and factor.dtype == c.c.dtype and factor.args[0].dtype == torch.float32:
+            factor = factor.args[0]                      # (a tile's numbers are rounded to that where they are multiplied)
         factor = normal_form(cast(finder.expanded(factor, ranges, finder._cheap), torch.float32))
         out = c.step.outputs[0]
         buffer, at, value, _, followers = finder._followers(c, out, ranges)    # type: ignore[arg-type]

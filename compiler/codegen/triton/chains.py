@@ -7,11 +7,13 @@ as in attention.py, whose loops these are.
 from __future__ import annotations
 
 import math
-from typing import Any, Sequence
+from typing import Any, Callable, Sequence
 
-from ...lowering.ir import Axis, ChainedProducts, Kernel, Value, make, prim, walk
-from ...symbolic.expr import as_expr, ceildiv, integer, symbol
-from .attention import F32, FIRST, AttentionPrinter, Bound
+import torch
+
+from ...lowering.ir import Axis, ChainedProducts, Kernel, Value, const, make, prim, walk
+from ...symbolic.expr import ZERO, as_expr, ceildiv, integer, symbol
+from .attention import F32, FIRST, LOG2E, AttentionPrinter, Bound
 from .attention import _bound as bound_of
 from .attention import _conjuncts as conjuncts
 from .attention_tiles import held, shared_memory
@@ -61,6 +63,44 @@ def chain_choices(default: dict[str, Any]) -> list[Choices]:
             for x, r, w, n in ((64, 64, 4, 3), (64, 64, 4, 2), (128, 64, 8, 2), (128, 64, 8, 3), (64, 128, 8, 2), (128, 32, 4, 3), (64, 32, 4, 4), (128, 128, 8, 2))]
 
 
+# ---- fewer operations for each score
+def _scaled(v: Value) -> tuple[Value, float]:
+    """(x, number) with v = x * number."""
+    if v.op in ("mul", "div") and v.args[1].op == "const" and 0 < abs(v.args[1].attr) < math.inf:
+        x, number = _scaled(v.args[0])
+        return x, number * v.args[1].attr if v.op == "mul" else number / v.args[1].attr
+    if v.op == "where" and v.args[2].op == "const" and v.args[2].attr in (0, -math.inf):
+        x, number = _scaled(v.args[1])
+        if number > 0 or v.args[2].attr == 0:
+            return prim("where", v.args[0], x, v.args[2]), number
+    return v, 1.0
+
+
+def _times(v: Value, number: float, of_tile: Callable[[Value], bool]) -> Value:
+    """v * number with as few products of whole tiles as there may be."""
+    x, own = _scaled(v)
+    number *= own
+    if x.op in ("add", "sub") and not all(map(of_tile, x.args)):
+        return prim(x.op, *(_times(a, number, of_tile) for a in x.args))
+    if x.op == "where" and x.args[2].op == "const" and x.args[2].attr in (0, -math.inf) and number > 0:
+        return prim("where", x.args[0], _times(x.args[1], number, of_tile), x.args[2])
+    return x if number == 1 else prim("mul", x, const(number, x.dtype))
+
+
+def _by_powers_of_two(root: Value, of_tile: Callable[[Value], bool]) -> Value:
+    """The value with exponentials of float32 as powers of two, whose factor and that of their operand are one number; and quotients as products."""
+    made: dict[int, Value] = {}
+    for v in walk([root]):
+        args = tuple([made[a.id] for a in v.args])
+        new = v if v.op in ("load", "index") or all(x is y for x, y in zip(args, v.args)) else make(v.op, v.dtype, args, v.attr)
+        if new.op == "exp" and new.dtype == torch.float32:
+            new = prim("exp2", _times(new.args[0], LOG2E, of_tile))
+        elif new.op == "div" and new.dtype == torch.float32 and new.args[1].op == "const":
+            new = _times(new, 1.0, of_tile)
+        made[v.id] = new
+    return made[root.id]
+
+
 # ---- where a factor is 0
 def _needed(v: Value, zero: bool = True) -> dict[int, Value]:
     """Conditions (by id) without which v is 0; or, not `zero`, -inf."""
@@ -73,7 +113,7 @@ def _needed(v: Value, zero: bool = True) -> dict[int, Value]:
         return _needed(a[0]) | _needed(a[1])
     if zero and op in ("neg", "div"):
         return _needed(a[0])
-    if zero and op == "exp" or not zero and op == "sub":
+    if zero and op in ("exp", "exp2") or not zero and op == "sub":
         return _needed(a[0], False)
     if zero and op in ("add", "sub"):
         both = _needed(a[1])
@@ -103,10 +143,14 @@ class ChainPrinter(AttentionPrinter):
         Printer.__init__(self, kernel, target, layout, name, exact)
         t = kernel.template
         assert isinstance(t, ChainedProducts)
-        self.chain = self.t = t                                # type: ignore[assignment]
+        self.chain = self.t = t                          # type: ignore[assignment]
         self.sizes = {a.symbol.name: int(a.size) for a in (*t.batch, *t.rows, t.keys) if type(a.size) is int}
         self.rows, self.n_keys, self.batch = numel(t.rows), as_expr(t.keys.size), numel(t.batch)
-        every = [_needed(f) for _, f, _ in t.sums]
+        factors = [_by_powers_of_two(f, self._of_tile) if target.backend == "cuda" and not exact else f for _, f, _ in t.sums]
+        # a number that all of a sum is multiplied with is so at the end; in float16 it may keep what is summed in range
+        scaled = [_scaled(f) if c.dtype == torch.bfloat16 else (f, 1.0) for f, (_, _, c) in zip(factors, t.sums)]
+        self.factors, self.scales = ([x[k] for x in scaled] for k in range(2))
+        every = [_needed(f) for f in self.factors]
         common = {k: c for k, c in every[0].items() if all(k in e for e in every)}
         self.bounds: list[Bound] = [b for c in common.values() if (b := bound_of(c, self.t)) is not None]
         self.known = {b.condition.id: b.condition for b in self.bounds}
@@ -114,6 +158,12 @@ class ChainPrinter(AttentionPrinter):
 
     def _functions(self) -> list[tuple[Function, str]]:
         return [self._tile(self.name)]
+
+    def _of_tile(self, v: Value) -> bool:
+        """Whether a value is another for each row and key."""
+        values = walk([v])
+        over = {n for x in values for n in (x.attr[1] if x.op == "load" else x.attr if x.op == "index" else ZERO).symbol_names()}
+        return any(x.op == "acc" for x in values) or self.chain.keys.symbol.name in over and any(a.symbol.name in over for a in self.chain.rows)
 
     # ---- tiles of operands
     def _columns(self, axes: Sequence[Axis]) -> list[str]:
@@ -174,7 +224,8 @@ class ChainPrinter(AttentionPrinter):
                 v.inside.append(f"{tiles[key]} = {text}")
             return tiles[key]
         done: set[str] = set()
-        for j, (axis, factor, c) in enumerate(t.sums):
+        for j, (axis, _, c) in enumerate(t.sums):
+            factor = self.factors[j]
             if not edge:
                 factor = _where_all_hold(factor, self.known)
             for name in dict.fromkeys(x.attr for x in walk([factor]) if x.op == "acc" and x.attr not in done):
@@ -195,8 +246,9 @@ class ChainPrinter(AttentionPrinter):
         column, n = f"d{axis.size}", held(axis)
         v: Values = self._of(names, self._dims("x", self.t.rows, {column: column}), masks | self._beyond(column, axis), ("x", "XBLOCK"), (column, str(n)),
                              lambda name: Operand(name, F32, frozenset(("x", column))))
+        scale = [f"sum{j} = sum{j} * {self.scales[j]!r}"] if self.scales[j] != 1 else []
         for s in self.k.stages[j].stores:
             value = self._named(s.value, {axis.symbol.name: symbol(column)})
             v.emit([stored(value)])
             v.store(s.buffer, s.index.subs({axis.symbol.name: symbol(column)}), value, s.mode, frozenset(("x", column)))
-        return [*v.outside, *v.inside]
+        return [*scale, *v.outside, *v.inside]

@@ -145,6 +145,8 @@ def cheap_expression(v: Value, t: TType, args: list[Operand], need: Need, backen
     m = [materialised(a) for a in args]
     if v.op == "exp":
         return call("_exp2", f"{m[0]} * {LOG2E}")
+    if v.op == "exp2":
+        return call("_exp2", m[0])
     if v.op == "tanh":
         return call("_short_tanh", m[0])
     if v.op == "sigmoid":

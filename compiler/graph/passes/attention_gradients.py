@@ -33,6 +33,8 @@ class _Attention:
     top: Node
     sums: Node
     p: Node
+    dp: Node
+    gradient: Node                 # p * dp - p * total
     total: Node
     result: Node
     grad: Node
@@ -92,13 +94,13 @@ def _match(a: AtenGraph, total: Node) -> _Attention | None:
         p, product = _made_by(x), _made_by(y)
         parts = _softmax(p) if p.op == "call_function" else None
         if parts is not None and isinstance(product, Node) and product.target is aten.bmm.default:
-            return _rest(a, total, both, p, parts, product)
+            return _rest(a, total, both, p, parts, y)
     return None
 
 
-def _rest(a: AtenGraph, total: Node, both: Node, p: Node, parts: tuple[Node, Node, Node], product: Node) -> _Attention | None:
+def _rest(a: AtenGraph, total: Node, both: Node, p: Node, parts: tuple[Node, Node, Node], dp: Node) -> _Attention | None:
     """The match where everything around the row's sum fits."""
-    grad, across = product.args
+    grad, across = _made_by(dp).args
     after = _reached(grad)
     forward, late = None, []
     for reader, path in _readers(p):
@@ -108,12 +110,13 @@ def _rest(a: AtenGraph, total: Node, both: Node, p: Node, parts: tuple[Node, Nod
             forward = reader
         else:
             return None
-    if forward is None or not _transposed(across, forward.args[1]) or not _leads_to_products(both, total, after):
+    gradient = _gradient(both, total)
+    if forward is None or not _transposed(across, forward.args[1]) or gradient is None:
         return None
     again = _from_product(parts[0], {parts[1], p.args[0].args[0]}, after)
     if again is None or not _worth(a, forward, again[0], p):
         return None
-    return _Attention(*parts, p, total, forward, grad, again, after, late)
+    return _Attention(*parts, p, dp, gradient, total, forward, grad, again, after, late)
 
 
 def _reached(n: Node) -> set[Node]:
@@ -144,23 +147,24 @@ def _transposed(x: Any, y: Any) -> bool:
     return isinstance(x, Node) and isinstance(y, Node) and (swaps(x, y) or swaps(y, x))
 
 
-def _leads_to_products(both: Node, total: Node, after: set[Node]) -> bool:
-    """Whether p * dp and its row's sum become the scores' gradient, p * dp - p * total, and that nothing but operands of products."""
+def _gradient(both: Node, total: Node) -> Node | None:
+    """The scores' gradient, p * dp - p * total, that p * dp and its row's sum become, where nothing reads it but products, and what is computed element by
+    element for them."""
     (minus,), n = total.users if len(total.users) == 1 else (None,), 0
     if minus is None or minus.target is not aten.mul.Tensor or len(minus.users) != 1 or len(both.users) != 2:
-        return False
+        return None
     gradient = next(iter(minus.users))
     if gradient.target is not aten.sub.Tensor or gradient.kwargs or gradient.args != (both, minus):
-        return False
+        return None
     todo = [gradient]
     while todo:
         for u in todo.pop().users:
             n += 1
             if n > _LONGEST or u.target is not aten.bmm.default and not _is_elementwise(u) or u.target is aten.bmm.default and u.meta["val"].dtype not in DTYPES:
-                return False
+                return None
             if u.target is not aten.bmm.default:
                 todo.append(u)
-    return True
+    return gradient
 
 
 def _from_product(score: Node, softmax: set[Node], after: set[Node]) -> list[Node] | None:
@@ -234,4 +238,6 @@ def _replace(a: AtenGraph, f: _Attention, tag: str) -> None:
     for n in [(path or [f.p])[-1] for _, path in f.late] + f.again:
         for reader in [u for u in n.users if u in f.after]:
             reader.replace_input_with(n, new[n])
-    f.total.replace_all_uses_with(total)
+    with g.inserting_before(f.gradient):                 # one product of a tile less than autograd's p * dp - p * total
+        less = call_like(g, f.gradient, aten.sub.Tensor, f.dp, total)
+        f.gradient.replace_all_uses_with(call_like(g, f.gradient, aten.mul.Tensor, next(x for x in f.total.args[0].args if x is not f.dp), less))

@@ -1,16 +1,14 @@
 """Chains of products (gradients of attention written out) are kernels whose inner products are never in memory: interpreted, against float64."""
 import math
-from dataclasses import replace
 
 import pytest
 import torch
 
 pytest.importorskip("triton")
 
-from tcompile.compiler.codegen.triton.layout import Choices, GpuTarget  # noqa: E402
+from tcompile.compiler.codegen.triton.layout import Choices  # noqa: E402
 from tcompile.compiler.codegen.triton.printer import print_kernel  # noqa: E402
 from tcompile.compiler.fusion.schedule import Extern, Launch  # noqa: E402
-from tcompile.compiler.runtime.gpu.compile import Job, compile_all  # noqa: E402
 
 from .as_gpu import as_gpu  # noqa: E402
 from .interpreter import run  # noqa: E402
