@@ -18,7 +18,7 @@ from ..fallback import meta_by_running
 from ..meta import TensorMeta, lookup
 from ..meta.core import fix, state
 
-__all__ = ["Builder", "TABLE", "decomposition", "decompose"]
+__all__ = ["Builder", "TABLE", "decomposition", "decompose", "short_name"]
 
 aten = torch.ops.aten
 Node = torch.fx.Node
@@ -51,7 +51,7 @@ class Builder:
         self.where_meta: dict[str, Any] = {}
 
     def emit(self, op: Any, *args: Any, val: Any = None, **kwargs: Any) -> Node:
-        n = self.graph.create_node("call_function", op, args, kwargs, name=_short(op))
+        n = self.graph.create_node("call_function", op, args, kwargs, name=short_name(op))
         n.meta.update(self.where_meta)
         n.meta["val"] = self.meta(op, args, kwargs) if val is None else val
         return n
@@ -150,7 +150,7 @@ class Builder:
         return x
 
 
-def _short(op: Any) -> str:
+def short_name(op: Any) -> str:
     return op._schema.name.partition("::")[2].strip("_") if isinstance(op, torch._ops.OpOverload) else "item"
 
 

@@ -206,17 +206,43 @@ def _worth(a: AtenGraph, result: Node, product: Node, p: Node) -> bool:
 
 
 # ---- rewriting
+def _kept(f: _Attention) -> list[Node]:
+    """The result, and it as it is laid out for what reads it in forward: there it is in memory, and kept in any case."""
+    out = [f.result]
+    while True:
+        readers = [u for u in out[-1].users if u not in f.after]
+        if len(readers) != 1 or readers[0].target not in _SHAPES | {aten.permute.default}:
+            return out
+        out.append(readers[0])
+
+
+def _from_kept(g: torch.fx.Graph, kept: list[Node], like: Node) -> Node:
+    """The result, made of what is kept of it."""
+    *steps, x = kept
+    for before, n in reversed(list(zip(steps, [*steps[1:], x]))):
+        if n.target is aten.permute.default:
+            order = [d % len(n.args[1]) for d in n.args[1]]
+            x = call_like(g, like, aten.permute.default, x, [order.index(d) for d in range(len(order))])
+        elif before.meta["val"].shape != n.meta["val"].shape:
+            x = call_like(g, like, aten.view.default, call_like(g, like, aten.clone.default, x, memory_format=torch.contiguous_format), list(before.meta["val"].shape))
+    return x
+
+
 def _replace(a: AtenGraph, f: _Attention, tag: str) -> None:
     g = a.graph
     with g.inserting_after(f.sums):
         log = call_like(g, f.sums, aten.log.default, f.sums)
     with g.inserting_after(log):
         logarithm = call_like(g, f.sums, aten.add.Tensor, f.top, log)
+    kept = _kept(f)
+    for before, n in zip(kept, kept[1:]):
+        before.append(n)                                 # (a copy that is the graph's result came last)
     position = {n: k for k, n in enumerate(g.nodes)}
-    with g.inserting_after(max((f.grad, f.result, logarithm, *f.again), key=position.__getitem__)):
-        anchor = g.call_function(aten.alias.default, (f.result,))          # (what follows comes in order, before it)
+    with g.inserting_after(max((f.grad, *kept, logarithm, *f.again), key=position.__getitem__)):
+        anchor = g.call_function(aten.alias.default, (f.grad,))            # (what follows comes in order, before it)
     with g.inserting_before(anchor):
-        total = call_like(g, f.total, aten.mul.Tensor, *[call_like(g, f.total, aten._to_copy.default, x, dtype=torch.float32) for x in (f.grad, f.result)])
+        operands = f.grad, _from_kept(g, kept, f.total)
+        total = call_like(g, f.total, aten.mul.Tensor, *[call_like(g, f.total, aten._to_copy.default, x, dtype=torch.float32) for x in operands])
         total = call_like(g, f.total, aten.sum.dim_IntList, total, [2], True)
         total = call_like(g, f.total, aten.view.default, total, list(f.total.meta["val"].shape))
         new: dict[Node, Node] = {}
