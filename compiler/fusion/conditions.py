@@ -83,7 +83,9 @@ def _rewritten(v: Value, args: tuple[Value, ...]) -> Value:
                 return found
         return _converted(x, v.dtype, v.attr)
     if op == "where":
-        return _choice(*args)
+        chosen = _choice(*args)
+        found = _condition(chosen, bool) if v.dtype == torch.bool and chosen.op == "where" else None
+        return chosen if found is None else found
     if op == "add":
         for x, y in (args, args[::-1]):
             if y.op == "where" and _is(y.args[2], -math.inf):

@@ -13,7 +13,7 @@ from .record import record
 
 __all__ = ["to_aten", "finish", "disabled_passes", "PATTERNS"]
 
-PATTERNS = ("attention", "attention_gradients", "slices_of_scatters", "sums_of_parts", "merge_products")      # passes that the option pattern_matcher stands for
+PATTERNS = ("attention", "attention_gradients", "slices_of_scatters", "sums_of_parts", "turned_products", "merge_products")      # passes that the option pattern_matcher stands for
 BY_BITS = ("fast_dropout", "dropout_attention")                                         # and those of the option fast_dropout
 
 

@@ -22,6 +22,7 @@ from .merge import merge_products
 from .products import pad_products
 from .scatters import slices_of_scatters
 from .sums import sums_of_parts
+from .turned import turned_products
 
 __all__ = ["PASSES", "insert", "remove", "run_passes", "changes"]
 
@@ -39,6 +40,7 @@ PASSES: list[tuple[str, str, Pass]] = [
     ("no_ops", "decomposed", clean.no_ops),
     ("view_chains", "decomposed", clean.view_chains),
     ("cse", "decomposed", clean.common_subexpressions),
+    ("turned_products", "decomposed", turned_products),
     ("attention_gradients", "decomposed", attention_gradients),
     ("dce", "decomposed", clean.dead_code),
     ("known_masks", "decomposed", known_masks),

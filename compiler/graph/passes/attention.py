@@ -26,16 +26,16 @@ _VIEWS = frozenset((aten.view.default, aten._unsafe_view.default, aten.reshape.d
 
 
 @functools.cache
-def _hopper(index: int) -> bool:
+def _on_hopper(index: int) -> bool:
     """Whether cuDNN's kernel is the faster one (and there): from compute capability 9 on."""
     return torch.cuda.is_available() and torch.cuda.get_device_capability(index)[0] >= 9 and torch.backends.cudnn.is_available()
 
 
-def _kernel(g: Any, like: Node, q: Node, k: Node, v: Node, scale: float) -> Node:
-    """The call that torch's own choice would make for tensors of this kind."""
-    if _hopper(q.meta["val"].device.index or 0) and torch.backends.cuda.cudnn_sdp_enabled():
-        return call_like(g, like, aten._scaled_dot_product_cudnn_attention.default, q, k, v, None, False, 0.0, False, False, scale=scale)
-    return call_like(g, like, aten._scaled_dot_product_flash_attention.default, q, k, v, 0.0, False, False, scale=scale)
+def library_call(g: Any, like: Node, q: Node, k: Node, v: Node, scale: float, causal: bool = False, train: bool = False) -> Node:
+    """The call that torch's own choice would make for tensors of this kind. `train`: whether it keeps what backward needs."""
+    if _on_hopper(q.meta["val"].device.index or 0) and torch.backends.cuda.cudnn_sdp_enabled():
+        return call_like(g, like, aten._scaled_dot_product_cudnn_attention.default, q, k, v, None, train, 0.0, causal, False, scale=scale)
+    return call_like(g, like, aten._scaled_dot_product_flash_attention.default, q, k, v, 0.0, causal, False, scale=scale)
 
 
 def attention(a: AtenGraph) -> None:
@@ -127,18 +127,25 @@ def _source(n: Node, shape3: Sequence[Any]) -> Node | None:
     return n if ok else None
 
 
+def four_dimensional(g: Any, like: Node, q: Node, kt: Node, v: Node) -> tuple[Node, Node, Node]:
+    """Queries, keys and values as (batch, heads, rows, columns), of operands of a batch of products, keys transposed: what these are views or copies of."""
+    operands = [_source(n, n.meta["val"].shape) for n in (q, kt, v)]
+    heads = {tuple(n.meta["val"].shape[:2]) for n in operands if n is not None}
+    if None in operands or len(heads) != 1:
+        operands = [call_like(g, like, aten.unsqueeze.default, n, 0) for n in (q, kt, v)]
+    q4, kt, v4 = operands                                # type: ignore[assignment]
+    k4 = call_like(g, like, aten.permute.default, kt, [0, 1, 3, 2])
+
+    def in_lines(x: Node) -> Node:
+        return x if x.meta["val"].stride[-1] == 1 else call_like(g, like, aten.clone.default, x, memory_format=torch.contiguous_format)
+    return in_lines(q4), in_lines(k4), in_lines(v4)
+
+
 def _replace(a: AtenGraph, q: Node, k: Node, v: Node, scale: float, last: Node) -> None:
     g = a.graph
-    operands = [_source(n, n.meta["val"].shape) for n in (q, k, v)]
-    heads = {tuple(n.meta["val"].shape[:2]) for n in operands if n is not None}
     with g.inserting_before(last):
-        if None in operands or len(heads) != 1:
-            operands = [call_like(g, last, aten.unsqueeze.default, n, 0) for n in (q, k, v)]
-        q4, kt, v4 = operands
-        k4 = call_like(g, last, aten.permute.default, kt, [0, 1, 3, 2])
-        if k4.meta["val"].stride[-1] != 1:
-            k4 = call_like(g, last, aten.clone.default, k4, memory_format=torch.contiguous_format)
-        out = _kernel(g, last, q4, k4, v4, scale)
+        q4, k4, v4 = four_dimensional(g, last, q, k, v)
+        out = library_call(g, last, q4, k4, v4, scale)
         first = g.call_function(operator.getitem, (out, 0))
         first.meta = {**last.meta, "val": out.meta["val"][0]}
         m = last.meta["val"]

@@ -3,7 +3,8 @@
 Autograd's formulas keep softmax's result p and reduce p * dp over rows. Here forward keeps the logarithm of each row's sum, backward computes
 p = exp(score - logarithm) from the scores that it makes again, and the row's sum of p * dp is that of gradient * result, which p @ v gave: the same number.
 So no row of scores is reduced in backward, and fusion makes each gradient a kernel whose scores are never in memory (fusion/chains.py), as it makes forward
-one (fusion/attention.py). Taken where all that reads p and its gradient is products and what is computed element by element.
+one (fusion/attention.py). Taken where all that reads p and its gradient is products and what is computed element by element. What the library has kernels
+for is its own where it is large (attention_calls.py).
 """
 from __future__ import annotations
 
@@ -16,9 +17,10 @@ from torch.fx import Node
 from ...chains import DTYPES, WIDEST, fills
 from ..aten import AtenGraph
 from ..meta.core import TensorMeta
+from .attention_calls import by_library
 from .nodes import call_like
 
-__all__ = ["attention_gradients"]
+__all__ = ["Attention", "attention_gradients"]
 
 aten = torch.ops.aten
 _SHAPES = frozenset((aten.view.default, aten._unsafe_view.default, aten.reshape.default, aten.clone.default, aten.alias.default))      # of one order of elements
@@ -27,7 +29,7 @@ _LONGEST = 64                      # nodes between a product and what is made of
 
 
 @dataclass
-class _Attention:
+class Attention:
     """score (float32) -> p = softmax(score) -> result = p @ v; backward: dp = grad @ v^T, total = sum(p * dp)."""
     score: Node
     top: Node
@@ -46,7 +48,7 @@ class _Attention:
 def attention_gradients(a: AtenGraph) -> None:
     for k, total in enumerate([n for n in a.graph.nodes if n.target is aten.sum.dim_IntList]):
         found = _match(a, total)
-        if found is not None:
+        if found is not None and not by_library(a, found):
             _replace(a, found, f"attention {k}")
 
 
@@ -84,7 +86,7 @@ def _softmax(p: Node) -> tuple[Node, Node, Node] | None:
     return less.args[0], less.args[1], sums
 
 
-def _match(a: AtenGraph, total: Node) -> _Attention | None:
+def _match(a: AtenGraph, total: Node) -> Attention | None:
     if not _over_rows(total, aten.sum.dim_IntList) or total.meta["val"].device.type != "cuda" or total.meta["val"].dtype != torch.float32:
         return None
     both = total.args[0]
@@ -98,7 +100,7 @@ def _match(a: AtenGraph, total: Node) -> _Attention | None:
     return None
 
 
-def _rest(a: AtenGraph, total: Node, both: Node, p: Node, parts: tuple[Node, Node, Node], dp: Node) -> _Attention | None:
+def _rest(a: AtenGraph, total: Node, both: Node, p: Node, parts: tuple[Node, Node, Node], dp: Node) -> Attention | None:
     """The match where everything around the row's sum fits."""
     grad, across = _made_by(dp).args
     after = _reached(grad)
@@ -116,7 +118,7 @@ def _rest(a: AtenGraph, total: Node, both: Node, p: Node, parts: tuple[Node, Nod
     again = _from_product(parts[0], {parts[1], p.args[0].args[0]}, after)
     if again is None or not _worth(a, forward, again[0], p):
         return None
-    return _Attention(*parts, p, dp, gradient, total, forward, grad, again, after, late)
+    return Attention(*parts, p, dp, gradient, total, forward, grad, again, after, late)
 
 
 def _reached(n: Node) -> set[Node]:
@@ -206,7 +208,7 @@ def _worth(a: AtenGraph, result: Node, product: Node, p: Node) -> bool:
 
 
 # ---- rewriting
-def _kept(f: _Attention) -> list[Node]:
+def _kept(f: Attention) -> list[Node]:
     """The result, and it as it is laid out for what reads it in forward: there it is in memory, and kept in any case."""
     out = [f.result]
     while True:
@@ -228,7 +230,7 @@ def _from_kept(g: torch.fx.Graph, kept: list[Node], like: Node) -> Node:
     return x
 
 
-def _replace(a: AtenGraph, f: _Attention, tag: str) -> None:
+def _replace(a: AtenGraph, f: Attention, tag: str) -> None:
     g = a.graph
     with g.inserting_after(f.sums):
         log = call_like(g, f.sums, aten.log.default, f.sums)

@@ -17,7 +17,7 @@ from ..aten import AtenGraph
 from ..meta.core import TensorMeta
 from .clean import dead_code, has_effect
 
-__all__ = ["known_masks"]
+__all__ = ["known_masks", "known_value", "what_it_says"]
 
 aten = torch.ops.aten
 # operator -> positions of the mask and of is_causal
@@ -41,7 +41,8 @@ def known_masks(a: AtenGraph) -> None:
     ran: set[Node] = set()
     for mask, users in calls.items():
         order = _made_of_constants(a, mask)
-        said = _what_it_says(a, mask, order) if order is not None else None
+        t = _value(a, mask, order) if order is not None else None
+        said = what_it_says(t) if t is not None else None
         if said is None or any(not _square(n) or _is_causal(n, places[n.target][1]) for n in users):
             continue
         for n in users:
@@ -75,21 +76,32 @@ def _is_causal(n: Node, at: int) -> bool:
     return bool(n.args[at] if len(n.args) > at else n.kwargs.get("is_causal", False))
 
 
-def _what_it_says(a: AtenGraph, mask: Node, order: list[Node]) -> str | None:
-    """"causal", "nothing", or None: something else. `order`: the nodes that the mask is computed from."""
+def known_value(a: AtenGraph, n: Node) -> torch.Tensor | None:
+    """What a node computes, on the CPU, where nothing of the inputs is in it; else None."""
+    order = _made_of_constants(a, n)
+    return None if order is None else _value(a, n, order)
+
+
+def _value(a: AtenGraph, n: Node, order: list[Node]) -> torch.Tensor | None:
+    """`order`: the nodes that it is computed from."""
     values: dict[Node, Any] = {}
     try:
         with torch.no_grad():
-            for n in order:
-                if n.op == "get_attr":
-                    values[n] = a.constants[n.target].cpu()
+            for x in order:
+                if x.op == "get_attr":
+                    values[x] = a.constants[x.target].cpu()
                 else:
-                    kwargs = {k: torch.device("cpu") if isinstance(v, torch.device) else v for k, v in n.kwargs.items()}
-                    values[n] = n.target(*map_arg(n.args, values.__getitem__), **map_arg(kwargs, values.__getitem__))
+                    kwargs = {k: torch.device("cpu") if isinstance(v, torch.device) else v for k, v in x.kwargs.items()}
+                    values[x] = x.target(*map_arg(x.args, values.__getitem__), **map_arg(kwargs, values.__getitem__))
     except (RuntimeError, TypeError, NotImplementedError):         # it will say so when the graph runs
         return None
-    t = values[mask]
-    if not isinstance(t, torch.Tensor) or t.ndim < 2 or t.numel() == 0:
+    t = values[n]
+    return t if isinstance(t, torch.Tensor) else None
+
+
+def what_it_says(t: torch.Tensor) -> str | None:
+    """"causal", "nothing", or None: something else."""
+    if t.ndim < 2 or t.numel() == 0:
         return None
     allowed = t if t.dtype == torch.bool else t == 0
     if bool(allowed.all()):

@@ -1,5 +1,6 @@
 """Attention written by hand, in training: neither pass has scores in memory. Interpreted, against autograd in float64."""
 import math
+import sys
 
 import pytest
 import torch
@@ -8,9 +9,11 @@ pytest.importorskip("triton")
 
 import tcompile  # noqa: E402
 
+from .as_gpu import train_as_gpu  # noqa: E402
 from .test_bits import order_of, step  # noqa: E402
 from .test_chains import calls  # noqa: E402
 
+attention_calls = sys.modules["tcompile.compiler.graph.passes.attention_calls"]
 f16, bf16, f32 = torch.float16, torch.bfloat16, torch.float32
 
 
@@ -106,3 +109,43 @@ def also_returned(q, k, v):
 def test_scores_that_something_else_needs_are_made(fn, more):
     p, f, b, out, grads = step(fn, (*qkv(2, 2, 40, 32), *more()))
     assert "chain" not in calls(b)
+
+
+CALLS = {"plain": 1, "odd lengths": 0, "bfloat16": 1, "scaled before": 1, "causal": 1, "capped, with a bias": 0, "heads that share keys": 1, "heads behind rows": 1, "autocast": 1}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_what_the_library_has_kernels_for_is_its_own_where_it_is_large(name, monkeypatch):
+    monkeypatch.setattr(attention_calls, "FEW_FLOPS", 0)
+    fn, make = CASES[name]
+    args = [x.requires_grad_() for x in make()]
+    p, f, b = train_as_gpu(fn, *args)
+    found = [c for g in (f, b) for c in calls(g) if c.startswith("aten") or "chain" in c]
+    assert (["aten._scaled_dot_product_flash_attention.default", "aten._scaled_dot_product_flash_attention_backward.default"] == found) == bool(CALLS[name]), found
+    causal_at = {n.target: n for n in p.forward.graph.nodes if "attention" in str(n.target)}
+    assert all(n.args[4] is (name == "causal") for n in causal_at.values())
+
+
+def half_of_the_scores_gradient(q, k, v):
+    s = q @ k.mT
+    s.register_hook(lambda g: g / 2)
+    return torch.softmax(s, -1) @ v
+
+
+def blocked_at_random(q, k, v):
+    s = q @ k.mT
+    return torch.softmax(s.masked_fill(s > 1, -math.inf), -1) @ v
+
+
+@pytest.mark.parametrize("fn", [half_of_the_scores_gradient, blocked_at_random])
+def test_what_is_no_more_than_alike_is_not_the_librarys(fn, monkeypatch):
+    monkeypatch.setattr(attention_calls, "FEW_FLOPS", 0)
+    _, f, b = train_as_gpu(fn, *[x.requires_grad_() for x in qkv(2, 2, 48, 32)])
+    assert not any("flash" in c for c in calls(f) + calls(b))
+
+
+def test_the_gradient_of_keys_lies_as_they_do():
+    """Autograd's formula makes that of k.mT, whose rows are columns of k."""
+    p, _, b = train_as_gpu(plain, *[x.requires_grad_() for x in qkv(2, 2, 48, 32)])
+    gradients = [o.meta.stride for o in p.backward.plan]
+    assert gradients == [(2 * 48 * 32, 48 * 32, 32, 1)] * 3

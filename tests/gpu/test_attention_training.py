@@ -1,0 +1,102 @@
+"""Attention that is written by hand and trained, by the library and by our kernels, beside float64."""
+import math
+
+import pytest
+import torch
+
+import tcompile
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+
+
+def plain(q, k, v):
+    return torch.softmax(q @ k.mT / math.sqrt(q.shape[-1]), -1) @ v
+
+
+def causal(q, k, v):
+    s = q @ k.mT / math.sqrt(q.shape[-1])
+    return torch.softmax(s.masked_fill(torch.ones(s.shape[-2:], dtype=torch.bool, device=q.device).triu(1), -math.inf), -1) @ v
+
+
+def capped(q, k, v):
+    s = torch.tanh(q @ k.mT / math.sqrt(q.shape[-1]) / 3) * 3
+    return torch.softmax(s + (torch.arange(s.shape[-1], device=q.device) * 0.01).to(s.dtype), -1) @ v
+
+
+def grouped(q, k, v):
+    n = q.shape[1] // k.shape[1]
+    return causal(q, k.repeat_interleave(n, 1), v.repeat_interleave(n, 1))
+
+
+def heads_behind(q, k, v):
+    return plain(*(x.transpose(1, 2) for x in (q, k, v))).transpose(1, 2).flatten(2)
+
+
+def autocast(q, k, v):
+    with torch.autocast("cuda", dtype=torch.bfloat16, enabled=q.dtype != torch.float64):
+        return plain(q, k, v)
+
+
+@pytest.mark.parametrize("mode", ["default", "reduce-overhead", "max-autotune"])
+@pytest.mark.parametrize("size", [(2, 4, 200, 48), (4, 8, 1024, 64), (2, 8, 1000, 128)], ids=str)
+@pytest.mark.parametrize("fn", [plain, causal, capped, grouped, heads_behind, autocast])
+def test_gradients(fn, size, mode):
+    tcompile.reset()
+    torch.manual_seed(0)
+    b, h, n, d = size
+    dtype = torch.float32 if fn is autocast else torch.bfloat16
+    shapes = [(b, n, h, d)] * 3 if fn is heads_behind else [(b, h, n, d), *[(b, h // 2 if fn is grouped else h, n, d)] * 2]
+    args = [torch.randn(s, device="cuda").to(dtype).requires_grad_() for s in shapes]
+    compiled = tcompile.compile(fn, mode=mode)
+    exact = [x.detach().double().requires_grad_() for x in args]
+    want = fn(*exact)
+    tangent = torch.randn_like(want)
+    wanted = torch.autograd.grad(want, exact, tangent)
+    for _ in range(3):
+        out = compiled(*args)
+        gradients = torch.autograd.grad(out, args, tangent.to(out.dtype))
+        for x, w in zip((out, *gradients), (want, *wanted)):
+            assert (x.double() - w).norm() <= 1.5e-2 * w.norm()
+
+
+def test_scores_are_never_in_memory():
+    tcompile.reset()
+    b, h, n, d = 4, 16, 2048, 64
+    q, k, v = (torch.randn(b, h, n, d, device="cuda", dtype=torch.bfloat16, requires_grad=True) for _ in range(3))
+    for fn in (plain, causal, capped):
+        compiled = tcompile.compile(fn)
+        compiled(q, k, v).sum().backward()
+        torch.cuda.synchronize()
+        before = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+        compiled(q, k, v).sum().backward()
+        assert torch.cuda.max_memory_allocated() - before < b * h * n * n
+
+
+@pytest.mark.parametrize("mask", [None, "causal", "documents"])
+@pytest.mark.parametrize("heads", [8, 2])
+def test_flex_attention(mask, heads):
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+    tcompile.reset()
+    torch.manual_seed(0)
+    n = 500
+    which = torch.arange(n, device="cuda") // 130
+    masks = {"causal": lambda b, h, i, j: i >= j, "documents": lambda b, h, i, j: (which[i] == which[j]) & (i >= j)}
+    block = create_block_mask(masks[mask], None, None, n, n, device="cuda") if mask else None
+    q, k, v = (torch.randn(2, m, n, 64, device="cuda", dtype=torch.bfloat16, requires_grad=True) for m in (8, heads, heads))
+
+    def fn(q, k, v):
+        return flex_attention(q, k, v, score_mod=lambda s, b, h, i, j: s + (j - i) * 0.01 * h, block_mask=block, enable_gqa=heads != 8)
+    exact = [x.detach().double().requires_grad_() for x in (q, k, v)]
+    s = exact[0] @ exact[1].repeat_interleave(8 // heads, 1).mT / 8
+    i, j = torch.arange(n, device="cuda")[:, None], torch.arange(n, device="cuda")
+    s = s + (j - i) * 0.01 * torch.arange(8, device="cuda")[:, None, None]
+    s = s if mask is None else s.masked_fill(~masks[mask](0, 0, i, j), -math.inf)
+    want = torch.softmax(s, -1) @ exact[2].repeat_interleave(8 // heads, 1)
+    tangent = torch.randn_like(want)
+    wanted = torch.autograd.grad(want, exact, tangent)
+    compiled = tcompile.compile(fn)
+    for _ in range(2):
+        out = compiled(q, k, v)
+        for x, w in zip((out, *torch.autograd.grad(out, (q, k, v), tangent.to(out.dtype))), (want, *wanted)):
+            assert (x.double() - w).norm() <= 1.5e-2 * w.norm()
