@@ -20,7 +20,7 @@ def causal(q, k, v):
 
 def capped(q, k, v):
     s = torch.tanh(q @ k.mT / math.sqrt(q.shape[-1]) / 3) * 3
-    return torch.softmax(s + (torch.arange(s.shape[-1], device=q.device) * 0.01).to(s.dtype), -1) @ v
+    return torch.softmax(s + (torch.arange(s.shape[-1], device=q.device) % 64 / 64).to(s.dtype), -1) @ v
 
 
 def grouped(q, k, v):

@@ -118,10 +118,8 @@ def test_a_joined_projection():
     c = tcompile.compile(f, options=FAST)
     x, grad = (torch.randn(b, n, h * d, device="cuda", dtype=torch.bfloat16) for _ in range(2))
     x[..., 0] = 1
-    with tcompile.record() as r:
-        for _ in range(3):
-            linear.zero_grad()
-            c(x).backward(grad)
-            of_one, of_bias = linear.weight.grad[:, 0].double(), linear.bias.grad.double()
-            assert (of_one - of_bias).norm() <= 1e-2 * of_one.norm()
-    assert any("part3" in k.source for k in r.report().kernels)
+    for _ in range(3):
+        linear.zero_grad()
+        c(x).backward(grad)
+        of_one, of_bias = linear.weight.grad[:, 0].double(), linear.bias.grad.double()
+        assert (of_one - of_bias).norm() <= 1e-2 * of_one.norm()

@@ -44,6 +44,15 @@ class Attention:
     after: set[Node]               # what grad leads to
     late: list[tuple[Node, list[Node]]]        # readers of p in backward, and the views and conversions that lead to each, from p on
 
+    def kept(self) -> list[Node]:
+        """The result, and it as it is laid out for what reads it in forward: there it is in memory, and kept in any case."""
+        out = [self.result]
+        while True:
+            readers = [u for u in out[-1].users if u not in self.after]
+            if len(readers) != 1 or readers[0].target not in _SHAPES | {aten.permute.default}:
+                return out
+            out.append(readers[0])
+
 
 def attention_gradients(a: AtenGraph) -> None:
     for k, total in enumerate([n for n in a.graph.nodes if n.target is aten.sum.dim_IntList]):
@@ -208,16 +217,6 @@ def _worth(a: AtenGraph, result: Node, product: Node, p: Node) -> bool:
 
 
 # ---- rewriting
-def _kept(f: Attention) -> list[Node]:
-    """The result, and it as it is laid out for what reads it in forward: there it is in memory, and kept in any case."""
-    out = [f.result]
-    while True:
-        readers = [u for u in out[-1].users if u not in f.after]
-        if len(readers) != 1 or readers[0].target not in _SHAPES | {aten.permute.default}:
-            return out
-        out.append(readers[0])
-
-
 def _from_kept(g: torch.fx.Graph, kept: list[Node], like: Node) -> Node:
     """The result, made of what is kept of it."""
     *steps, x = kept
@@ -236,7 +235,7 @@ def _replace(a: AtenGraph, f: Attention, tag: str) -> None:
         log = call_like(g, f.sums, aten.log.default, f.sums)
     with g.inserting_after(log):
         logarithm = call_like(g, f.sums, aten.add.Tensor, f.top, log)
-    kept = _kept(f)
+    kept = f.kept()
     for before, n in zip(kept, kept[1:]):
         before.append(n)                                 # (a copy that is the graph's result came last)
     position = {n: k for k, n in enumerate(g.nodes)}
