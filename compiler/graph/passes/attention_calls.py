@@ -152,13 +152,22 @@ def _replace(a: AtenGraph, f: Attention, product: Node, scale: float, causal: bo
             back = call_like(g, f.gradient, aten._scaled_dot_product_flash_attention_backward.default, grad, *operands, saved, lse, None, None, rows, keys, 0.0, causal,
                              seed, offset, scale=scale)
         for i, (old, turned) in enumerate(((dq, False), (dk, dk.args[1] is not q), (dv, False))):
-            new = _flat(g, f.gradient, _item(g, f.gradient, back, i), old, turned)
+            made = _item(g, f.gradient, back, i)
+            new = _flat(g, f.gradient, made, old, turned)
+            if new.args[0] is made and _seen_as_views(a, old):
+                old.replace_all_uses_with(made, lambda u: u.op == "output")      # (of the same elements in the same order)
             old.replace_all_uses_with(new)
     g.erase_node(anchor)
     for n in f.kept():
         if n.target is aten.clone.default and n.meta["val"].shape == saved.meta["val"].shape and n.meta["val"].stride == saved.meta["val"].stride:
             n.replace_all_uses_with(saved)               # (what the call made is the graph's result)
     f.result.replace_all_uses_with(flat)
+
+
+def _seen_as_views(a: AtenGraph, n: Node) -> bool:
+    """Whether those of the graph's outputs that are made of a node are views of its memory."""
+    slots = {k for k, r in enumerate(a.results) if r is n}
+    return not any(o.kind == "buffer" and o.value in slots for o in a.plan) and not any(k in slots for _, k in a.mutation_slots)
 
 
 def _item(g: torch.fx.Graph, like: Node, call: Node, k: int) -> Node:
