@@ -1,13 +1,14 @@
 """The modes of torch that programs switch on and off around operators: gradients, autocast, kernels of attention."""
 from __future__ import annotations
 
-from typing import Any
+from contextlib import contextmanager
+from typing import Any, Iterator
 
 import torch
 
 from .attention_switches import set_switches, switches
 
-__all__ = ["TorchModes"]
+__all__ = ["TorchModes", "autocast_off"]
 
 
 class TorchModes:
@@ -41,6 +42,19 @@ class TorchModes:
 
     def __exit__(self, *exc: Any) -> None:
         self.restore()
+
+
+@contextmanager
+def autocast_off() -> Iterator[None]:
+    """As outside of all autocast regions."""
+    before = [d for d in ("cpu", "cuda") if torch.is_autocast_enabled(d)]
+    for d in before:
+        torch.set_autocast_enabled(d, False)
+    try:
+        yield
+    finally:
+        for d in before:
+            torch.set_autocast_enabled(d, True)
 
 
 def autocast_nesting() -> int:

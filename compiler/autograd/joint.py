@@ -21,6 +21,7 @@ from ..graph.record import run_nodes
 from ..graph.tensor import TraceTensor, from_meta, recording, tensor_meta
 from ..graph.to_aten import finish
 from ..symbolic.places import disjoint
+from ..torch_modes import autocast_off
 from .chunked_loss import chunk_losses
 from .eager_saves import eager_kept
 from .modes import tracing_modes
@@ -199,9 +200,5 @@ def _backward_modes() -> Iterator[None]:
         stack.enter_context(torch.enable_grad())
         # the formulas of tensors on a GPU would run in a thread of autograd's, where nothing is recorded
         stack.enter_context(torch.autograd.set_multithreading_enabled(False))
-        before = [(d, torch.is_autocast_enabled(d)) for d in ("cpu", "cuda")]
-        for d, enabled in before:
-            if enabled:
-                torch.set_autocast_enabled(d, False)
-                stack.callback(torch.set_autocast_enabled, d, True)
+        stack.enter_context(autocast_off())
         yield

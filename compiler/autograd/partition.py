@@ -109,7 +109,7 @@ def partition(joint: AtenGraph, n_inputs: int, n_outputs: int, written: Iterable
     dear = _in_memory_twice(joint, readers) | _residual_sums(joint, needs_tangent) | _dropped(joint, readers)
     given = {results[s] for s in forward_slots}
     bits = packable(joint.graph, given, _recomputable, _is_view, hints, opts)
-    cut = partial(_cut, joint, primals, readers, needs_tangent, needed, written, fragile, dear, bits)
+    cut = partial(_cut, joint, primals, readers, needs_tangent, needed, written, fragile, dear, bits, given)
     budget = float(opts.get("activation_memory_budget", 1.0)) if opts is not None else 1.0
     saved = within_budget(cut, budget, joint, dear, bits)
     weights, operands = set(), set()
@@ -220,7 +220,7 @@ def _is_view(t: Any) -> bool:
 def read_by_backward(joint: AtenGraph, n_inputs: int) -> set[int]:
     """The inputs that backward reads, themselves or views of them, in a graph as recorded: eager keeps them for that, and notices when they
     are changed."""
-    after = _reach(joint.placeholders[n_inputs:])
+    after = _reach(joint.placeholders[n_inputs:]) | {n for n in joint.graph.nodes if "apart" in n.meta}
 
     def read(n: torch.fx.Node) -> bool:
         return any(u in after or _is_view(u.target) and read(u) for u in n.users)
@@ -389,8 +389,8 @@ def _is_convolution(t: Any) -> bool:
 
 
 def _cut(joint: AtenGraph, primals: list, readers: set, needs_tangent: set, needed: set, written: set, fragile: set, dear: set, bits: set,
-         released: frozenset = frozenset()) -> list[torch.fx.Node]:
-    """The forward values to keep, in graph order. `released` may be computed again although it is `dear`."""
+         given: set, released: frozenset = frozenset()) -> list[torch.fx.Node]:
+    """The forward values to keep, in graph order. `given`: what the caller gets. `released` may be computed again although it is `dear`."""
     hints = joint.env.hints if joint.env is not None else {}
     forward = [n for n in joint.graph.nodes if n in needed and n not in needs_tangent and n.op in ("call_function", "placeholder", "get_attr")]
     inside = set(forward)
@@ -413,8 +413,8 @@ def _cut(joint: AtenGraph, primals: list, readers: set, needs_tangent: set, need
         else:
             made_here = not n.all_input_nodes and _recomputable(n)                 # constants are made again rather than kept
             weights[n] = INF if not tensor or _is_view(n.target) or made_here else _kept_bytes(n, hints, bits) + 64
-            if weights[n] < INF and _recomputable(n) and n not in dear:
-                weights[n] += _kept_bytes(n, hints, bits) >> 5                    # (of two alike, the one that is in memory anyway)
+            if weights[n] < INF and (n in given or _recomputable(n) and n not in dear):
+                weights[n] += -1 if n in given else _kept_bytes(n, hints, bits) >> 5          # (of two alike, the one that is in memory anyway)
             again = n in released
             leaves = "checkpoint" in n.meta and any(u in inside and u.meta.get("checkpoint") != n.meta["checkpoint"] for u in n.users)
             if "checkpoint" in n.meta and may_recompute(n) and not leaves:                    # the user asks for it

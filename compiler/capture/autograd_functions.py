@@ -12,6 +12,7 @@ import torch
 from torch.autograd.function import Function, FunctionCtx, once_differentiable
 
 from ..graph.higher_order import AutogradFunctionCall
+from ..torch_modes import autocast_off
 from . import tensor_calls
 from .bodies import Purity, add_parameter, as_module, close_body, grad_mode, open_body, record_call, stand_in
 from .builtin_calls import python_function
@@ -166,7 +167,8 @@ def _backward(m: Machine, cls: type, ctx: CapturedContext, args: tuple, made: li
             g = stand_in(m, r, requires_grad=False)
             add_parameter(m, scope, g, f"grad{i}")
             grads.append(g)
-        got = m.call(fn, [ctx, *grads])
+        with autocast_off():                             # (backward is called outside of the region that forward was called in)
+            got = m.call(fn, [ctx, *grads])
         got = list(m.deep_plain(got)) if isinstance(got, (tuple, list)) else [got]
         pure.check()
         if len(got) > len(args) and all(g is None for g in got[len(args):]):

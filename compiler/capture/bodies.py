@@ -138,7 +138,7 @@ class Purity:
 
 def _fingerprint(value: Any, seen: dict[int, Any], depth: int) -> None:
     """What containers, objects and closures reachable from a value hold, by identity."""
-    if depth > 5 or id(value) in seen or isinstance(value, (torch.Tensor, torch.nn.Module, type)):
+    if depth > 5 or id(value) in seen or isinstance(value, (torch.Tensor, torch.nn.Module, type, torch.SymInt, torch.SymFloat, torch.SymBool)):
         return
     if isinstance(value, dict):
         parts = [x for item in value.items() for x in item]

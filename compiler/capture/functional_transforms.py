@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Transformed", "call_object", "jacobian_wrapper"]
 
+_RANDOM = frozenset((torch.rand, torch.randn, torch.randint, torch.randperm))
 _PUBLIC, _EAGER = "torch.func", "torch._functorch.eager_transforms"       # functions say either, by how torch was imported
 
 
@@ -41,11 +42,18 @@ def call_transformed(m: Machine, t: Transformed, args: list, kwargs: dict) -> An
     parameters, fresh = Template.of((inside_args, inside_kwargs))
     with grad_mode(True if t.name != "vmap" else torch.is_grad_enabled()):
         body = capture_body(m, t.name, fresh, lambda: m.call(t.function, list(inside_args), dict(inside_kwargs)))
+    if t.name not in ("grad", "grad_and_value") and _draws(body.graph):
+        raise Break("higher_order", f"random numbers are made inside of torch.func.{t.name}", "make them outside and pass them in")     # (one for each slice, or an error)
     results, _ = Template.of(body.result)
     call = TransformCall(t.name, body.graph, t.transform, arguments, results, parameters)
     out = record_call(m, call, tensors, body.lifted)
     assert call.out is not None
     return call.out.fill(out)
+
+
+def _draws(graph: torch.fx.GraphModule) -> bool:
+    """Whether a body makes random numbers from nothing."""
+    return any(n.target in _RANDOM or any(map(_draws, getattr(n.target, "bodies", {}).values())) for n in graph.graph.nodes)
 
 
 def _same(m: Machine, args: tuple, kwargs: dict) -> tuple[tuple, dict]:

@@ -39,6 +39,7 @@ class Scope:
             self.graph.inserting_before(first) if first is not None else self.graph.inserting_after(self.graph._root))
         with where:
             node = self.graph.placeholder(name)
+        node.target = node.name                         # (a body inside of a body: both call their own parameters the same)
         node.meta.update(meta)
         self.last_input = node
         return node

@@ -7,14 +7,17 @@ trace raises NotImplementedError, and the graph runs by torch's own kernels.
 """
 from __future__ import annotations
 
+import operator
 from contextlib import contextmanager
 from typing import Any, Callable, Iterator, Sequence
 
 import torch
 import torch.utils._pytree as pytree
 from torch.autograd.function import once_differentiable
+from torch.fx.node import map_arg
 
-from .tensor import TraceTensor
+from .calls import trace_call
+from .tensor import TraceTensor, state
 
 __all__ = ["HigherOrderCall", "AutogradFunctionCall", "CheckpointCall", "BackwardCall", "CondCall", "WhileLoopCall", "ScanCall",
            "TransformCall", "has_backward", "in_this_thread"]
@@ -24,6 +27,25 @@ _LONGEST = 64          # iterations of a scan that are traced one by one
 
 def traced(values: Sequence[Any]) -> bool:
     return any(isinstance(v, TraceTensor) for v in values)
+
+
+def run_body(body: torch.fx.GraphModule, inputs: Sequence[Any], trace: bool | None = None) -> tuple:
+    """What a body gives. Traced, it is run node by node: what makes tensors from nothing (sizes that vary, random numbers) is traced, too.
+    `trace`: said where a transform stands between, whose tensors hide what they hold."""
+    if not (traced(inputs) if trace is None else trace):
+        return tuple(body(*inputs))
+    given, values = iter(inputs), {}
+    for n in body.graph.nodes:
+        args, kwargs = map_arg((n.args, n.kwargs), values.__getitem__)
+        if n.op == "placeholder":
+            values[n] = next(given)
+        elif n.op == "get_attr":
+            values[n] = operator.attrgetter(n.target)(body)
+        elif n.op == "output":
+            return tuple(args[0])
+        else:
+            values[n] = trace_call(getattr(torch.Tensor, n.target) if n.op == "call_method" else n.target, args, kwargs)
+    raise AssertionError("a body without results")
 
 
 class HigherOrderCall:
@@ -47,11 +69,13 @@ class HigherOrderCall:
 class _Apply(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, call: "AutogradFunctionCall", *inputs: Any) -> Any:
-        out = call.bodies["forward"](*inputs)
+        out = run_body(call.bodies["forward"], inputs)
         results, kept = out[:call.n_results], out[call.n_results:]
         ctx.call = call
         ctx.kinds = [isinstance(k, torch.Tensor) for k in kept]
         ctx.plain = [k for k in kept if not isinstance(k, torch.Tensor)]
+        ctx.results = [(r.shape, r.dtype, r.device) for r in results]
+        ctx.set_materialize_grads(False)
         ctx.save_for_backward(*[k for k in kept if isinstance(k, torch.Tensor)])
         ctx.mark_non_differentiable(*[results[i] for i in call.non_differentiable])
         if call.dirty:
@@ -62,7 +86,10 @@ class _Apply(torch.autograd.Function):
     def backward(ctx: Any, *grads: Any) -> Any:
         call, tensors, plain = ctx.call, iter(ctx.saved_tensors), iter(ctx.plain)
         kept = [next(tensors) if is_tensor else next(plain) for is_tensor in ctx.kinds]
-        out = iter(call.bodies["backward"](*grads, *kept))
+        like: Any = next((g for g in grads if g is not None), torch.empty(()))        # (of a traced one, zeros are part of the graph)
+        grads = tuple([like.new_zeros(shape, dtype=dtype, device=device) if g is None else g for g, (shape, dtype, device) in zip(grads, ctx.results)])
+        with _computed_late(call.__name__):
+            out = iter(run_body(call.bodies["backward"], (*grads, *kept)))
         return (None, *[next(out) if has else None for has in call.has_grad])
 
 
@@ -71,6 +98,22 @@ class _ApplyOnce(_Apply):
     @once_differentiable
     def backward(ctx: Any, *grads: Any) -> Any:
         return _Apply.backward(ctx, *grads)
+
+
+@contextmanager
+def _computed_late(name: str) -> Iterator[None]:
+    """What a custom backward computes of what its forward kept it computes itself, as in eager: the program's author chose what is kept. It is
+    not merged with what forward computes alike (`apart`), and the partition of a joint graph computes it again."""
+    recorder = state.recorder
+    before = getattr(recorder, "where", None)
+    if before is None:
+        yield
+        return
+    recorder.where = {**before, "checkpoint": name, "apart": name}
+    try:
+        yield
+    finally:
+        recorder.where = before
 
 
 class AutogradFunctionCall(HigherOrderCall):
@@ -103,7 +146,7 @@ class CheckpointCall(HigherOrderCall):
 
     def __call__(self, *inputs: Any) -> tuple:
         if traced(inputs) or not torch.is_grad_enabled():
-            return tuple(self.bodies["body"](*inputs))
+            return run_body(self.bodies["body"], inputs)
         from torch.utils.checkpoint import checkpoint
         return tuple(checkpoint(self.bodies["body"], *inputs, use_reentrant=self.reentrant, preserve_rng_state=self.preserve_rng_state))
 
@@ -163,7 +206,7 @@ class CondCall(HigherOrderCall):
             for node in body.graph.nodes:
                 if not _selectable(node):
                     raise NotImplementedError(f"a branch of torch.cond calls {node.target}, which may fail or draw random numbers")
-        results = [body(*inputs) for body in self.bodies.values()]
+        results = [run_body(body, inputs) for body in self.bodies.values()]
         flag = pred.reshape(())
         return tuple(torch.where(flag, a, b) for a, b in zip(*results))
 
@@ -224,7 +267,7 @@ class ScanCall(HigherOrderCall):
             raise NotImplementedError(f"a scan of {length} steps (more than {_LONGEST})")
         steps = []
         for i in (reversed(range(length)) if self.reverse else range(length)):
-            out = self.bodies["step"](*carried, *[s[i] for s in sequences], *inputs)
+            out = run_body(self.bodies["step"], (*carried, *[s[i] for s in sequences], *inputs))
             carried = tuple(out[:n])
             steps.append(out[n:])
         if self.reverse:
@@ -254,7 +297,7 @@ class TransformCall(HigherOrderCall):
         closed_over = inputs[n:]
 
         def function(*args: Any, **kwargs: Any) -> Any:
-            return self.results.fill(self.bodies["body"](*self.parameters.tensors((args, kwargs)), *closed_over))
+            return self.results.fill(run_body(self.bodies["body"], (*self.parameters.tensors((args, kwargs)), *closed_over), traced(inputs)))
         args, kwargs = self.arguments.fill(inputs[:n])
         return self.transform(function)(*args, **kwargs)
 

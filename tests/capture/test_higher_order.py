@@ -539,3 +539,121 @@ def test_stock_compiler_is_not_imported():
 
 
 _ = contextlib
+
+
+# --- bodies make tensors from nothing
+class Noisy(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x * torch.rand(3) + torch.arange(x.shape[0])[:, None]
+
+    @staticmethod
+    def backward(ctx, g):
+        return g * torch.rand(3) + torch.arange(g.shape[0])[:, None]
+
+
+@pytest.mark.parametrize("fn", [
+    lambda x: checkpoint(lambda y: y.sin() * torch.rand(3), x, use_reentrant=False), Noisy.apply, lambda x: torch.func.grad(lambda y: (y.sin() * torch.randn(3)).sum())(x),
+    lambda x: torch.vmap(lambda y: y * torch.rand(3), randomness="different")(x), lambda x: torch.vmap(lambda y: y * torch.rand(3), randomness="same")(x),
+    lambda x: torch.vmap(torch.func.grad(lambda y: (y * torch.rand(3)).sum()), randomness="different")(x)])
+def test_random_numbers_of_a_body_are_drawn_in_each_call(fn):
+    def twice(f):
+        torch.manual_seed(3)
+        x, out = tensor(2, 3, grad=True), []
+        for _ in range(2):
+            y = f(x)
+            out += [y, *torch.autograd.grad(y.sum(), x)] if y.requires_grad else [y]
+        return out
+    got, want = twice(tcompile.compile(fn)), twice(fn)
+    for a, b in zip(got, want, strict=True):
+        torch.testing.assert_close(a, b)
+    assert not torch.equal(got[0], got[len(got) // 2])
+
+
+def test_random_numbers_that_vmap_refuses():
+    with pytest.raises(RuntimeError, match="randomness error mode"):
+        tcompile.compile(lambda x: torch.vmap(lambda y: y * torch.rand(3))(x))(tensor(2, 3))
+
+
+class Scaled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, n, scale):
+        ctx.n, ctx.scale = n, scale
+        return x * scale + torch.arange(n)
+
+    @staticmethod
+    def backward(ctx, g):
+        return g * ctx.scale + torch.ones(ctx.n), None, None
+
+
+@pytest.mark.parametrize("fn", [
+    lambda x: Scaled.apply(x, x.shape[0], 1 / x.shape[0] ** 0.5), lambda x: checkpoint(lambda y: y + torch.zeros(y.shape[0]), x, use_reentrant=False),
+    lambda x: torch.func.grad(lambda y: (y * torch.arange(y.shape[0])).sum())(x) + x])
+def test_sizes_that_vary_inside_of_bodies(fn):
+    compiled = tcompile.compile(fn, fullgraph=True)
+    with tcompile.record() as builder:
+        for n in (3, 5, 7, 8, 3):
+            for a, b in zip(*[(y, *torch.autograd.grad(y.sum(), x)) for f in (compiled, fn) for x in [tensor(n, grad=True)] for y in [f(x)]], strict=True):
+                torch.testing.assert_close(a, b)
+    assert sum(not g.name.endswith("backward") for g in builder.report().graphs) == 2
+
+
+class Narrow(torch.autograd.Function):
+    """Keeps its operands alone, and makes the product again in backward."""
+
+    @staticmethod
+    def forward(ctx, x, w):
+        ctx.save_for_backward(x, w)
+        return (x @ w).sin().sum(1), x.sum(1)
+
+    @staticmethod
+    def backward(ctx, g, h):
+        x, w = ctx.saved_tensors
+        d = (x @ w).cos() * g[:, None]
+        return d @ w.T + h[:, None], x.T @ d
+
+
+def test_what_a_backward_makes_again_is_not_kept():
+    x, w = tensor(8, 4, grad=True), tensor(4, 64, grad=True, seed=1)
+    agree(lambda x, w: Narrow.apply(x, w)[0], x, w)
+    agree(lambda x, w: Narrow.apply(x, w), x, w)
+    report = tcompile.explain(lambda x, w: Narrow.apply(x, w)[0])(x, w)
+    assert report.partitions[0].saved_bytes == 0, report.partitions
+
+
+class UnderAutocast(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, w):
+        ctx.save_for_backward(x, w)
+        return x @ w
+
+    @staticmethod
+    def backward(ctx, g):
+        x, w = ctx.saved_tensors
+        g = g.float()
+        d = g @ w.T
+        return d * (d.dtype == torch.float32), x.T @ g
+
+
+def test_a_backward_is_outside_of_autocast():
+    def f(x, w):
+        with torch.autocast("cpu", torch.bfloat16):
+            return UnderAutocast.apply(x, w)
+    agree(f, tensor(8, 4, grad=True), tensor(4, 6, grad=True, seed=1))
+
+
+class Twice(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, y, z):
+        ctx.save_for_backward(x, y, z)
+        return torch.vmap(lambda a: (a * y * z).cos())(x)
+
+    @staticmethod
+    def backward(ctx, g):
+        x, y, z = ctx.saved_tensors
+        return torch.func.vjp(lambda a: (a * y * z).cos(), x)[1](g)[0], None, None
+
+
+def test_bodies_inside_of_bodies_that_use_their_surroundings():
+    """Their parameters have names of their own, those that are lifted too."""
+    agree(lambda x, y, z: Twice.apply(x, y, z), tensor(2, 3, grad=True), tensor(3, seed=1), tensor(3, seed=2))

@@ -1,6 +1,7 @@
 """Passes that remove: dead code, repeated subexpressions, operators that do nothing, chains of views."""
 from __future__ import annotations
 
+import math
 import operator
 from typing import Any
 
@@ -53,7 +54,8 @@ def _key(x: Any) -> Any:
 
 
 def common_subexpressions(a: AtenGraph) -> None:
-    """Compute equal expressions once. Results stay apart: each is a tensor of its own to the caller."""
+    """Compute equal expressions once. Results stay apart: each is a tensor of its own to the caller; and so does what a custom backward
+    computes anew (`graph/higher_order.py`)."""
     seen: dict[Any, Node] = {}
     results = set(a.results)
     for n in list(a.graph.nodes):
@@ -63,7 +65,7 @@ def common_subexpressions(a: AtenGraph) -> None:
         laid_out = n.target is aten.clone.default or any(has_effect(u) for u in n.users)       # random numbers are drawn in memory's order
         strides = val.stride if isinstance(val, TensorMeta) and laid_out else None
         try:
-            k = (n.op, n.target, _key(n.args), tuple((m, _key(v)) for m, v in sorted(n.kwargs.items())), strides)
+            k = (n.op, n.target, _key(n.args), tuple((m, _key(v)) for m, v in sorted(n.kwargs.items())), strides, n.meta.get("apart"))
             first = seen.setdefault(k, n)
         except TypeError:                                # an argument that cannot be hashed: leave the node
             continue
@@ -113,6 +115,8 @@ def _equivalent(n: Node) -> Node | None:
         return x
     if t in (aten.add.Tensor, aten.sub.Tensor) and _is_number(args[1], 0) and not (m.dtype.is_floating_point or m.dtype.is_complex):
         return x                                         # for floats -0.0 + 0 is 0.0
+    if t is aten.sub.Tensor and not n.kwargs and _is_zero(args[1]):
+        return x
     return None
 
 
@@ -133,6 +137,13 @@ def _layout_matters(n: Node) -> bool:
         elif has_effect(u) and extern_reason(u.target) != "attention" or is_extern(u) and extern_reason(u.target) == UNKNOWN_REASON:
             return True
     return False
+
+
+def _is_zero(x: Any) -> bool:
+    """Whether something is 0, or a tensor of zeros; not of -0.0."""
+    if isinstance(x, Node) and x.target is aten.full.default:
+        x = x.args[1]
+    return _is_number(x, 0) and math.copysign(1, x) > 0
 
 
 def _is_number(x: Any, value: int) -> bool:
