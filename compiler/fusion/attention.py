@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Sequence
+from typing import TYPE_CHECKING, Any, Sequence
 
 import torch
 
@@ -24,6 +24,9 @@ from .domain import size_hint
 from .formal import FormalNames, scalars_and_checks
 from .inline import buffers_read, does_more
 from .schedule import Launch, Template
+
+if TYPE_CHECKING:
+    from .attention_rows import RowResult
 
 __all__ = ["attention", "position", "read_by"]
 
@@ -99,6 +102,7 @@ class _Parts:
     index: Expr                    # of the result in its first output
     lines: list[tuple]
     origins: list[str]
+    scores: tuple = ()             # (product, scores over the softmax's axes, these, the kernel's for them), where they are steps of their own
 
     @property
     def axes(self) -> tuple[Axis, ...]:
@@ -117,10 +121,14 @@ class _Finder:
         self.dead: set[int] = set()                      # ids of steps that nothing needs any more
         self.made: dict[Buffer, Any] = {}                # by one step alone
         self.readers: dict[Buffer, list[Any]] = {}
+        self.order: dict[int, int] = {}                  # id of a step -> its place
+        self.ends: dict[Buffer, int] = {}                # place of the last step that makes it
         self._leads: dict[Buffer, bool] = {}
         several: set[Buffer] = set()
-        for s in self.first:
+        for k, s in enumerate(self.first):
+            self.order[id(s)] = k
             for b in _made_by(s):
+                self.ends[b] = k
                 if b in self.made:
                     several.add(b)
                 self.made[b] = s
@@ -153,10 +161,12 @@ class _Finder:
             for b in read_by(s):
                 self.readers[b].remove(s)
         self.instead[id(place)] = step
+        self.order[id(step)] = self.order[id(place)]
         for b in step.args:
             self.readers.setdefault(b, []).append(step)
         for b in _made_by(step):
             self.made[b] = step
+            self.ends[b] = self.order[id(step)]
         self._leads.clear()
 
     # ---- values
@@ -340,6 +350,7 @@ class _Finder:
         parts = _Parts(tuple(batch), tuple(rows), Axis(KEY, key.size), *(None,) * 3, inner, columns, score, empty, last, ZERO, [], [])    # type: ignore[arg-type]
         ranges = parts.ranges()
         g, m = _flat(batch), _flat(rows)
+        x_of_nest = score
         score = Rewriter(on_index=lambda x: tidy(x.subs(names), ranges))(score)
         at = load(out, position(out, g, m, KEY))
         if not any(w is at for w in walk([score])) or load(nest.buffer, tidy(nest.index.subs(names), ranges)) is not \
@@ -363,6 +374,7 @@ class _Finder:
         parts.q, parts.k = q, k
         parts.v = self.copied(self.element(v, position(v, g, KEY, COLUMN), ranges), ranges)
         parts.score = _replaced(cast(score, torch.float32), at, made)
+        parts.scores = (out, x_of_nest, nest.domain, names)
         parts.index = position(last.outputs[0], g, m, COLUMN)
         parts.lines = [*nest.lines, *last.lines, *product.lines]
         parts.origins = [product.origin, *nest.origins, last.origin]
@@ -438,18 +450,47 @@ class _Finder:
             return tuple(Axis(a.symbol, maybe_int(formal.size(as_expr(a.size)))) for a in axes)
         batch, rows, (keys, inner, columns) = sized(parts.batch), sized(parts.rows), sized(parts.axes[-3:])
         template = Attention(batch, rows, keys, inner, columns, rw(parts.q), rw(parts.k), rw(parts.v), rw(score), parts.empty)
-        stage = Stage((), [], [Store(formal.output(buffer), formal.size(at), rw(value))])
-        params, checks = scalars_and_checks([*template.roots(), *stage.roots()])
-        origins = list(dict.fromkeys(x for x in (*parts.origins, *(o for n in more for o in n.origins)) if x))
-        kernel = Kernel("attention", (*batch, *rows, columns), [stage], list(formal.inputs.values()), list(formal.outputs.values()), [],
+        rest = self._rows(parts, [parts.step, *more], [parts.q, parts.k, parts.v, score, value], buffer)
+        stages = [Stage((), [], [Store(formal.output(buffer), formal.size(at), rw(value))])]
+        if rest:
+            stages.append(Stage((), [], [Store(formal.output(r.nest.buffer), formal.size(r.index), rw(r.value)) for r in rest]))
+        params, checks = scalars_and_checks([*template.roots(), *(x for s in stages for x in s.roots())])
+        nests = [*more, *(r.nest for r in rest)]
+        origins = list(dict.fromkeys(x for x in (*parts.origins, *(o for n in nests for o in n.origins)) if x))
+        kernel = Kernel("attention", (*batch, *rows, columns), stages, list(formal.inputs.values()), list(formal.outputs.values()), [],
                         list(formal.sizes.values()), params, origins, list(dict.fromkeys(tuple(x) for x in parts.lines)),
                         ["attention: its scores are never in memory"], formal.hints(self.hints), checks, template)
         launch = Launch(kernel, list(formal.inputs), list(formal.outputs), [symbol(n) for n in formal.sizes], [n for n, _ in params])
-        step = Template(parts.step.op, tuple(launch.inputs), {}, [buffer], reason="attention", origin=parts.step.origin, lines=parts.step.lines, launch=launch)
-        dead = self.superfluous([parts.step, *more], step)
+        step = Template(parts.step.op, tuple(launch.inputs), {}, list(launch.outputs), reason="attention", origin=parts.step.origin, lines=parts.step.lines, launch=launch)
+        dead = self.superfluous([parts.step, *nests], step)
         if not any(s is first for s in dead):            # something else reads the scores
             raise _NoMatch
-        self.put(step, place, dead)
+        self.put(step, self._place(step, place, dead), dead)
+
+    def _rows(self, parts: _Parts, gone: Sequence[Any], values: Sequence[Value], buffer: Buffer) -> list[RowResult]:
+        """What the kernel stores besides `buffer`: numbers of rows that steps read which stay when `gone` are not there. `values`: what it computes."""
+        from .attention_rows import row_results
+        if not parts.scores:
+            return []
+        product, scores, domain, names = parts.scores
+        key = next(n for n, e in names.items() if e is KEY)
+        found = row_results(self, product, scores, domain, names, key, parts.ranges())
+        reads = tuple(dict.fromkeys(v.attr[0] for v in walk(values) if v.op == "load"))
+        tried = Template(parts.step.op, reads, {}, [buffer], reason="attention")
+        dead = {id(s) for s in self.superfluous([*gone, *(r.nest for r in found.values())], tried)}
+        return [r for b, r in found.items() if b in self.needed or any(id(s) not in dead for s in self.readers.get(b, ()))]
+
+    def _place(self, step: Template, place: Any, dead: Sequence[Any]) -> Any:
+        """Which of the steps that go the kernel runs in the place of: after what makes all that it reads, before all that reads what it makes."""
+        gone = {id(s) for s in dead}
+        after = max((self.ends[b] for b in step.args if b in self.ends), default=-1)
+        before = min((self.order[id(s)] for b in _made_by(step) for s in self.readers.get(b, ()) if id(s) not in gone), default=len(self.first))
+        if after < self.order[id(place)] < before:
+            return place
+        fits = [s for s in dead if after < self.order[id(s)] < before]
+        if not fits:
+            raise _NoMatch
+        return max(fits, key=lambda s: self.order[id(s)])
 
     def _flops(self, parts: _Parts) -> float:
         return 2.0 * math.prod(size_hint(a.size, self.hints) for a in (*parts.batch, *parts.rows, parts.keys)) * (parts.inner + parts.columns)

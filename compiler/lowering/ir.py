@@ -387,8 +387,9 @@ class AttentionTemplate:
 
 @dataclass
 class Attention(AttentionTemplate):
-    """softmax(score) @ v, where scores are never in memory. The kernel's outer axes are `batch`, `rows` and `columns`; its stage finds
-    the result as `acc` "mixed" (float32).
+    """softmax(score) @ v, where scores are never in memory. The kernel's outer axes are `batch`, `rows` and `columns`; its first stage finds
+    the result as `acc` "mixed" (float32). There may be a second one, of rows alone, which finds their greatest score as "top" (-inf where there is
+    none) and their sum of exp(score - top) as "total".
 
         for batch, rows in parallel:
             for keys:                  product = sum(q * k for inner)
@@ -408,7 +409,7 @@ class Attention(AttentionTemplate):
     @property
     def results(self) -> tuple[str, ...]:
         """What the kernel's stages find, float32."""
-        return ("mixed",)
+        return ("mixed", "top", "total")
 
     def roots(self) -> list[Value]:
         return [self.q, self.k, self.v, self.score]

@@ -134,7 +134,7 @@ def print_kernel(k: Kernel, name: str = "kernel", origins: bool = False) -> str:
     names = _Names(told=origins)
     if k.template is not None:
         t = k.template
-        lines += _attention_lines(t, names, indent) if isinstance(t, Attention) else _chain_lines(t, names, indent) if isinstance(t, ChainedProducts) \
+        lines += _attention_lines(t, names, indent, len(k.stages) > 1) if isinstance(t, Attention) else _chain_lines(t, names, indent) if isinstance(t, ChainedProducts) \
             else _dropout_lines(t, names, indent)
     for st in k.stages:
         inner = indent
@@ -155,12 +155,14 @@ def print_kernel(k: Kernel, name: str = "kernel", origins: bool = False) -> str:
     return "\n".join(lines)
 
 
-def _attention_lines(t: Attention, names: _Names, indent: str) -> list[str]:
+def _attention_lines(t: Attention, names: _Names, indent: str, of_rows: bool) -> list[str]:
     lines = [f"{indent}for {t.keys.symbol} in {t.keys.size}:", f"{indent}  for {t.inner.symbol} in {t.inner.size}:"]
     lines += value_lines([t.q, t.k], names, indent + "    ")
     lines.append(f"{indent}    product = sum({names.of(t.q)} * {names.of(t.k)})")
     lines += value_lines([t.score, t.v], names, indent + "  ")
     lines.append(f"{indent}  mixed = sum(softmax({names.of(t.score)}) * {names.of(t.v)}), of no keys {t.empty}")
+    if of_rows:
+        lines.append(f"{indent}  top = max({names.of(t.score)}), total = sum(exp({names.of(t.score)} - top))")
     return lines
 
 

@@ -89,7 +89,8 @@ class AttentionPrinter(Printer):
         assert kernel.template is not None
         self.t: Attention = kernel.template
         score = self.t.score
-        precise = Store(Buffer("score", self.t.q.dtype, (), ()), ZERO, cast(score, self.t.q.dtype))
+        digits = self.t.q.dtype if len(kernel.stages) == 1 else torch.float32      # (what is stored of rows shows them)
+        precise = Store(Buffer("score", digits, (), ()), ZERO, cast(score, digits))
         super().__init__(replace(kernel, stages=[Stage((), [], [precise]), *kernel.stages]), target, layout, name, exact)
         self.k = kernel
         self.exp2 = "tl.exp2"                            # which keeps denormal numbers, for two multiplications and a comparison more
@@ -283,8 +284,9 @@ class AttentionPrinter(Printer):
         """The mixed values divided by the sums, and what the kernel stores of them."""
         t = self.t
         empty = "total == 0.0"
-        out = [f"total = tl.where({empty}, 1.0, total)[:, None]" if t.empty == 0 else "total = total[:, None]"]
-        stage, = self.k.stages
+        stage, *of_rows = self.k.stages
+        out = [line for s in of_rows for line in self._store_rows(s, names, masks)]
+        out += [f"total = tl.where({empty}, 1.0, total)[:, None]" if t.empty == 0 else "total = total[:, None]"]
         out.append("mixed = mixed / total")
         column = {t.columns.symbol.name: symbol("c")}
         v = self._of(names, self._dims("x", t.rows, {"c": "c"}), masks | self._beyond("c", t.columns), ("x", "XBLOCK"), ("c", str(self.columns)),
@@ -294,6 +296,15 @@ class AttentionPrinter(Printer):
             v.emit([stored(value)])
             v.store(s.buffer, s.index.subs(column), value, s.mode, frozenset("xc"))
         return [*out, *v.outside, *v.inside]
+
+    def _store_rows(self, stage: Stage, names: Names, masks: dict[str, str]) -> list[str]:
+        """What the kernel stores of the rows themselves."""
+        v = self._of(names, self._dims("x", self.t.rows, {}), masks, ("x", "XBLOCK"), ("c", str(self.columns)),
+                     lambda name: Operand(f"row_{name}", F32, frozenset("x")))
+        for s in stage.stores:
+            v.emit([stored(s.value)])
+            v.store(s.buffer, s.index, s.value, s.mode, frozenset("x"))
+        return [f"row_top = top[:, None] * {1 / LOG2E!r}", "row_total = total[:, None]", *v.outside, *v.inside]
 
     def _leave(self, masks: dict[str, str]) -> list[str]:
         """A piece's partial results in scratch memory."""
@@ -314,7 +325,7 @@ class AttentionPrinter(Printer):
         masks.clear()                                    # (there is a program for each row, and no more)
         body = [line for line in body if not line.startswith("xmask")]
         body += ["at = pid * SPLIT + tl.arange(0, SPLIT)", "tops = tl.load(part1 + at)", "raised = tl.max(tops, 0)",
-                 f"scale = {self.exp2}(tops - tl.where(raised == -float(\"inf\"), 0.0, raised))", "total = tl.sum(tl.load(part2 + at) * scale, 0)[None]"]
+                 f"scale = {self.exp2}(tops - tl.where(raised == -float(\"inf\"), 0.0, raised))", "total = tl.sum(tl.load(part2 + at) * scale, 0)[None]", "top = raised[None]"]
         mask = f", c < {size}, other=0.0" if self._beyond("c", self.t.columns) else ""
         body += [f"c = tl.arange(0, {self.columns})[None, :]",
                  f"mixed = tl.sum(tl.load(part0 + (at[:, None] * {size} + c){mask}) * scale[:, None], 0)[None, :]"]

@@ -101,6 +101,66 @@ def test_sizes_that_vary():
         torch.testing.assert_close(got.double(), f(x.double()), rtol=4e-3, atol=4e-3)
 
 
+# ---- what else is computed of rows
+def by_logsumexp(q, k, v):
+    s = (q @ k.mT).float() * 0.2
+    return (torch.softmax(s, -1).to(v.dtype) @ v, torch.logsumexp(s, -1))
+
+
+def by_parts(q, k, v):
+    s = (q.float() @ k.mT.float()) * 0.2
+    top = s.amax(-1, keepdim=True)
+    e = torch.exp(s - top)
+    total = e.sum(-1, keepdim=True)
+    return ((e / total).to(v.dtype) @ v, (total.log() + top).squeeze(-1))
+
+
+def by_powers_of_two(q, k, v):
+    s = (q.float() @ k.mT.float()) * 0.2
+    return (torch.softmax(s, -1).to(v.dtype) @ v, torch.logsumexp(s, -1) * math.log2(math.e), s.amax(-1))
+
+
+@pytest.mark.parametrize("fn", [by_logsumexp, by_parts, by_powers_of_two])
+@pytest.mark.parametrize("shape,keys", [((2, 3, 40, 32), 50), ((40, 32), 50), ((1, 2, 1, 32), 1500)], ids=str)
+def test_numbers_of_rows(fn, shape, keys):
+    """The maximum and the sum of each row are in the kernel: what is computed of them is, too."""
+    args = qkv(*shape, keys=keys)
+    g = as_gpu(fn, *args)
+    assert calls(g) == ["k0_attention"], calls(g)
+    named = dict(zip("qkv", args))
+    got = run(g, [named[b.name] for b in g.schedule.inputs])
+    for a, b in zip(got, fn(*(x.double() for x in args)), strict=True):
+        half = a.dtype == f16
+        torch.testing.assert_close(a.double(), b.double(), rtol=4e-3 if half else 2e-3, atol=4e-3 if half else 2e-3)
+        assert a.shape == b.shape
+
+
+def test_infinities_and_nans_of_rows():
+    """As torch.logsumexp and torch.amax have them: of nothing, of infinities, of NaN."""
+    q, k, v = qkv(1, 40, 32, keys=50, dtype=f32)
+    q[0, 3], k[0, 7] = torch.nan, 0.0
+    added = torch.zeros(40, 50)
+    added[5], added[6, 9], added[8, 2] = -torch.inf, torch.inf, torch.nan
+
+    def f(q, k, v, added):
+        s = q @ k.mT + added
+        return torch._safe_softmax(s, -1) @ v, torch.logsumexp(s, -1), s.amax(-1)
+    g = as_gpu(f, q, k, v, added, options={"attention": "generated"})
+    assert calls(g) == ["k0_attention"], calls(g)
+    named = {"q": q, "k": k, "v": v, "added": added}
+    for a, b in zip(run(g, [named[b.name] for b in g.schedule.inputs]), f(q, k, v, added), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4, equal_nan=True)
+
+
+def test_a_sum_of_other_numbers_keeps_the_scores():
+    """What no row of the kernel's knows is computed beside: the library's products stay."""
+    def f(q, k, v):
+        s = (q @ k.mT).float() * 0.2
+        return torch.softmax(s, -1).to(v.dtype) @ v, torch.logsumexp(s * 2, -1)
+    args = qkv(2, 40, 32, keys=50)
+    assert "k0_attention" not in calls(as_gpu(f, *args))
+
+
 # ---- scores
 def causal(q, k, v):
     return torch.softmax((q @ k.mT * 0.2).masked_fill(positions(q) > 0, -torch.inf), -1) @ v
@@ -270,13 +330,13 @@ def test_attention_in_float32_is_ours_where_it_is_small():
 
 
 # ---- compiled
-@pytest.mark.parametrize("width", [64, 128])
-def test_kernels_compile_for_every_gpu(width):
-    q = torch.empty(1, 32, 1024, width, dtype=f16)
+@pytest.mark.parametrize("fn,rows,width", [(softcap, 1024, 64), (softcap, 1024, 128), (by_logsumexp, 1024, 64), (by_logsumexp, 1, 128)])
+def test_kernels_compile_for_every_gpu(fn, rows, width):
+    q, k = torch.empty(1, 32, rows, width, dtype=f16), torch.empty(1, 32, 1024 if rows > 1 else 4096, width, dtype=f16)
     for target in (GpuTarget("cuda", 80, 32, 108), GpuTarget("cuda", 90, 32, 132), GpuTarget("hip", "gfx942", 64, 304)):
-        k, = as_gpu(softcap, q, q, q, target=target).kernels
-        part, = compile_all([Job(k.source, target)], Options())[0].parts
-        assert part.shared <= 160 * 1024
+        kernel, = as_gpu(fn, q, k, k, target=target).kernels
+        for part in compile_all([Job(kernel.source, target)], Options())[0].parts:
+            assert part.shared <= 160 * 1024
 
 
 def test_attention_over_attention():
