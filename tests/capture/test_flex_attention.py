@@ -102,19 +102,168 @@ def test_kernel_options_are_hints():
     check(lambda q, k, v: flex_attention(q, k, v, kernel_options={"BLOCK_M": 32}), *operands())
 
 
-def test_gradients_of_operands_and_of_what_functions_read():
-    bias = torch.randn(4, requires_grad=True)
+def formula(q, k, v, score=None, mask=None, scale=None):
+    """(result, logarithms of sums) in the operands' dtype, with rows that see nothing 0 and -inf; autograd of torch gives its gradients."""
+    n = q.shape[1] // k.shape[1]
+    k, v = (x.repeat_interleave(n, 1).expand(q.shape[0], -1, -1, -1) for x in (k, v))
+    places = torch.meshgrid(*[torch.arange(x) for x in (*q.shape[:3], k.shape[2])], indexing="ij")
+    s = q @ k.mT * (1 / math.sqrt(q.shape[-1]) if scale is None else scale)
+    if score is not None:
+        s = score(s, *places)
+    seen = torch.ones_like(s, dtype=torch.bool) if mask is None else mask(*places)
+    blind = ~seen.any(-1)
+    s = s.masked_fill(~seen, -math.inf).masked_fill(blind[..., None], 0.0)
+    return (s.softmax(-1) * ~blind[..., None]) @ v, torch.logsumexp(s, -1).masked_fill(blind, -math.inf)
+
+
+def trained(f, want, tensors, sums=False, dtype=torch.float32, compiled=None):
+    """The compiled function's results and gradients beside those of a formula in float64."""
+    def run(f, tensors):
+        out, lse = f(*tensors)
+        ends = (out,) if not sums else (out, torch.where(lse == -math.inf, 0.0, lse))
+        torch.manual_seed(1)
+        tangents = [torch.randn(x.shape, dtype=torch.float64).to(x.dtype) for x in ends]
+        return out, lse, *torch.autograd.grad(ends, [t for t in tensors if t.requires_grad], tangents)
+    compiled = compiled or tcompile.compile(f, fullgraph=True)
+    got = run(compiled, tensors)
+    exact = run(want, [t.detach().double().requires_grad_(t.requires_grad) for t in tensors])
+    tolerance = {torch.float64: 1e-9, torch.float32: 1e-5}.get(dtype, 2e-2)
+    for a, b in zip(got, exact, strict=True):
+        torch.testing.assert_close(a.double(), b, rtol=tolerance, atol=tolerance * max(1.0, b[b.isfinite()].abs().max().item()))
+    for t, g in zip([t for t in tensors if t.requires_grad], got[2:]):
+        assert g.dtype == t.dtype and g.shape == t.shape
+        assert [n for n, size in zip(g.stride(), g.shape) if size > 1] == [n for n, size in zip(t.stride(), t.shape) if size > 1]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("score", SCORES)
+def test_training_with_scores(score, dtype):
+    if dtype == torch.float64 and score not in ("none", "softcap"):
+        pytest.skip("one of each kind")
+    mask = MASKS["causal"][0]
+    block_mask = create_block_mask(mask, None, None, 96, 96, device="cpu")
+    trained(lambda q, k, v: flex_attention(q, k, v, score_mod=SCORES[score], block_mask=block_mask, return_lse=True),
+            lambda q, k, v: formula(q, k, v, SCORES[score] if score != "rows of a table" else lambda s, b, h, i, j: s * TABLE[h, i], mask), operands(dtype), dtype=dtype)
+
+
+@pytest.mark.parametrize("sums", [False, True])
+@pytest.mark.parametrize("mask", MASKS)
+def test_training_with_masks(mask, sums):
+    function, by_batch = MASKS[mask]
+    block_mask = create_block_mask(function, 2 if by_batch else None, None, 96, 96, device="cpu")
+    trained(lambda q, k, v: flex_attention(q, k, v, block_mask=block_mask, return_lse=True), lambda q, k, v: formula(q, k, v, None, function), operands(), sums)
+
+
+@pytest.mark.parametrize("laid", ["bhsd", "bshd"])
+@pytest.mark.parametrize("heads,rows,keys", [((4, 2), 96, 96), ((4, 1), 40, 96), ((4, 4), 1, 33)])
+def test_training_with_groups_of_heads_lengths_and_layouts(heads, rows, keys, laid):
+    trained(lambda q, k, v: flex_attention(q, k, v, enable_gqa=True, scale=0.3, return_lse=True), lambda q, k, v: formula(q, k, v, scale=0.3),
+            operands(heads=heads, rows=rows, keys=keys, laid=laid))
+
+
+def test_training_with_keys_of_one_batch_for_all():
+    q, k, v = operands()
+    block_mask = create_block_mask(MASKS["causal"][0], 2, None, 96, 96, device="cpu")
+    trained(lambda q, k, v: flex_attention(q, k, v, block_mask=block_mask, return_lse=True), lambda q, k, v: formula(q, k, v, None, MASKS["causal"][0]),
+            (q, k.detach()[:1].requires_grad_(), v.detach()[:1].requires_grad_()))
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_gradients_of_what_functions_read(frozen):
+    """Learned biases, read directly, through other functions, and computed by the program; also where nothing else is trained."""
+    bias, table, slope = torch.randn(4, requires_grad=True), torch.randn(4, 200, requires_grad=True), torch.randn(4, requires_grad=True)
+    mask = MASKS["causal"][0]
+    block_mask = create_block_mask(mask, None, None, 96, 96, device="cpu")
+
+    def scores(bias, table, slope):
+        steep = slope.exp()
+
+        def looked_up(h, i, j):
+            return table[h, i - j + 100]
+        return lambda s, b, h, i, j: torch.tanh(s * steep[h] + looked_up(h, i, j)) * bias[h]
+
+    def f(q, k, v, *learned):
+        return flex_attention(q, k, v, score_mod=scores(*learned), block_mask=block_mask, return_lse=True)
+    q, k, v = operands()
+    trained(f, lambda q, k, v, *learned: formula(q, k, v, scores(*learned), mask), [*(x.requires_grad_(not frozen) for x in (q, k, v)), bias, table, slope], True)
+
+
+def test_gradients_of_a_module_s_bias():
+    class Attention(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.bias = torch.nn.Parameter(torch.randn(4))
+
+        def forward(self, q, k, v):
+            return flex_attention(q, k, v, score_mod=self.score)
+
+        def score(self, s, b, h, i, j):
+            return s * self.bias[h]
+    module = Attention()
+    q, k, v = operands()
+    out = tcompile.compile(module, fullgraph=True)(q, k, v)
+    tangent = torch.randn_like(out)
+    want = formula(q, k, v, lambda s, b, h, i, j: s * module.bias[h])[0]
+    for a, b in zip(torch.autograd.grad(out, (q, k, v, module.bias), tangent), torch.autograd.grad(want, (q, k, v, module.bias), tangent)):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)
+
+
+def test_training_of_a_part():
+    """Only what asks for gradients gets them."""
+    for wanted in ((True, False, False), (False, True, False), (False, False, True)):
+        trained(lambda q, k, v: flex_attention(q, k, v, return_lse=True), formula, [x.detach().requires_grad_(w) for x, w in zip(operands(), wanted)])
+
+
+@pytest.mark.parametrize("laid", ["bhsd", "bshd"])
+def test_training_with_lengths_that_vary(laid):
+    mask, masks = MASKS["causal"][0], {}
+    compiled = tcompile.compile(lambda q, k, v: flex_attention(q, k, v, score_mod=SCORES["distance"], block_mask=masks[q.shape[2]], return_lse=True))
+    by_argument = tcompile.compile(lambda q, k, v, mask: flex_attention(q, k, v, score_mod=SCORES["softcap"], block_mask=mask, return_lse=True), fullgraph=True)
+    with tcompile.record() as builder:
+        for n in (96, 50, 33, 96, 70, 128):
+            masks[n] = create_block_mask(mask, None, None, n, n, device="cpu")
+            for sums in (False, True):
+                trained(None, lambda q, k, v: formula(q, k, v, SCORES["softcap"], mask), operands(rows=n, keys=n, laid=laid), sums, compiled=lambda q, k, v: by_argument(q, k, v, masks[n]))
+    assert sum(not g.name.endswith("backward") for g in builder.report().graphs) <= 2
+    trained(None, lambda q, k, v: formula(q, k, v, SCORES["distance"], mask), operands(rows=50, keys=50, laid=laid), compiled=compiled)
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_autocast(inside):
+    """Operands are converted, and scores are computed in full, as in eager."""
     mask = create_block_mask(MASKS["causal"][0], None, None, 96, 96, device="cpu")
 
-    def f(q, k, v, bias):
-        return flex_attention(q, k, v, score_mod=lambda s, b, h, i, j: s * 0.7 + bias[h], block_mask=mask)
-    q, k, v = operands(heads=(4, 4))
-    want = torch.softmax((q @ k.mT / math.sqrt(32) * 0.7 + bias[:, None, None]).masked_fill(torch.ones(96, 96, dtype=torch.bool).triu(1), -math.inf), -1) @ v
-    out = tcompile.compile(f, fullgraph=True)(q, k, v, bias)
-    torch.testing.assert_close(out, want, rtol=1e-5, atol=1e-5)
-    g = torch.randn_like(out)
-    for a, b in zip(torch.autograd.grad(out, (q, k, v, bias), g), torch.autograd.grad(want, (q, k, v, bias), g)):
-        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)
+    def plain(q, k, v):
+        return flex_attention(q, k, v, score_mod=SCORES["softcap"], block_mask=mask, return_lse=True)
+
+    def f(q, k, v):
+        with torch.autocast("cpu", torch.bfloat16):
+            return plain(q, k, v)
+    compiled = tcompile.compile(f if inside else plain, fullgraph=True)
+
+    def run(q, k, v):
+        with torch.autocast("cpu", torch.bfloat16, enabled=not inside):
+            return compiled(q, k, v)
+    q, k, v = operands()
+    want = f(*(x.detach() for x in (q, k, v)))
+    for a, b in zip(run(*(x.detach() for x in (q, k, v))), want):
+        assert a.dtype == b.dtype
+        torch.testing.assert_close(a, b)
+    trained(None, lambda q, k, v: formula(q, k, v, SCORES["softcap"], MASKS["causal"][0]), (q, k, v), True, dtype=torch.bfloat16, compiled=run)
+
+
+def test_gradients_of_gradients():
+    q, k, v = operands(torch.float64, rows=20, keys=24)
+    mask = create_block_mask(MASKS["rows that see nothing"][0], None, None, 20, 24, device="cpu")
+
+    def of(f):
+        out = f(q, k, v)
+        first = torch.autograd.grad(out.sin().sum(), (q, k, v), create_graph=True)
+        return torch.autograd.grad(sum(g.cos().sum() for g in first), (q, k, v))
+    got = of(tcompile.compile(lambda q, k, v: flex_attention(q, k, v, score_mod=SCORES["softcap"], block_mask=mask)))
+    want = of(lambda q, k, v: formula(q, k, v, SCORES["softcap"], MASKS["rows that see nothing"][0])[0])
+    for a, b in zip(got, want):
+        torch.testing.assert_close(a, b)
 
 
 def test_a_mask_that_changes_between_calls():

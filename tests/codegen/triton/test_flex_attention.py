@@ -39,13 +39,70 @@ def test_one_kernel(score, mask, kernels, laid, heads):
     torch.testing.assert_close(got, want, rtol=1e-2, atol=1e-2)
 
 
-@pytest.mark.parametrize("score,mask", [(None, None), (lambda s, b, h, i, j: 3 * torch.tanh(s / 3), lambda b, h, i, j: i >= j)])
-def test_forward_of_training_is_one_kernel_and_keeps_no_scores(score, mask, monkeypatch):
+def formula(q, k, v, score, mask):
+    """(result, logarithms of sums) in float64; rows that see nothing are 0 and -inf."""
+    n = q.shape[1] // k.shape[1]
+    q, k, v = q.double(), k.double().repeat_interleave(n, 1), v.double().repeat_interleave(n, 1)
+    places = torch.meshgrid(*[torch.arange(x) for x in (*q.shape[:3], k.shape[2])], indexing="ij")
+    s = q @ k.mT / q.shape[-1] ** 0.5
+    s = s if score is None else score(s, *places)
+    s = s if mask is None else s.masked_fill(~mask(*places), -torch.inf)
+    return torch._safe_softmax(s, -1) @ v, torch.logsumexp(s, -1)
+
+
+SOFTCAP, CAUSAL = lambda s, b, h, i, j: 3 * torch.tanh(s / 3), lambda b, h, i, j: i >= j
+BLIND = lambda b, h, i, j: (i >= j) & (i % 7 != 3)      # noqa: E731
+
+
+@pytest.mark.parametrize("laid", ["bhsd", "bshd"])
+@pytest.mark.parametrize("score,mask,heads", [(None, None, 4), (SOFTCAP, CAUSAL, 4), (None, BLIND, 2), (lambda s, b, h, i, j: s * 9 + BIAS[h], None, 4)])
+def test_forward_of_training_is_one_kernel_and_keeps_no_scores(score, mask, heads, laid, monkeypatch):
     monkeypatch.setattr(gpu, "InternalError", (gpu.InternalError, NotImplementedError))          # (eager has no gradients on a CPU)
-    q, k, v = (torch.randn(1, 2, 64, 32).half().requires_grad_() for _ in range(3))
-    block_mask = flex.create_block_mask(mask, None, None, 64, 64, device="cpu") if mask is not None else None
+
+    def made(h):
+        return (torch.randn(1, h, 70, 32).half() if laid == "bhsd" else torch.randn(1, 70, h, 32).half().transpose(1, 2)).requires_grad_()
+    q, k, v = made(4), made(heads), made(heads)
+    block_mask = flex.create_block_mask(mask, None, None, 70, 70, device="cpu") if mask is not None else None
     tcompile.reset()
-    part, forward, _ = gpu.train_as_gpu(lambda q, k, v: flex.flex_attention(q, k, v, score_mod=score, block_mask=block_mask), q, k, v)
+    part, forward, _ = gpu.train_as_gpu(lambda q, k, v: flex.flex_attention(q, k, v, score_mod=score, block_mask=block_mask, enable_gqa=True), q, k, v)
     steps = [s for s in forward.schedule.steps if isinstance(s, (Launch, Extern))]
     assert len(steps) == 1 and steps[0].kernel.template is not None
-    assert part.saved_bytes == 0, part.saved
+    assert {s.kind for s in part.saved} == {"result", "activation"} and part.saved_bytes == 4 * 70 * (2 * 32 + 4), part.saved
+    known = {"q": q, "k": k, "v": v, "bias": BIAS}
+    got = [x for x in run(forward, [known[b.name].detach() for b in forward.schedule.inputs])]
+    assert got[0].stride() == q.stride()
+    out, lse = formula(q, k, v, score, mask)
+    torch.testing.assert_close(got[0].double(), out.detach(), rtol=4e-3, atol=4e-3)
+    kept = next(x for x in got if x.dtype == torch.float32)
+    torch.testing.assert_close(kept.double().view(lse.shape), lse.detach(), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("rows,keys", [(70, 70), (1, 1500), (3, 1300)])
+@pytest.mark.parametrize("score", [None, SOFTCAP])
+@pytest.mark.parametrize("mask", [None, lambda b, h, i, j: (j < 1200) & (i != 1)])
+def test_sums_of_rows(rows, keys, score, mask):
+    """The kernel stores them, also where programs share the keys."""
+    q, k, v = torch.randn(1, 2, rows, 32).half(), torch.randn(1, 2, keys, 32).half(), torch.randn(1, 2, keys, 32).half()
+    block_mask = flex.create_block_mask(mask, None, None, rows, keys, device="cpu") if mask is not None else None
+    tcompile.reset()
+    g = as_gpu(lambda q, k, v: flex.flex_attention(q, k, v, score_mod=score, block_mask=block_mask, return_lse=True), q, k, v)
+    steps = [s for s in g.schedule.steps if isinstance(s, (Launch, Extern))]
+    assert len(steps) == 1 and len(g.kernels[0].source.phases) == 1 + (keys > 1000)
+    out, lse = run(g, [{"q": q, "k": k, "v": v}[b.name] for b in g.schedule.inputs])
+    want, sums = formula(q, k, v, score, mask)
+    torch.testing.assert_close(out.double(), want, rtol=4e-3, atol=4e-3)
+    torch.testing.assert_close(lse.double(), sums, rtol=1e-5, atol=1e-5)
+    assert lse.shape == sums.shape and lse.stride() == sums.stride()
+
+
+@pytest.mark.skipif(not hasattr(flex, "AuxRequest"), reason="this torch returns nothing else")
+def test_largest_scores():
+    q, k, v = (torch.randn(1, 2, 70, 32).half() for _ in range(3))
+    tcompile.reset()
+    g = as_gpu(lambda q, k, v: flex.flex_attention(q, k, v, return_aux=flex.AuxRequest(lse=True, max_scores=True)), q, k, v)
+    assert len([s for s in g.schedule.steps if isinstance(s, (Launch, Extern))]) == 1
+    out, *more = run(g, [{"q": q, "k": k, "v": v}[b.name] for b in g.schedule.inputs])
+    score = q.double() @ k.double().mT / 32 ** 0.5
+    torch.testing.assert_close(out.double(), score.softmax(-1) @ v.double(), rtol=4e-3, atol=4e-3)
+    for got, want in zip(more, (score.logsumexp(-1), score.amax(-1))):
+        torch.testing.assert_close(got.double(), want, rtol=1e-5, atol=1e-5)
