@@ -170,8 +170,9 @@ def flex_attention_(m: Machine, fn: Any, query: Any, key: Any, value: Any, score
     mask_mod = None if block_mask is None else m.getattr(block_mask, "mask_mod")
     if not _fits(m, query, key, value, block_mask, gqa) or lse and return_aux is not None:
         return interpret(m, fn, [query, key, value, score_mod, block_mask, scale, enable_gqa, return_lse, kernel_options], {"return_aux": return_aux})      # (eager says what is wrong)
+    inner, _ = int(query.shape[-1]), int(value.shape[-1])                    # (fixed, as eager has them)
     if scale is None:
-        scale = 1.0 / math.sqrt(int(query.shape[-1]))
+        scale = 1.0 / math.sqrt(inner)
     orders = tuple(tuple(sorted(range(4), key=lambda d: -x.stride()[d])) for x in (query, key, value))
     sums, most = (lse, False) if return_aux is None else (m.truth(m.getattr(return_aux, name)) for name in ("lse", "max_scores"))
     args = [query, key, value, score_mod, mask_mod, scale, query.shape[1] // key.shape[1], orders]

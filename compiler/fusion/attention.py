@@ -504,7 +504,8 @@ class _Finder:
             return len(values) <= INDEX_ONLY             # (once for a program)
         if not reads:
             return len(values) <= INDEX_ONLY
-        return len(reads) == 1 and len(values) <= WITH_LOADS and not any(v.op in _COSTLY for v in values)
+        both = [v for v in reads if KEY.name in v.attr[1].symbol_names() and any(n.startswith("m") for n in v.attr[1].symbol_names())]
+        return len(reads) <= (4 if not both else 1) and len(values) <= WITH_LOADS and not any(v.op in _COSTLY for v in values)
 
     def _joins(self, b: Buffer, new: Value) -> bool:
         """Whether what the result meets is computed where it does."""
