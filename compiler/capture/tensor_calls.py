@@ -145,8 +145,12 @@ def call_operator(m: Machine, fn: Callable, args: list) -> Any:
         if selected[1] is ... and type(args[2]) is torch.SymInt:
             return call_method(m, selected[0], "fill_", [args[2]], {})
         return call_operator(m, fn, [*selected, *args[2:]])
-    if m.index_by_tensors and fn is operator.getitem and type(args[0]) is TraceTensor and _keys(args[1]) and all(type(k) is TraceTensor for k in _keys(args[1])):
-        return call_function(m, torch.ops.aten.index.Tensor, [args[0], list(_keys(args[1]))], {})
+    if m.index_by_tensors and fn is operator.getitem and type(args[0]) is TraceTensor and {type(k) for k in _keys(args[1])} in ({TraceTensor}, {TraceTensor, int}):
+        x, keys = args[0], _keys(args[1])
+        for d in reversed(range(len(keys))):
+            if type(keys[d]) is int:
+                x = call_method(m, x, "select", [d, keys[d]], {})
+        return call_function(m, torch.ops.aten.index.Tensor, [x, [k for k in keys if type(k) is TraceTensor]], {})
     if fn is operator.setitem and type(args[2]) is torch.SymInt and type(args[0]) is TraceTensor:
         args[2] = scalars.full_of(m, args[2], args[0])
     if fn in _INPLACE_OPERATORS:

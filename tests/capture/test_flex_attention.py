@@ -208,6 +208,35 @@ def test_gradients_of_a_module_s_bias():
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.skipif(not hasattr(flex, "AuxRequest"), reason="this torch returns nothing else")
+def test_training_with_other_results():
+    """Largest scores have no gradient, as in eager; logarithms of sums have."""
+    def f(q, k, v):
+        out, more = flex_attention(q, k, v, return_aux=flex.AuxRequest(lse=True, max_scores=True))
+        assert not more.max_scores.requires_grad
+        return out + more.max_scores[..., None].detach(), more.lse
+
+    def want(q, k, v):
+        out, lse = formula(q, k, v)
+        return out + (q @ k.mT / math.sqrt(q.shape[-1])).amax(-1, keepdim=True).detach(), lse
+    trained(f, want, operands(), True)
+
+
+def test_a_function_of_scores_that_reads_an_operand():
+    def score(q):
+        return lambda s, b, h, i, j: s * q[b, h, i, 3]
+    trained(lambda q, k, v: flex_attention(q, k, v, score_mod=score(q), return_lse=True), lambda q, k, v: formula(q, k, v, score(q)), operands(), True)
+
+
+def test_a_bias_that_changes_between_forward_and_backward_is_seen():
+    bias = torch.randn(4)
+    q, k, v = operands()
+    out = tcompile.compile(lambda q, k, v, bias: flex_attention(q, k, v, score_mod=lambda s, b, h, i, j: s * bias[h]))(q, k, v, bias)
+    bias.add_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        out.sum().backward()
+
+
 def test_training_of_a_part():
     """Only what asks for gradients gets them."""
     for wanted in ((True, False, False), (False, True, False), (False, False, True)):
