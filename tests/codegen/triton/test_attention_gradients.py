@@ -149,3 +149,13 @@ def test_the_gradient_of_keys_lies_as_they_do():
     p, _, b = train_as_gpu(plain, *[x.requires_grad_() for x in qkv(2, 2, 48, 32)])
     gradients = [o.meta.stride for o in p.backward.plan]
     assert gradients == [(2 * 48 * 32, 48 * 32, 32, 1)] * 3
+
+
+def test_under_deterministic_algorithms_ours_serve(monkeypatch):
+    monkeypatch.setattr(attention_calls, "FEW_FLOPS", 0)
+    torch.use_deterministic_algorithms(True)
+    try:
+        _, f, b = train_as_gpu(plain, *[x.requires_grad_() for x in qkv(2, 2, 48, 32)])
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert not any("flash" in c for c in calls(f)) and calls(b).count("chain") == 2
