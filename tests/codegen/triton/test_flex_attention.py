@@ -69,7 +69,7 @@ def test_forward_of_training_is_one_kernel_and_keeps_no_scores(score, mask, head
     assert len(steps) == 1 and steps[0].kernel.template is not None
     assert {s.kind for s in part.saved} == {"result", "activation"} and part.saved_bytes == 4 * 70 * (2 * 32 + 4), part.saved
     known = {"q": q, "k": k, "v": v, "bias": BIAS}
-    got = [x for x in run(forward, [known[b.name].detach() for b in forward.schedule.inputs])]
+    got = run(forward, [known[b.name].detach() for b in forward.schedule.inputs])
     assert got[0].stride() == q.stride()
     out, lse = formula(q, k, v, score, mask)
     torch.testing.assert_close(got[0].double(), out.detach(), rtol=4e-3, atol=4e-3)
@@ -124,3 +124,38 @@ def test_sums_of_rows_of_lengths_that_vary():
         want, sums = formula(q, k, v, SOFTCAP, None)
         torch.testing.assert_close(out.double(), want, rtol=4e-3, atol=4e-3)
         torch.testing.assert_close(lse.double(), sums, rtol=1e-5, atol=1e-5)
+
+
+DOCUMENTS = lambda b, h, i, j: (DOCUMENT[b, i % 80] == DOCUMENT[b, j % 80]) & (i >= j)      # noqa: E731
+
+
+@pytest.mark.parametrize("laid,score,mask,heads,sums", [
+    ("bhsd", None, None, 4, False), ("bhsd", SOFTCAP, CAUSAL, 4, True), ("bshd", None, BLIND, 2, True), ("bshd", lambda s, b, h, i, j: s * 3 + BIAS[h] * (i - j), DOCUMENTS, 4, False),
+    ("bhsd", lambda s, b, h, i, j: torch.where((i - j) % 3 == 0, s, s * 0.5), lambda b, h, i, j: (i >= j) & (i - j < 20), 1, True)])
+def test_gradients(laid, score, mask, heads, sums, monkeypatch):
+    """Forward and backward as they are on a GPU: no scores in memory, and gradients as in float64."""
+    monkeypatch.setattr(gpu, "InternalError", (gpu.InternalError, NotImplementedError))          # (eager has no gradients on a CPU)
+
+    def made(h):
+        return (torch.randn(1, h, 80, 32).half() if laid == "bhsd" else torch.randn(1, 80, h, 32).half().transpose(1, 2)).requires_grad_()
+    operands = made(4), made(heads), made(heads)
+    block_mask = flex.create_block_mask(mask, None, None, 80, 80, device="cpu") if mask is not None else None
+    tcompile.reset()
+    part, forward, backward = gpu.train_as_gpu(
+        lambda q, k, v: flex.flex_attention(q, k, v, score_mod=score, block_mask=block_mask, enable_gqa=True, return_lse=sums), *operands)
+    steps = [s for s in backward.schedule.steps if isinstance(s, (Launch, Extern))]
+    assert all(isinstance(s, Launch) for s in steps), steps
+    assert not any(len(b.shape) > 2 and tuple(b.shape[-2:]) == (80, 80) for s in steps for b in s.outputs)
+    known = {**dict(zip("qkv", (x.detach() for x in operands))), "bias": BIAS, "document": DOCUMENT}
+    got = run(forward, [known[b.name] for b in forward.schedule.inputs])
+    known = {f"saved_{n}": x for n, x in [*known.items(), *zip([s.name for s in part.saved], got[1 + sums:], strict=True)]}
+    ends = formula(*operands, score, mask)[:1 + sums]
+    blind = ~ends[-1].isfinite()
+    tangents = [torch.randn_like(x).view(x.shape) for x in got[:1 + sums]]
+    known |= {f"tangent_{k}": x.masked_fill(blind, 0.0) if k else x for k, x in enumerate(tangents)}
+    grads = run(backward, [known[b.name] for b in backward.schedule.inputs])
+    ends = [x.masked_fill(blind, 0.0) if k else x for k, x in enumerate(ends)]
+    want = torch.autograd.grad(ends, operands, [t.to(x.dtype) for t, x in zip(tangents, ends)])
+    for a, b, x in zip(grads, want, operands, strict=True):
+        torch.testing.assert_close(a.double(), b.double(), rtol=1e-2, atol=1e-2 * b.abs().max().item())
+        assert a.stride() == x.stride()
