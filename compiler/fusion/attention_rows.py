@@ -15,8 +15,7 @@ from ..lowering.ir import Axis, Buffer, LoopNest, Value, acc, const, load, prim,
 from ..lowering.lowered import View
 from ..lowering.rewrite import Rewriter, tidy
 from ..symbolic.expr import Expr, as_expr
-from .attention import _Finder as Finder
-from .attention import _inverse, _NoMatch
+from .finder import Finder, NoMatch, inverse
 
 __all__ = ["RowResult", "row_results"]
 
@@ -46,7 +45,7 @@ def row_results(finder: Finder, product: Buffer, scores: Value, domain: Sequence
             continue
         try:
             made = _of_row(finder, nest, Rewriter(lambda e, m=m: tidy(e.subs(m), mine))(nest.value), scores, mine)      # type: ignore[misc]
-        except _NoMatch:
+        except NoMatch:
             continue
         if made is not None:
             out[nest.buffer] = RowResult(nest, tidy(nest.index.subs(m).subs(names), ranges), made)
@@ -105,7 +104,7 @@ def _of_row(finder: Finder, nest: LoopNest, value: Value, scores: Value, ranges:
 def _is_top(finder: Finder, v: Value, scores: Value, ranges: dict[str, tuple]) -> bool:
     try:
         return finder.same(finder.row(v, "max", ranges), scores, ranges)
-    except _NoMatch:
+    except NoMatch:
         return False
 
 
@@ -115,7 +114,7 @@ def _follows(nest: LoopNest, b: Buffer, known: dict[Buffer, RowResult], ranges: 
     e = next((v.attr[1] for v in loads if v.attr[0] is b), None)
     if e is None or any(v.args or v.attr[0] not in known for v in loads):
         return None
-    m = _inverse(nest.domain, e, known[b].index, ranges)
+    m = inverse(nest.domain, e, known[b].index, ranges)
     if m is None or any(tidy(v.attr[1].subs(m), ranges) is not known[v.attr[0]].index for v in loads):
         return None
     value = Rewriter(lambda e: tidy(e.subs(m), ranges), lambda x, _: known[x].value)(nest.value)

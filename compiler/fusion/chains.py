@@ -7,7 +7,6 @@ that go through the same products along the same rows are one kernel.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from types import SimpleNamespace
 from typing import Any, Sequence
 
 import torch
@@ -18,17 +17,9 @@ from ..lowering.lowered import Extern, LoweredStep, View
 
 from ..lowering.rewrite import Rewriter, tidy
 from ..symbolic.expr import Expr, as_expr, maybe_int, symbol
-from .attention import COLUMN, INNER, KEY, ROW, position, read_by
-from .attention import _Finder as Finder
-from .attention import _NoMatch as NoMatch
-from .attention import _flat as flat
-from .attention import _groups as groups_of
-from .attention import _is_product as is_product
-from .attention import _made_by as made_by
-from .attention import _on_gpu as on_gpu
-from .attention import _replaced as replaced
 from .conditions import normal_form
 from .domain import numel_hint, size_hint
+from .finder import COLUMN, INNER, KEY, ROW, Finder, NoMatch, flat, groups_of, is_product, made_by, on_gpu, position, read_by, replaced
 from .formal import FormalNames, scalars_and_checks
 from .inline import does_more
 from .schedule import Launch, Template
@@ -88,7 +79,7 @@ def chains(steps: Sequence[LoweredStep], needed: Sequence[Buffer], hints: dict[s
         bundles = _bundles(found)
         gone = [x for b in bundles for x in _build(finder, b)]
         templates = [b.template for b in bundles if b.template is not None]
-        dead = finder.superfluous(gone, SimpleNamespace(args=[x for t in templates for x in t.args], outputs=[x for t in templates for x in t.outputs]))    # type: ignore[arg-type]
+        dead = finder.superfluous(gone, *templates)
         ids = {id(s) for s in dead}
         kept = [c for c in found if all(id(finder.made[w.attr[0]]) in ids for w in c.products)]
         if len(kept) == len(found):
@@ -218,10 +209,10 @@ def _build(finder: Finder, bundle: _Bundle) -> list[Any]:
             factor = replaced(factor, w, made[w])
         if factor.op == "cast" and factor.dtype == c.c.dtype and factor.args[0].dtype == torch.float32:
             factor = factor.args[0]                      # (a tile's numbers are rounded to that where they are multiplied)
-        factor = normal_form(cast(finder.expanded(factor, ranges, finder._cheap), torch.float32))
+        factor = normal_form(cast(finder.expanded(factor, ranges, finder.cheap), torch.float32))
         out = c.step.outputs[0]
-        buffer, at, value, _, followers = finder._followers(c, out, ranges)    # type: ignore[arg-type]
-        value = Rewriter(known={acc("mixed", torch.float32).id: acc(f"sum{j}", torch.float32)})(value)
+        assert out is not None
+        buffer, at, value, _, followers = finder.followers(c, out, ranges, f"sum{j}")
         sums.append((Axis(COLUMN, c.columns), rw(factor), rw(c.c)))
         stages.append(Stage((Axis(COLUMN, c.columns),), [], [Store(formal.output(buffer), formal.size(at), rw(value))]))
         outputs.append(buffer)

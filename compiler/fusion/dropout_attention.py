@@ -10,8 +10,8 @@ from ..lowering.ir import WORD, AttentionGradients, Axis, Buffer, DropoutAttenti
 from ..lowering.lowered import Extern, LoweredStep, View
 from ..lowering.rewrite import Rewriter, is_affine, positions, tidy
 from ..symbolic.expr import Expr, as_expr, ceildiv, maybe_int, symbol
-from .attention import position, read_by
 from .copies import is_copy, whole_source
+from .finder import position, read_by
 from .formal import FormalNames
 from .schedule import Launch, Template
 

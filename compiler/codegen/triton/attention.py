@@ -8,34 +8,22 @@ partial results a second launch folds. Powers are of two: the logarithm's factor
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
-from typing import Callable, Sequence
+from dataclasses import replace
 
 import torch
 
-from ...lowering.ir import Attention, Axis, Buffer, Kernel, Stage, Store, Value, cast, const, prim
-from ...lowering.rewrite import Rewriter
-from ...symbolic.expr import ZERO, Expr, as_expr, ceildiv, integer, symbol
+from ...lowering.ir import Attention, Buffer, Kernel, Stage, Store, Value, cast, const, prim
+from ...symbolic.expr import ZERO, symbol
 from .attention_tiles import held
 from .dtypes import ttype
-from .layout import GpuTarget, Layout, numel
+from .layout import GpuTarget, Layout
 from .prims import Operand
-from .printer import Function, Printer, Scratch
-from .values import Names, Values, stored
+from .printer import Function, Scratch
+from .row_tiles import F32, LOG2E, Bound, RowTiles, bound_of, conjuncts
+from .values import Names, stored
 
 __all__ = ["AttentionPrinter", "bounds", "scaled"]
 
-LOG2E = 1.4426950408889634
-FIRST, LAST = symbol("first_row"), symbol("last_row")
-F32 = ttype(torch.float32)
-
-
-@dataclass(frozen=True)
-class Bound:
-    """Keys that a comparison lets through: from, or up to and with, `limit`."""
-    upper: bool
-    limit: Expr
-    condition: Value
 
 
 def scaled(score: Value) -> tuple[Value, float]:
@@ -49,42 +37,14 @@ def scaled(score: Value) -> tuple[Value, float]:
     return score, 1.0
 
 
-def _conjuncts(c: Value) -> list[Value]:
-    return [x for a in c.args for x in _conjuncts(a)] if c.op == "logical_and" else [c]
-
-
-def _bound(c: Value, t: Attention) -> Bound | None:
-    """What a comparison of positions says of the keys."""
-    if c.op not in ("lt", "le", "gt", "ge") or not all(a.op in ("index", "const") and a.dtype == torch.int64 for a in c.args):
-        return None
-    a, b = (integer(x.attr) if x.op == "const" else x.attr for x in c.args)
-    e, key = a - b, t.keys.symbol
-    sign = e.coeff(key.name)
-    if sign is None or not sign.is_const or abs(sign.value) != 1:
-        return None
-    rest = e - key * sign
-    plain = {x.symbol.name for x in (*t.batch, *t.rows)}
-    if any(n.startswith("ind") or n == key.name for n in rest.symbol_names()):
-        return None
-    for n in rest.symbol_names() & plain:
-        k = rest.coeff(n)
-        if k is None or not k.is_const:
-            return None
-    upper = (c.op in ("lt", "le")) == (sign.value > 0)
-    limit = rest * -sign.value
-    if c.op in ("lt", "gt"):
-        limit = limit - 1 if upper else limit + 1
-    return Bound(upper, limit, c)
-
-
 def bounds(t: Attention) -> list[Bound]:
     """What a score's condition says of the keys that a row sees."""
     if not (t.score.op == "where" and t.score.args[2].op == "const" and t.score.args[2].attr == -math.inf):
         return []
-    return [b for c in _conjuncts(t.score.args[0]) if (b := _bound(c, t)) is not None]
+    return [b for c in conjuncts(t.score.args[0]) if (b := bound_of(c, t)) is not None]
 
 
-class AttentionPrinter(Printer):
+class AttentionPrinter(RowTiles):
     def __init__(self, kernel: Kernel, target: GpuTarget, layout: Layout, name: str, exact: bool = False):
         assert kernel.template is not None
         self.t: Attention = kernel.template
@@ -98,11 +58,8 @@ class AttentionPrinter(Printer):
             self.exp2 = "_exp2"
             self.need("_exp2")
         t = self.t
-        self.sizes = {a.symbol.name: int(a.size) for a in (*t.batch, *t.rows, t.keys, t.inner, t.columns) if type(a.size) is int}
+        self._goes_through(t, bounds(t), layout)
         self.inner, self.columns = held(t.inner), held(t.columns)
-        self.rows, self.n_keys, self.batch = numel(t.rows), as_expr(t.keys.size), numel(t.batch)
-        self.bounds = bounds(t)
-        self.even = self.n_keys.is_const and self.n_keys.value % layout.rblock == 0
 
     def _functions(self) -> list[tuple[Function, str]]:
         if self.lay.split == 1:
@@ -111,51 +68,18 @@ class AttentionPrinter(Printer):
         self.scratch = [Scratch("part0", torch.float32, n * self.t.columns.size), Scratch("part1", torch.float32, n), Scratch("part2", torch.float32, n)]
         return [self._tile(f"{self.name}_0"), self._fold_pieces(f"{self.name}_1")]
 
-    # ---- positions
-    def _where(self, block: str, xblock: int, masks: dict[str, str]) -> list[str]:
-        """The batch axes and the rows of a program."""
-        body = self._axes(self.t.batch, "b")
-        body.append(f"xindex = {block} * XBLOCK + tl.arange(0, XBLOCK)[:, None]")
-        if not (self.rows.is_const and self.rows.value % xblock == 0):
-            body.append(f"xmask = xindex < {self._t(self.rows)}")
-            masks["x"] = "xmask"
-        return body + self._axes(self.t.rows, "x")
-
-    def _beyond(self, name: str, axis: Axis) -> dict[str, str]:
-        """The mask of a tile dimension that holds more columns than there are."""
-        return {name: f"({name} < {axis.size})"} if held(axis) > int(axis.size) else {}
-
-    def _of(self, names: Names, dims: dict[str, str], masks: dict[str, str], rows: tuple[str, str], columns: tuple[str, str],
-            acc: Callable[[str], Operand] | None = None) -> Values:
-        """A printer of values over tiles whose rows and columns are the given (dimension, size)."""
-        def shape(have: frozenset[str]) -> str:
-            return f"[{rows[1] if rows[0] in have else '1'}, {columns[1] if columns[0] in have else '1'}]"
-        return Values(names, dims, masks, shape, acc or self._acc, self.need, self.itype, exact=self.exact, backend=self.target.backend, sizes=self.sizes)
-
-    def _operand(self, name: str, value: Value, v: Values, shape: str, whole: frozenset[str]) -> str:
-        """A tile of q, k or v, in its own type: what lies outside is 0."""
-        buffer, e = value.attr
-        have = v.dims_of(e)
-        mask, _ = v.mask(have)
-        text = f"tl.load({buffer.name} + ({v.index(e)})" + (f", {mask}, other=0.0" if mask else "") + ")"
-        return f"{name} = " + (text if have >= whole else f"tl.broadcast_to({text}, {shape})")
-
     # ---- one tile of rows
     def _tile(self, name: str) -> tuple[Function, str]:
         t, lay = self.t, self.lay
         names = Names(origins=self.origins)
         masks: dict[str, str] = {}
-        xblocks = ceildiv(self.rows, integer(lay.xblock))
         body = [f"pid = {self._pid('tl.program_id(0)')}"]
         pid = "pid"
         if lay.split > 1:
             body.append("piece = pid % SPLIT")
             pid = "(pid // SPLIT)"
-        body += [f"xblocks = {self._t(xblocks)}", f"bindex = {pid} // xblocks"]
-        block = f"({pid} % xblocks)"
-        if any(b.upper and FIRST.name in self._row_limit(b.limit, True).symbol_names() | self._row_limit(b.limit, False).symbol_names() for b in self.bounds):
-            block = f"(xblocks - 1 - {pid} % xblocks)"   # (those that see the most keys begin)
-        body += self._where(block, lay.xblock, masks)
+        lines, block = self._program(pid, masks)
+        body += lines
         inner = masks | self._beyond("d", t.inner)
         body += [f"d = tl.arange(0, {self.inner})[None, :]", f"e = tl.arange(0, {self.inner})[:, None]"]
         q = self._named(t.q, {t.inner.symbol.name: symbol("d")})
@@ -170,61 +94,7 @@ class AttentionPrinter(Printer):
         else:
             body += self._finish(names, masks)
         constants = {"XBLOCK": lay.xblock, "RBLOCK": lay.rblock} | ({"SPLIT": lay.split} if lay.split > 1 else {})
-        return self._function(name, body, self.batch * xblocks * lay.split, constants, self.scratch)
-
-    def _dims(self, dim: str, axes: Sequence[Axis], more: dict[str, str]) -> dict[str, str]:
-        return {a.symbol.name: dim for a in axes} | more
-
-    def _named(self, value: Value, names: dict[str, Expr]) -> Value:
-        return Rewriter(on_index=lambda e: e.subs(names))(value)
-
-    def _row_limit(self, e: Expr, greatest: bool) -> Expr:
-        """The greatest (or least) value of an expression over the rows of a tile."""
-        rows = self.t.rows
-        m = {}
-        for a in rows:
-            k = e.coeff(a.symbol.name)
-            if k is not None and k is not ZERO:
-                ends = (FIRST, LAST) if len(rows) == 1 else (ZERO, as_expr(a.size) - 1)
-                m[a.symbol.name] = ends[(k.value > 0) == greatest]
-        return e.subs(m) if m else e
-
-    def _loops(self, names: Names, masks: dict[str, str], block: str) -> list[str]:
-        """The passes over the keys: those that a condition may leave out before and after those that all rows of the tile see."""
-        lay, n = self.lay, self.n_keys
-        block_of, size = f"{block} * XBLOCK", self._t(n)
-        begin, end = "0", size
-        out: list[str] = []
-        limits = [(b.upper, self._row_limit(b.limit, g), g) for b in self.bounds for g in (True, False)]
-        if any({FIRST.name, LAST.name} & e.symbol_names() for _, e, _ in limits):
-            out += [f"first_row = {block_of}", f"last_row = tl.minimum(first_row + XBLOCK, {self._t(self.rows)}) - 1"]
-
-        def text(upper: bool, greatest: bool, wrap: str, start: str) -> str:
-            for u, e, g in limits:
-                if u is upper and g is greatest:
-                    start = f"tl.{wrap}({start}, {self._t(e + 1 if upper else e)})"
-            return start
-        lower, upper = (any(b.upper is u for b in self.bounds) for u in (False, True))
-        if lower:
-            out.append(f"begin = {text(False, False, 'maximum', '0')} // RBLOCK * RBLOCK")
-            begin = "begin"
-        if upper:
-            out.append(f"end = {text(True, True, 'minimum', size)}")
-            end = "end"
-        if lay.split > 1:
-            out += ["per = tl.cdiv(tl.cdiv(" + size + ", RBLOCK), SPLIT) * RBLOCK", f"begin = tl.maximum({begin}, piece * per)", f"end = tl.minimum({end}, piece * per + per)"]
-            begin, end = "begin", "end"
-        if self.even and not self.bounds:                # (also in pieces)
-            return [*out, *self._loop(begin, end, names, masks, False)]
-        whole = begin
-        if lower:
-            out.append(f"whole = tl.minimum(tl.cdiv({text(False, True, 'maximum', begin)}, RBLOCK), tl.cdiv({end}, RBLOCK)) * RBLOCK")
-            whole = "whole"
-        out.append(f"rest = tl.maximum({whole}, {text(True, False, 'minimum', end)} // RBLOCK * RBLOCK)")
-        if lower:
-            out += self._loop(begin, "whole", names, masks, True)
-        out += self._loop(whole, "rest", names, masks, False)
-        return out + self._loop("rest", end, names, masks, True)
+        return self._function(name, body, self.batch * self._blocks() * lay.split, constants, self.scratch)
 
     def _loop(self, begin: str, end: str, names: Names, masks: dict[str, str], edge: bool) -> list[str]:
         """Lines of a loop over keys. `edge`: whether positions are looked at."""
@@ -271,7 +141,7 @@ class AttentionPrinter(Printer):
         if edge or not self.bounds:
             return score
         drop = {b.condition.id for b in self.bounds}
-        left = [c for c in _conjuncts(score.args[0]) if c.id not in drop]
+        left = [c for c in conjuncts(score.args[0]) if c.id not in drop]
         if not left:
             return score.args[1]
         c = left[0]
@@ -331,3 +201,4 @@ class AttentionPrinter(Printer):
                  f"mixed = tl.sum(tl.load(part0 + (at[:, None] * {size} + c){mask}) * scale[:, None], 0)[None, :]"]
         body += self._finish(Names(origins=self.origins), masks)
         return self._function(name, body, self.batch * self.rows, {"XBLOCK": 1, "SPLIT": self.lay.split}, self.scratch)
+

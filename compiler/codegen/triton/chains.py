@@ -2,7 +2,7 @@
 computes from them what the columns are multiplied with, and adds that up for each result.
 
 What a tile of keys is read for, as an operand of a product and as columns, is read once. Conditions outside of which everything is 0 bound the loop,
-as in attention.py, whose loops these are.
+as in attention (row_tiles.py).
 """
 from __future__ import annotations
 
@@ -12,15 +12,13 @@ from typing import Any, Callable, Sequence
 import torch
 
 from ...lowering.ir import Axis, ChainedProducts, Kernel, Value, const, make, prim, walk
-from ...symbolic.expr import ZERO, as_expr, ceildiv, integer, symbol
-from .attention import F32, FIRST, LOG2E, AttentionPrinter, Bound
-from .attention import _bound as bound_of
-from .attention import _conjuncts as conjuncts
+from ...symbolic.expr import ZERO, symbol
 from .attention_tiles import held, shared_memory
 from .dtypes import ttype
 from .layout import Choices, GpuTarget, Layout, at_hints, is_wide, numel
 from .prims import Operand
-from .printer import Function, Printer
+from .printer import Function
+from .row_tiles import F32, LOG2E, RowTiles, bound_of, conjuncts
 from .values import Names, Values, stored
 
 __all__ = ["ChainPrinter", "chain_choices", "plan_chain"]
@@ -138,23 +136,20 @@ def _where_all_hold(root: Value, known: dict[int, Value]) -> Value:
     return made[root.id]
 
 
-class ChainPrinter(AttentionPrinter):
+class ChainPrinter(RowTiles):
     def __init__(self, kernel: Kernel, target: GpuTarget, layout: Layout, name: str, exact: bool = False):
-        Printer.__init__(self, kernel, target, layout, name, exact)
+        super().__init__(kernel, target, layout, name, exact)
         t = kernel.template
         assert isinstance(t, ChainedProducts)
-        self.chain = self.t = t                          # type: ignore[assignment]
-        self.sizes = {a.symbol.name: int(a.size) for a in (*t.batch, *t.rows, t.keys) if type(a.size) is int}
-        self.rows, self.n_keys, self.batch = numel(t.rows), as_expr(t.keys.size), numel(t.batch)
+        self.t = t
         factors = [_by_powers_of_two(f, self._of_tile) if target.backend == "cuda" and not exact else f for _, f, _ in t.sums]
         # a number that all of a sum is multiplied with is so at the end; in float16 it may keep what is summed in range
         scaled = [_scaled(f) if c.dtype == torch.bfloat16 else (f, 1.0) for f, (_, _, c) in zip(factors, t.sums)]
         self.factors, self.scales = ([x[k] for x in scaled] for k in range(2))
         every = [_needed(f) for f in self.factors]
         common = {k: c for k, c in every[0].items() if all(k in e for e in every)}
-        self.bounds: list[Bound] = [b for c in common.values() if (b := bound_of(c, self.t)) is not None]
+        self._goes_through(t, [b for c in common.values() if (b := bound_of(c, t)) is not None], layout)
         self.known = {b.condition.id: b.condition for b in self.bounds}
-        self.even = self.n_keys.is_const and self.n_keys.value % layout.rblock == 0
 
     def _functions(self) -> list[tuple[Function, str]]:
         return [self._tile(self.name)]
@@ -163,7 +158,7 @@ class ChainPrinter(AttentionPrinter):
         """Whether a value is another for each row and key."""
         values = walk([v])
         over = {n for x in values for n in (x.attr[1] if x.op == "load" else x.attr if x.op == "index" else ZERO).symbol_names()}
-        return any(x.op == "acc" for x in values) or self.chain.keys.symbol.name in over and any(a.symbol.name in over for a in self.chain.rows)
+        return any(x.op == "acc" for x in values) or self.t.keys.symbol.name in over and any(a.symbol.name in over for a in self.t.rows)
 
     # ---- tiles of operands
     def _columns(self, axes: Sequence[Axis]) -> list[str]:
@@ -181,14 +176,12 @@ class ChainPrinter(AttentionPrinter):
         return value, self._operand("", value, v, f"[{block}, {n}]", frozenset((dim, column))).removeprefix(" = ")
 
     def _tile(self, name: str) -> tuple[Function, str]:
-        t, lay = self.chain, self.lay
+        t, lay = self.t, self.lay
         names = Names(origins=self.origins)
         masks: dict[str, str] = {}
-        xblocks = ceildiv(self.rows, integer(lay.xblock))
-        body = [f"pid = {self._pid('tl.program_id(0)')}", f"xblocks = {self._t(xblocks)}", "bindex = pid // xblocks"]
-        longest_last = any(b.upper and FIRST.name in self._row_limit(b.limit, True).symbol_names() | self._row_limit(b.limit, False).symbol_names() for b in self.bounds)
-        block = "(xblocks - 1 - pid % xblocks)" if longest_last else "(pid % xblocks)"
-        body += self._where(block, lay.xblock, masks)
+        body = [f"pid = {self._pid('tl.program_id(0)')}"]
+        lines, block = self._program("pid", masks)
+        body += lines
         body += self._columns([a for a, *_ in (*t.products, *t.sums)])
         self.of_rows: list[str] = []
         tiles: dict[Value, str] = {}
@@ -202,11 +195,11 @@ class ChainPrinter(AttentionPrinter):
         body += self._loops(names, masks, block)
         for j, (axis, *_) in enumerate(t.sums):
             body += self._stored(j, axis, names, masks)
-        return self._function(name, body, self.batch * xblocks, {"XBLOCK": lay.xblock, "RBLOCK": lay.rblock})
+        return self._function(name, body, self.batch * self._blocks(), {"XBLOCK": lay.xblock, "RBLOCK": lay.rblock})
 
     # ---- a pass over keys
     def _loop(self, begin: str, end: str, names: Names, masks: dict[str, str], edge: bool) -> list[str]:
-        t = self.chain
+        t = self.t
         far = ".to(tl.int64)" if self.lay.wide else ""
         head = [f"r0 = roffset + tl.arange(0, RBLOCK)[None, :]{far}", f"s0 = roffset + tl.arange(0, RBLOCK)[:, None]{far}"]
         inner, of_keys = dict(masks), {}

@@ -14,11 +14,11 @@ import torch
 
 from ...lowering.ir import WORD, AttentionGradients, DropoutAttention, Kernel, Stage, Value
 from ...symbolic.expr import Expr, as_expr, ceildiv, integer, symbol
-from .attention import LOG2E
 from .attention_tiles import held
 from .dtypes import ttype
 from .layout import Choices, GpuTarget, Layout, at_hints, is_wide, numel
 from .printer import Function, Printer, Scratch
+from .row_tiles import LOG2E
 
 __all__ = ["DropoutAttentionPrinter", "plan_dropout_attention"]
 
