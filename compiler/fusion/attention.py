@@ -81,6 +81,7 @@ class _Parts:
     index: Expr                    # of the result in its first output
     lines: list[tuple]
     origins: list[str]
+    weight: Value | None = None    # what softmax's results are multiplied with
     scores: tuple = ()             # (product, scores over the softmax's axes, these, the kernel's for them), where they are steps of their own
 
     @property
@@ -107,20 +108,27 @@ class _Attentions(Finder):
         if not isinstance(nest, LoopNest) or self.producer(load(base, nest.index)) is None:
             raise NoMatch
         ranges = {a.symbol.name: (0, a.size) for a in nest.domain}
-        x, empty = self._softmax(nest, ranges)
+        x, empty, weight = self._softmax(nest, ranges)
         score = self.scores(x, ranges)
         for first in dict.fromkeys(w for w in walk([score]) if w.op == "load" and not w.args and makes_scores(self.made.get(w.attr[0]))):
             try:
-                parts = self._between(nest, score, first, s, p, v, empty)
+                parts = self._between(nest, score, first, s, p, v, empty, weight)
             except NoMatch:
                 continue
             self._take(parts, self.made[first.attr[0]])
             return
         raise NoMatch
 
-    def _softmax(self, nest: LoopNest, ranges: dict[str, tuple]) -> tuple[Value, float]:
-        """(scores over the nest's axes, what a row gives that is masked as a whole), where the nest makes the softmax of something."""
-        p, empty = self.peeled(load(nest.buffer, nest.index), ranges), math.nan
+    def _softmax(self, nest: LoopNest, ranges: dict[str, tuple]) -> tuple[Value, float, Value | None]:
+        """(scores over the nest's axes, what a row gives that is masked as a whole, what its numbers are multiplied with), where the nest makes the softmax of
+        something."""
+        p, empty, weight = self.peeled(load(nest.buffer, nest.index), ranges), math.nan, None
+        while p.op == "mul" and self.peeled(p.args[1], ranges).op != "reciprocal":
+            other = next((x for x in p.args if not any(v.op == "load" and self.leads(v.attr[0]) or v.op == "acc" for v in walk([x]))), None)
+            if other is None:
+                raise NoMatch
+            weight = cast(other, torch.float32) if weight is None else prim("mul", weight, cast(other, torch.float32))
+            p = self.peeled(next(x for x in p.args if x is not other), ranges)
         if p.op == "where" and p.args[1].op == "const" and p.args[1].attr == 0:
             none = self.row(p.args[0], "all", ranges)
             p, empty = self.peeled(p.args[2], ranges), 0.0
@@ -143,9 +151,9 @@ class _Attentions(Finder):
             low = self.peeled(none, ranges)
             if low.op != "eq" or low.args[1].op != "const" or low.args[1].attr != -math.inf or not self.same(low.args[0], x, ranges):
                 raise NoMatch
-        return x, empty
+        return x, empty, weight
 
-    def _between(self, nest: LoopNest, score: Value, first: Value, last: Extern, p: Buffer, v: Buffer, empty: float) -> _Parts:
+    def _between(self, nest: LoopNest, score: Value, first: Value, last: Extern, p: Buffer, v: Buffer, empty: float, weight: Value | None) -> _Parts:
         """The parts of an attention whose softmax is a nest's, whose first product is loaded by `first`, and whose last is `last`."""
         product: Extern = self.made[first.attr[0]]
         plus = str(product.op) in PLUS
@@ -190,6 +198,8 @@ class _Attentions(Finder):
             more = cast(self.element(c, position(c, g, m, KEY), ranges), torch.float32)
             made = prim("add", made if alpha == 1 else prim("mul", made, const(alpha, torch.float32)),
                         more if beta == 1 else prim("mul", more, const(beta, torch.float32)))
+        if weight is not None:
+            parts.weight = Rewriter(on_index=lambda x: tidy(x.subs(names), ranges))(weight)
         parts.q, parts.k = q, k
         parts.v = self.copied(self.element(v, position(v, g, KEY, COLUMN), ranges), ranges)
         parts.score = replaced(cast(score, torch.float32), at, made)
@@ -257,9 +267,10 @@ class _Attentions(Finder):
             raise NoMatch
         if parts.q.dtype == torch.float32 and not self.always and self._flops(parts) > FEW_FLOPS_IN_FULL:
             raise NoMatch
-        if size_hint(parts.keys.size, self.hints) < LEAST_KEYS or any(x.op == "check_index" for x in walk([parts.score])):
+        if size_hint(parts.keys.size, self.hints) < LEAST_KEYS or any(x.op == "check_index" for x in walk([parts.score, *([] if parts.weight is None else [parts.weight])])):
             raise NoMatch
         score = normal_form(self.expanded(parts.score, ranges, self.cheap))
+        weight = None if parts.weight is None else self._read_where_drawn(parts, self.expanded(parts.weight, ranges, self.cheap), ranges)
         out = parts.step.outputs[0]
         buffer, at, value, place, more = self.followers(parts, out, ranges)
         formal = FormalNames({a.symbol.name for a in parts.axes})
@@ -268,8 +279,8 @@ class _Attentions(Finder):
         def sized(axes: Sequence[Axis]) -> tuple[Axis, ...]:
             return tuple(Axis(a.symbol, maybe_int(formal.size(as_expr(a.size)))) for a in axes)
         batch, rows, (keys, inner, columns) = sized(parts.batch), sized(parts.rows), sized(parts.axes[-3:])
-        template = Attention(batch, rows, keys, inner, columns, rw(parts.q), rw(parts.k), rw(parts.v), rw(score), parts.empty)
-        rest = self._rows(parts, [parts.step, *more], [parts.q, parts.k, parts.v, score, value], buffer)
+        template = Attention(batch, rows, keys, inner, columns, rw(parts.q), rw(parts.k), rw(parts.v), rw(score), parts.empty, None if weight is None else rw(weight))
+        rest = self._rows(parts, [parts.step, *more], [parts.q, parts.k, parts.v, score, value, *([] if weight is None else [weight])], buffer)
         stages = [Stage((), [], [Store(formal.output(buffer), formal.size(at), rw(value))])]
         if rest:
             stages.append(Stage((), [], [Store(formal.output(r.nest.buffer), formal.size(r.index), rw(r.value)) for r in rest]))
@@ -298,6 +309,20 @@ class _Attentions(Finder):
         tried = Template(parts.step.op, reads, {}, [buffer], reason="attention")
         dead = {id(s) for s in self.superfluous([*gone, *(r.nest for r in found.values())], tried)}
         return [r for b, r in found.items() if b in self.needed or any(id(s) not in dead for s in self.readers.get(b, ()))]
+
+    def _read_where_drawn(self, parts: _Parts, weight: Value, ranges: dict[str, tuple]) -> Value:
+        """A dropout's mask as it is in memory, where something else needs it there: each element drawn alone takes four times as long as neighbours together."""
+        known: dict[int, Value] = {}
+        conditions = [v for v in walk([weight]) if v.dtype == torch.bool and any(x.op == "philox" for x in v.args)]
+        for nest in self.first if conditions else ():
+            if not isinstance(nest, LoopNest) or nest.value.dtype != torch.bool or nest.buffer.dtype != torch.bool or not any(x.op == "philox" for x in nest.value.args):
+                continue
+            axes = [a.symbol.name for a in nest.domain]
+            if [as_expr(a.size) for a in nest.domain] == [as_expr(a.size) for a in (*parts.batch, *parts.rows, parts.keys)]:
+                m = dict(zip(axes, (a.symbol for a in (*parts.batch, *parts.rows, parts.keys))))
+                same = Rewriter(on_index=lambda e, m=m: tidy(e.subs(m), ranges))(nest.value)      # type: ignore[misc]
+                known |= {c.id: load(nest.buffer, tidy(nest.index.subs(m), ranges)) for c in conditions if c is same}
+        return Rewriter(known=known)(weight) if known else weight
 
     def _place(self, step: Template, place: Any, dead: Sequence[Any]) -> Any:
         """Which of the steps that go the kernel runs in the place of: after what makes all that it reads, before all that reads what it makes."""

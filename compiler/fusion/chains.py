@@ -12,7 +12,7 @@ from typing import Any, Sequence
 import torch
 
 from ..chains import DTYPES, WIDEST, fills
-from ..lowering.ir import Axis, Buffer, ChainedProducts, Kernel, LoopNest, Stage, Store, Value, acc, cast, const, load, prim, walk
+from ..lowering.ir import Axis, Buffer, ChainedProducts, Kernel, LoopNest, Stage, Store, Value, acc, cast, const, load, make, prim, walk
 from ..lowering.lowered import Extern, LoweredStep, View
 
 from ..lowering.rewrite import Rewriter, tidy
@@ -207,9 +207,7 @@ def _build(finder: Finder, bundle: _Bundle) -> list[Any]:
         factor = c.factor
         for w in c.products:
             factor = replaced(factor, w, made[w])
-        if factor.op == "cast" and factor.dtype == c.c.dtype and factor.args[0].dtype == torch.float32:
-            factor = factor.args[0]                      # (a tile's numbers are rounded to that where they are multiplied)
-        factor = normal_form(cast(finder.expanded(factor, ranges, finder.cheap), torch.float32))
+        factor = normal_form(_unrounded(cast(finder.expanded(factor, ranges, finder.cheap), torch.float32)))
         out = c.step.outputs[0]
         assert out is not None
         buffer, at, value, _, followers = finder.followers(c, out, ranges, f"sum{j}")
@@ -228,6 +226,19 @@ def _build(finder: Finder, bundle: _Bundle) -> list[Any]:
     bundle.template = Template(step.op, tuple(launch.inputs), {}, outputs, reason="chain of products", origin=step.origin, lines=step.lines, launch=launch)
     bundle.gone = [*(c.step for c in bundle.chains), *more]
     return bundle.gone
+
+
+def _unrounded(root: Value) -> Value:
+    """The value without roundings to 16 bits on the way: a tile's numbers are in registers, and rounded where they are multiplied."""
+    made: dict[int, Value] = {}
+    for v in walk([root]):
+        args = tuple([made[a.id] for a in v.args])
+        x = args[0] if args else v
+        if v.op == "cast" and v.dtype == torch.float32 and x.op == "cast" and x.dtype in DTYPES and x.args[0].dtype == torch.float32:
+            made[v.id] = x.args[0]
+        else:
+            made[v.id] = v if v.op in ("load", "index") or all(x is y for x, y in zip(args, v.args)) else make(v.op, v.dtype, args, v.attr)
+    return made[root.id]
 
 
 # ---- placing

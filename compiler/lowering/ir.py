@@ -393,13 +393,14 @@ class Attention(AttentionTemplate):
 
         for batch, rows in parallel:
             for keys:                  product = sum(q * k for inner)
-            for columns:               mixed = sum(softmax(score) * v for keys)
+            for columns:               mixed = sum(softmax(score) * weight * v for keys)
 
     q (over batch, rows, inner), k (batch, keys, inner) and v (batch, keys, columns) are of one dtype; `score` is float32, over batch, rows,
-    keys and `acc` "product". `empty`: what a row gives whose scores are all -inf, nan or 0.
+    keys and `acc` "product". `empty`: what a row gives whose scores are all -inf, nan or 0. `weight` (float32, over batch, rows and keys; None: 1): a dropout's mask.
     """
     score: Value
     empty: float
+    weight: Value | None = None
 
     @property
     def outer(self) -> tuple[Axis, ...]:
@@ -412,7 +413,7 @@ class Attention(AttentionTemplate):
         return ("mixed", "top", "total")
 
     def roots(self) -> list[Value]:
-        return [self.q, self.k, self.v, self.score]
+        return [self.q, self.k, self.v, self.score, *([] if self.weight is None else [self.weight])]
 
 
 WORD = symbol("w0")              # of a key: the bits of 32 keys are one word

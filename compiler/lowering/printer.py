@@ -159,8 +159,9 @@ def _attention_lines(t: Attention, names: _Names, indent: str, of_rows: bool) ->
     lines = [f"{indent}for {t.keys.symbol} in {t.keys.size}:", f"{indent}  for {t.inner.symbol} in {t.inner.size}:"]
     lines += value_lines([t.q, t.k], names, indent + "    ")
     lines.append(f"{indent}    product = sum({names.of(t.q)} * {names.of(t.k)})")
-    lines += value_lines([t.score, t.v], names, indent + "  ")
-    lines.append(f"{indent}  mixed = sum(softmax({names.of(t.score)}) * {names.of(t.v)}), of no keys {t.empty}")
+    lines += value_lines([t.score, t.v, *([] if t.weight is None else [t.weight])], names, indent + "  ")
+    weight = "" if t.weight is None else f"{names.of(t.weight)} * "
+    lines.append(f"{indent}  mixed = sum(softmax({names.of(t.score)}) * {weight}{names.of(t.v)}), of no keys {t.empty}")
     if of_rows:
         lines.append(f"{indent}  top = max({names.of(t.score)}), total = sum(exp({names.of(t.score)} - top))")
     return lines

@@ -113,7 +113,7 @@ class AttentionPrinter(RowTiles):
         score, factor = scaled(self._within(edge))
         v = self._of(names, self._dims("x", t.rows, {t.keys.symbol.name: "r"}), inner, ("x", "XBLOCK"), ("r", "RBLOCK"),
                      lambda name: Operand(name, F32, frozenset("xr")))
-        v.emit([score])
+        v.emit([score, *([] if t.weight is None else [t.weight])])
         x = v.operand(score)
         score_text = x.text if x.dims >= frozenset("xr") else f"tl.broadcast_to({x.text}, [XBLOCK, RBLOCK])"
         if "r" in inner:
@@ -126,7 +126,8 @@ class AttentionPrinter(RowTiles):
         value = self._named(t.v, {t.columns.symbol.name: symbol("c"), t.keys.symbol.name: symbol("s0")})
         w = self._of(names, {"c": "c", "s0": "r"}, by_rows | self._beyond("c", t.columns), ("r", "RBLOCK"), ("c", str(self.columns)))
         lines.append(self._operand("v", value, w, f"[RBLOCK, {self.columns}]", frozenset("rc")))
-        power = "power" if t.v.dtype == torch.float32 else f"power.to({ttype(t.v.dtype).stored})"
+        power = "power" if t.weight is None else f"(power * {v.operand(t.weight).text})"
+        power = power if t.v.dtype == torch.float32 else f"{power}.to({ttype(t.v.dtype).stored})"
         lines.append(f"mixed = {self._dot(power, 'v', 'mixed * scale[:, None]', t.v.dtype)}")
         names.forget("r")
         return [*v.outside, f"for roffset in range({begin}, {end}, RBLOCK):", *(f"    {line}" for line in lines)]

@@ -8,7 +8,9 @@ for is its own where it is large (attention_calls.py).
 """
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+import operator
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -29,8 +31,29 @@ _LONGEST = 64                      # nodes between a product and what is made of
 
 
 @dataclass
+class Dropout:
+    """`dropped` = p where `mask` holds, times `scale`."""
+    dropped: Node
+    mask: Node
+    scale: float
+
+    @classmethod
+    def of(cls, n: Node) -> Dropout | None:
+        if n.args[2] is False or not isinstance(n.args[1], float) or not 0 < n.args[1] < 1:
+            return None
+        items = {u.args[1]: u for u in n.users if u.target is operator.getitem}
+        return cls(items[0], items[1], 1 / (1 - n.args[1])) if len(items) == 2 == len(n.users) else None
+
+    def scales(self, n: Any) -> bool:
+        """Whether a value is what backward multiplies with."""
+        return n.target is aten.mul.Tensor and isinstance(n.args[1], float) and math.isclose(n.args[1], self.scale, rel_tol=1e-5) \
+            and n.args[0].target is aten._to_copy.default and n.args[0].args[0] is self.mask
+
+
+@dataclass
 class Attention:
-    """score (float32) -> p = softmax(score) -> result = p @ v; backward: dp = grad @ v^T, total = sum(p * dp)."""
+    """score (float32) -> p = softmax(score) -> result = p @ v, or of what a dropout leaves of p; backward: dp = grad @ v^T, where that left p, and
+    total = sum(p * dp)."""
     score: Node
     top: Node
     sums: Node
@@ -43,6 +66,8 @@ class Attention:
     again: list[Node]              # what is computed of the scores' product, that first, for softmax and for backward
     after: set[Node]               # what grad leads to
     late: list[tuple[Node, list[Node]]]        # readers of p in backward, and the views and conversions that lead to each, from p on
+    dropout: Dropout | None = None
+    late_dropped: list[tuple[Node, list[Node]]] = field(default_factory=list)     # likewise of what a dropout left
 
     def kept(self) -> list[Node]:
         """The result, and it as it is laid out for what reads it in forward: there it is in memory, and kept in any case."""
@@ -57,7 +82,7 @@ class Attention:
 def attention_gradients(a: AtenGraph) -> None:
     for k, total in enumerate([n for n in a.graph.nodes if n.target is aten.sum.dim_IntList]):
         found = _match(a, total)
-        if found is not None and not by_library(a, found):
+        if found is not None and (found.dropout is not None or not by_library(a, found)):
             _replace(a, found, f"attention {k}")
 
 
@@ -102,32 +127,56 @@ def _match(a: AtenGraph, total: Node) -> Attention | None:
     if both.target is not aten.mul.Tensor or not all(isinstance(x, Node) for x in both.args):
         return None
     for x, y in (both.args, both.args[::-1]):
-        p, product = _made_by(x), _made_by(y)
+        p = _made_by(x)
         parts = _softmax(p) if p.op == "call_function" else None
-        if parts is not None and isinstance(product, Node) and product.target is aten.bmm.default:
-            return _rest(a, total, both, p, parts, y)
+        found = _product(y) if parts is not None else None
+        if parts is not None and found is not None:
+            return _rest(a, total, both, p, parts, y, *found)
     return None
 
 
-def _rest(a: AtenGraph, total: Node, both: Node, p: Node, parts: tuple[Node, Node, Node], dp: Node) -> Attention | None:
+def _product(dp: Node) -> tuple[Node, Node | None] | None:
+    """(the product, what it is multiplied with where a dropout left something out) that dp is."""
+    n = _made_by(dp)
+    if n.target is aten.bmm.default:
+        return n, None
+    if n.target is aten.mul.Tensor:
+        for x, y in (n.args, n.args[::-1]):
+            if isinstance(y, Node) and isinstance(x, Node) and _made_by(x).target is aten.bmm.default:
+                return _made_by(x), y
+    return None
+
+
+def _rest(a: AtenGraph, total: Node, both: Node, p: Node, parts: tuple[Node, Node, Node], dp: Node, product: Node, factor: Node | None) -> Attention | None:
     """The match where everything around the row's sum fits."""
-    grad, across = _made_by(dp).args
+    grad, across = product.args
     after = _reached(grad)
-    forward, late = None, []
-    for reader, path in _readers(p):
-        if reader in after:
-            late.append((reader, path))
-        elif reader.target is aten.bmm.default and reader.args[0] is (path or [p])[-1] and forward is None and all(n.target in _SHAPES or _is_cast(n) for n in path):
-            forward = reader
-        else:
+    readers = _readers(p)
+    drawn = next((r for r, path in readers if r.target is aten.native_dropout.default and r.args[0] is (path or [p])[-1]), None)
+    dropout = Dropout.of(drawn) if drawn is not None else None
+    if (dropout is None) != (factor is None) or dropout is not None and not dropout.scales(factor):
+        return None
+    late, early = ([(r, path) for r, path in readers if (r in after) is is_late and r is not drawn] for is_late in (True, False))
+    late_dropped: list[tuple[Node, list[Node]]] = []
+    if dropout is not None:
+        of_dropped = _readers(dropout.dropped)
+        late_dropped = [(r, path) for r, path in of_dropped if r in after]
+        if early:
             return None
+        early = [(r, path) for r, path in of_dropped if r not in after]
+    if len(early) != 1:
+        return None
+    (forward, path), = early
+    last = (path or [p if dropout is None else dropout.dropped])[-1]
     gradient = _gradient(both, total)
-    if forward is None or not _transposed(across, forward.args[1]) or gradient is None:
+    if forward.target is not aten.bmm.default or forward.args[0] is not last or not all(n.target in _SHAPES or _is_cast(n) for n in path):
+        return None
+    if not _transposed(across, forward.args[1]) or gradient is None:
         return None
     again = _from_product(parts[0], {parts[1], p.args[0].args[0]}, after)
     if again is None or not _worth(a, forward, again[0], p):
         return None
-    return Attention(*parts, p, dp, gradient, total, forward, grad, again, after, late)
+    return Attention(*parts, p, dp, gradient, total, forward, grad, again, after, late, dropout, late_dropped)
 
 
 def _reached(n: Node) -> set[Node]:
@@ -239,7 +288,7 @@ def _replace(a: AtenGraph, f: Attention, tag: str) -> None:
     for before, n in zip(kept, kept[1:]):
         before.append(n)                                 # (a copy that is the graph's result came last)
     position = {n: k for k, n in enumerate(g.nodes)}
-    with g.inserting_after(max((f.grad, *kept, logarithm, *f.again), key=position.__getitem__)):
+    with g.inserting_after(max((f.grad, *kept, logarithm, *f.again, *([f.dropout.mask] if f.dropout else [])), key=position.__getitem__)):
         anchor = g.call_function(aten.alias.default, (f.grad,))            # (what follows comes in order, before it)
     with g.inserting_before(anchor):
         operands = f.grad, _from_kept(g, kept, f.total)
@@ -254,15 +303,22 @@ def _replace(a: AtenGraph, f: Attention, tag: str) -> None:
                 new[n].meta = {**n.meta, "checkpoint": tag, "apart": tag}
         for n in f.again:
             copied(n)
-        less = call_like(g, f.p, aten.sub.Tensor, new[f.score], logarithm)
-        new[f.p] = call_like(g, f.p, aten.exp.default, less)
-        for n in (less, new[f.p]):
+
+        def again(op: Any, *args: Any, **kwargs: Any) -> Node:
+            n = call_like(g, f.p, op, *args, **kwargs)
             n.meta = {**n.meta, "checkpoint": tag, "apart": tag}
-        for _, path in f.late:
+            return n
+        new[f.p] = again(aten.exp.default, again(aten.sub.Tensor, new[f.score], logarithm))
+        if f.dropout is not None:                        # (by the mask that was drawn)
+            d = f.dropout
+            scale = again(aten.mul.Tensor, again(aten._to_copy.default, d.mask, dtype=torch.float32), d.scale)
+            new[d.dropped] = again(aten._to_copy.default, again(aten.mul.Tensor, new[f.p], scale), dtype=d.dropped.meta["val"].dtype)
+        for _, path in f.late + f.late_dropped:
             for n in path:
                 copied(n)
     g.erase_node(anchor)
-    for n in [(path or [f.p])[-1] for _, path in f.late] + f.again:
+    ends = [(path or [f.p])[-1] for _, path in f.late] + [(path or [f.dropout and f.dropout.dropped])[-1] for _, path in f.late_dropped]
+    for n in ends + f.again:
         for reader in [u for u in n.users if u in f.after]:
             reader.replace_input_with(n, new[n])
     with g.inserting_before(f.gradient):                 # one product of a tile less than autograd's p * dp - p * total

@@ -159,3 +159,38 @@ def test_under_deterministic_algorithms_ours_serve(monkeypatch):
     finally:
         torch.use_deterministic_algorithms(False)
     assert not any("flash" in c for c in calls(f)) and calls(b).count("chain") == 2
+
+
+def dropped(q, k, v):
+    return torch.native_dropout(torch.softmax(q @ k.mT / math.sqrt(q.shape[-1]), -1), 0.25, True)[0] @ v
+
+
+def dropped_causal(q, k, v):
+    s = q @ k.mT / math.sqrt(q.shape[-1])
+    p = torch.softmax(s.masked_fill(torch.ones(s.shape[-2:], dtype=torch.bool).triu(1), -math.inf), -1)
+    return torch.native_dropout(p, 0.25, True)[0] @ v
+
+
+@pytest.mark.parametrize("fn", [dropped, dropped_causal])
+@pytest.mark.parametrize("shape", [(2, 2, 48, 32), (1, 2, 264, 16), (1, 1, 50, 16)], ids=str)
+def test_dropout_of_what_softmax_gives(fn, shape):
+    """The numbers are drawn once, as eager draws them; backward reads which were kept."""
+    torch.manual_seed(0)
+    args = qkv(*shape)
+    p, f, b, out, grads = step(fn, args)
+    assert calls(b).count("chain") == 2 and any("attention" in c for c in calls(f)) and not any("bmm" in c for c in calls(f) + calls(b)), (calls(f), calls(b))
+    at, = (k for k, s in enumerate(p.saved) if s.dtype == "bool")
+    kept = out[len(out) - len(p.saved) + at]
+    q, k, v = (x.detach().double().requires_grad_() for x in args)
+    s = q @ k.mT / math.sqrt(q.shape[-1])
+    if kept.shape != s.shape:
+        kept = torch.stack([kept.view(torch.uint8).flatten() >> i & 1 for i in range(8)], -1).flatten()[:s.numel()].view(s.shape).bool()
+    assert 0.6 < kept.double().mean() < 0.9
+    if fn is dropped_causal:
+        s = s.masked_fill(torch.ones(s.shape[-2:], dtype=torch.bool).triu(1), -math.inf)
+    want = torch.softmax(s, -1) * kept / 0.75 @ v
+    torch.manual_seed(1)
+    tangent = torch.randn_like(out[0])
+    assert (out[0].double() - want).norm() <= 3e-3 * want.norm()
+    for a, w in zip(grads, torch.autograd.grad(want, [(q, k, v)[i] for i in order_of(fn, p)], tangent.double()), strict=True):
+        assert (a.double() - w).norm() <= 6e-3 * w.norm()
