@@ -32,20 +32,26 @@ _LONGEST = 64                      # nodes between a product and what is made of
 
 @dataclass
 class Dropout:
-    """`dropped` = p where `mask` holds, times `scale`."""
+    """`dropped` = p * factor; or p where `mask` holds, times `scale`, of which backward makes a factor."""
     dropped: Node
-    mask: Node
-    scale: float
+    factor: Node | None = None
+    mask: Node | None = None
+    scale: float = 1.0
 
     @classmethod
-    def of(cls, n: Node) -> Dropout | None:
-        if n.args[2] is False or not isinstance(n.args[1], float) or not 0 < n.args[1] < 1:
+    def of(cls, n: Node, p: Node) -> Dropout | None:
+        """What a reader of p in forward is, if it is that."""
+        if n.target is aten.mul.Tensor and len(n.args) == 2 and n.args[0] is p and isinstance(n.args[1], Node):
+            return cls(n, n.args[1])
+        if n.target is not aten.native_dropout.default or n.args[0] is not p or n.args[2] is False or not isinstance(n.args[1], float) or not 0 < n.args[1] < 1:
             return None
         items = {u.args[1]: u for u in n.users if u.target is operator.getitem}
-        return cls(items[0], items[1], 1 / (1 - n.args[1])) if len(items) == 2 == len(n.users) else None
+        return cls(items[0], None, items[1], 1 / (1 - n.args[1])) if len(items) == 2 == len(n.users) else None
 
     def scales(self, n: Any) -> bool:
         """Whether a value is what backward multiplies with."""
+        if self.factor is not None:
+            return n is self.factor
         return n.target is aten.mul.Tensor and isinstance(n.args[1], float) and math.isclose(n.args[1], self.scale, rel_tol=1e-5) \
             and n.args[0].target is aten._to_copy.default and n.args[0].args[0] is self.mask
 
@@ -152,8 +158,7 @@ def _rest(a: AtenGraph, total: Node, both: Node, p: Node, parts: tuple[Node, Nod
     grad, across = product.args
     after = _reached(grad)
     readers = _readers(p)
-    drawn = next((r for r, path in readers if r.target is aten.native_dropout.default and r.args[0] is (path or [p])[-1]), None)
-    dropout = Dropout.of(drawn) if drawn is not None else None
+    drawn, dropout = next(((r, d) for r, path in readers if r not in after and (d := Dropout.of(r, (path or [p])[-1])) is not None), (None, None))
     if (dropout is None) != (factor is None) or dropout is not None and not dropout.scales(factor):
         return None
     late, early = ([(r, path) for r, path in readers if (r in after) is is_late and r is not drawn] for is_late in (True, False))
@@ -288,7 +293,7 @@ def _replace(a: AtenGraph, f: Attention, tag: str) -> None:
     for before, n in zip(kept, kept[1:]):
         before.append(n)                                 # (a copy that is the graph's result came last)
     position = {n: k for k, n in enumerate(g.nodes)}
-    with g.inserting_after(max((f.grad, *kept, logarithm, *f.again, *([f.dropout.mask] if f.dropout else [])), key=position.__getitem__)):
+    with g.inserting_after(max((f.grad, *kept, logarithm, *f.again, *([f.dropout.mask or f.dropout.factor] if f.dropout else [])), key=position.__getitem__)):
         anchor = g.call_function(aten.alias.default, (f.grad,))            # (what follows comes in order, before it)
     with g.inserting_before(anchor):
         operands = f.grad, _from_kept(g, kept, f.total)
@@ -311,7 +316,7 @@ def _replace(a: AtenGraph, f: Attention, tag: str) -> None:
         new[f.p] = again(aten.exp.default, again(aten.sub.Tensor, new[f.score], logarithm))
         if f.dropout is not None:                        # (by the mask that was drawn)
             d = f.dropout
-            scale = again(aten.mul.Tensor, again(aten._to_copy.default, d.mask, dtype=torch.float32), d.scale)
+            scale = d.factor if d.factor is not None else again(aten.mul.Tensor, again(aten._to_copy.default, d.mask, dtype=torch.float32), d.scale)
             new[d.dropped] = again(aten._to_copy.default, again(aten.mul.Tensor, new[f.p], scale), dtype=d.dropped.meta["val"].dtype)
         for _, path in f.late + f.late_dropped:
             for n in path:

@@ -8,6 +8,7 @@ import torch
 pytest.importorskip("triton")
 
 import tcompile  # noqa: E402
+from tcompile.compiler import keep_bits  # noqa: E402
 
 from .as_gpu import train_as_gpu  # noqa: E402
 from .test_bits import order_of, step  # noqa: E402
@@ -171,15 +172,17 @@ def dropped_causal(q, k, v):
     return torch.native_dropout(p, 0.25, True)[0] @ v
 
 
+@pytest.mark.parametrize("fast", [False, True])
 @pytest.mark.parametrize("fn", [dropped, dropped_causal])
 @pytest.mark.parametrize("shape", [(2, 2, 48, 32), (1, 2, 264, 16), (1, 1, 50, 16)], ids=str)
-def test_dropout_of_what_softmax_gives(fn, shape):
-    """The numbers are drawn once, as eager draws them; backward reads which were kept."""
+def test_dropout_of_what_softmax_gives(fn, shape, fast, monkeypatch):
+    """The numbers are drawn once, as eager draws them or as bits of our own; backward reads which were kept."""
+    monkeypatch.setattr(sys.modules["tcompile.compiler.graph.passes.dropout"], "DEVICE", "cpu")       # (what is recorded on the CPU is lowered as for a GPU)
     torch.manual_seed(0)
     args = qkv(*shape)
-    p, f, b, out, grads = step(fn, args)
+    p, f, b, out, grads = step(fn, args, options={"fast_dropout": fast})
     assert calls(b).count("chain") == 2 and any("attention" in c for c in calls(f)) and not any("bmm" in c for c in calls(f) + calls(b)), (calls(f), calls(b))
-    at, = (k for k, s in enumerate(p.saved) if s.dtype == "bool")
+    at, = (k for k, s in enumerate(p.saved) if s.dtype in ("bool", "uint8", "int32"))
     kept = out[len(out) - len(p.saved) + at]
     q, k, v = (x.detach().double().requires_grad_() for x in args)
     s = q @ k.mT / math.sqrt(q.shape[-1])
@@ -188,7 +191,8 @@ def test_dropout_of_what_softmax_gives(fn, shape):
     assert 0.6 < kept.double().mean() < 0.9
     if fn is dropped_causal:
         s = s.masked_fill(torch.ones(s.shape[-2:], dtype=torch.bool).triu(1), -math.inf)
-    want = torch.softmax(s, -1) * kept / 0.75 @ v
+    scale = keep_bits.scale(0.25) if fast else 1 / 0.75
+    want = torch.softmax(s, -1) * kept * scale @ v
     torch.manual_seed(1)
     tangent = torch.randn_like(out[0])
     assert (out[0].double() - want).norm() <= 3e-3 * want.norm()
