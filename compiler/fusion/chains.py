@@ -12,7 +12,7 @@ from typing import Any, Sequence
 import torch
 
 from ..chains import DTYPES, WIDEST, fills
-from ..lowering.ir import Axis, Buffer, ChainedProducts, Kernel, LoopNest, Stage, Store, Value, acc, cast, const, load, make, prim, walk
+from ..lowering.ir import Axis, Buffer, ChainedProducts, Kernel, LoopNest, Stage, Store, Value, acc, cast, const, load, make, prim, round_to, walk
 from ..lowering.lowered import Extern, LoweredStep, View
 
 from ..lowering.rewrite import Rewriter, tidy
@@ -77,7 +77,8 @@ def chains(steps: Sequence[LoweredStep], needed: Sequence[Buffer], hints: dict[s
             continue
     while found:
         bundles = _bundles(found)
-        gone = [x for b in bundles for x in _build(finder, b)]
+        results = {c.step.outputs[0] for c in found}
+        gone = [x for b in bundles for x in _build(finder, b, results)]
         templates = [b.template for b in bundles if b.template is not None]
         dead = finder.superfluous(gone, *templates)
         ids = {id(s) for s in dead}
@@ -187,8 +188,8 @@ def _bundles(found: Sequence[_Chain]) -> list[_Bundle]:
     return out
 
 
-def _build(finder: Finder, bundle: _Bundle) -> list[Any]:
-    """Make the kernel of a bundle, a Template step; the steps that it stands for."""
+def _build(finder: Finder, bundle: _Bundle, results: set[Buffer | None]) -> list[Any]:
+    """Make the kernel of a bundle, a Template step; the steps that it stands for. `results`: of all chains."""
     first = bundle.chains[0]
     axes = (*first.batch, first.row, first.key)
     formal = FormalNames({a.symbol.name for a in (*axes, Axis(INNER, 1), Axis(COLUMN, 1))})
@@ -211,6 +212,9 @@ def _build(finder: Finder, bundle: _Bundle) -> list[Any]:
         out = c.step.outputs[0]
         assert out is not None
         buffer, at, value, _, followers = finder.followers(c, out, ranges, f"sum{j}")
+        if any(v.op == "load" and _memory(finder, v.attr[0]) in results for v in walk([value])):
+            # what follows two chains would be in both, and each wait for the other
+            buffer, at, value, followers = out, tidy(c.index, ranges), round_to(acc(f"sum{j}", torch.float32), out.dtype), []
         sums.append((Axis(COLUMN, c.columns), rw(factor), rw(c.c)))
         stages.append(Stage((Axis(COLUMN, c.columns),), [], [Store(formal.output(buffer), formal.size(at), rw(value))]))
         outputs.append(buffer)
@@ -239,6 +243,13 @@ def _unrounded(root: Value) -> Value:
         else:
             made[v.id] = v if v.op in ("load", "index") or all(x is y for x, y in zip(args, v.args)) else make(v.op, v.dtype, args, v.attr)
     return made[root.id]
+
+
+def _memory(finder: Finder, b: Buffer) -> Buffer:
+    """What a buffer is a view of."""
+    while isinstance(v := finder.made.get(b), View):
+        b = v.base
+    return b
 
 
 # ---- placing

@@ -10,7 +10,7 @@ from tcompile.compiler.codegen.triton.layout import Choices  # noqa: E402
 from tcompile.compiler.codegen.triton.printer import print_kernel  # noqa: E402
 from tcompile.compiler.fusion.schedule import Extern, Launch  # noqa: E402
 
-from .as_gpu import as_gpu  # noqa: E402
+from .as_gpu import as_gpu, train_as_gpu  # noqa: E402
 from .interpreter import run  # noqa: E402
 
 f16, f32 = torch.float16, torch.float32
@@ -91,3 +91,21 @@ def test_masks_bound_the_loops(mask, rows, choices):
 def test_what_is_done_to_scores():
     mod, slope = (lambda s: torch.tanh(s / 5) * 5), (lambda s: 1 - torch.tanh(s / 5) ** 2)
     check(gradients(causal, mod, slope), *operands(2, 2, 50, 50, 32, mask=causal, mod=mod))
+
+
+def test_what_two_chains_lead_to_is_in_neither():
+    """(The gradient of what two products take: each kernel waited for the other's, and read memory that nobody wrote.)"""
+    given = [torch.randn(s, dtype=torch.bfloat16).mul(0.2).requires_grad_() for s in ((40, 32), (32, 64), (32, 64), (64, 32))]
+
+    def gated(x, w, v, u):
+        return (torch.nn.functional.silu(x @ w) * (x @ v)) @ u
+    p, forward, backward = train_as_gpu(gated, *given)
+    assert [s.kernel.name for s in backward.schedule.steps if isinstance(s, Launch)][1:] == ["k3_chain", "k4_chain", "k5_add"]
+    want, grad = gated(*given), torch.randn(40, 32, dtype=torch.bfloat16)
+    want.backward(grad)
+    with torch.no_grad():
+        named = dict(zip("xwvu", given))
+        out, *kept = run(forward, [named[b.name] for b in forward.schedule.inputs])
+        got = run(backward, [*(named[forward.schedule.inputs[i].name] for i in p.saved_inputs), *kept, grad])
+    for a, b in zip((out, *got), (want, *(t.grad for t in given)), strict=True):
+        torch.testing.assert_close(a, b, rtol=3e-2, atol=3e-2)
