@@ -416,7 +416,7 @@ def _cut(joint: AtenGraph, primals: list, readers: set, needs_tangent: set, need
             if weights[n] < INF and (n in given or _recomputable(n) and n not in dear):
                 weights[n] += -1 if n in given else _kept_bytes(n, hints, bits) >> 5          # (of two alike, the one that is in memory anyway)
             again = n in released
-            leaves = "checkpoint" in n.meta and any(u in inside and u.meta.get("checkpoint") != n.meta["checkpoint"] for u in n.users)
+            leaves = "checkpoint" in n.meta and any(u in inside and u.meta.get("checkpoint") != n.meta["checkpoint"] and "apart" not in u.meta for u in n.users)
             if "checkpoint" in n.meta and may_recompute(n) and not leaves:                    # the user asks for it
                 again = True
                 if weights[n] < INF:

@@ -98,7 +98,10 @@ def _chain(finder: Finder, s: Extern) -> _Chain:
             base = finder.made[base].base
         nest = finder.made.get(base)
         if isinstance(nest, LoopNest) and nest.buffer.dtype in DTYPES and finder.producer(load(base, nest.index)) is not None and finder.leads(base):
-            return _of_operand(finder, s, side, nest)
+            try:
+                return _of_operand(finder, s, side, nest)
+            except NoMatch:                              # (of projections, the other operand may lead to a product as well)
+                continue
     raise NoMatch
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import operator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Callable
 
 import torch
 from torch.fx import Node
@@ -271,15 +271,15 @@ def _worth(a: AtenGraph, result: Node, product: Node, p: Node) -> bool:
 
 
 # ---- rewriting
-def _from_kept(g: torch.fx.Graph, kept: list[Node], like: Node) -> Node:
-    """The result, made of what is kept of it."""
+def _from_kept(kept: list[Node], call: Callable[..., Node]) -> Node:
+    """The result, made by calls of what is kept of it."""
     *steps, x = kept
     for before, n in reversed(list(zip(steps, [*steps[1:], x]))):
         if n.target is aten.permute.default:
             order = [d % len(n.args[1]) for d in n.args[1]]
-            x = call_like(g, like, aten.permute.default, x, [order.index(d) for d in range(len(order))])
+            x = call(aten.permute.default, x, [order.index(d) for d in range(len(order))])
         elif before.meta["val"].shape != n.meta["val"].shape:
-            x = call_like(g, like, aten.view.default, call_like(g, like, aten.clone.default, x, memory_format=torch.contiguous_format), list(before.meta["val"].shape))
+            x = call(aten.view.default, call(aten.clone.default, x, memory_format=torch.contiguous_format), list(before.meta["val"].shape))
     return x
 
 
@@ -296,8 +296,12 @@ def _replace(a: AtenGraph, f: Attention, tag: str) -> None:
     with g.inserting_after(max((f.grad, *kept, logarithm, *f.again, *([f.dropout.mask or f.dropout.factor] if f.dropout else [])), key=position.__getitem__)):
         anchor = g.call_function(aten.alias.default, (f.grad,))            # (what follows comes in order, before it)
     with g.inserting_before(anchor):
-        operands = f.grad, _from_kept(g, kept, f.total)
-        total = call_like(g, f.total, aten.mul.Tensor, *[call_like(g, f.total, aten._to_copy.default, x, dtype=torch.float32) for x in operands])
+        def again(op: Any, *args: Any, **kwargs: Any) -> Node:
+            n = call_like(g, f.p, op, *args, **kwargs)
+            n.meta = {**n.meta, "checkpoint": tag, "apart": tag}
+            return n
+        result = again(aten._to_copy.default, _from_kept(kept, again), dtype=torch.float32)
+        total = call_like(g, f.total, aten.mul.Tensor, call_like(g, f.total, aten._to_copy.default, f.grad, dtype=torch.float32), result)
         total = call_like(g, f.total, aten.sum.dim_IntList, total, [2], True)
         total = call_like(g, f.total, aten.view.default, total, list(f.total.meta["val"].shape))
         new: dict[Node, Node] = {}
@@ -308,11 +312,6 @@ def _replace(a: AtenGraph, f: Attention, tag: str) -> None:
                 new[n].meta = {**n.meta, "checkpoint": tag, "apart": tag}
         for n in f.again:
             copied(n)
-
-        def again(op: Any, *args: Any, **kwargs: Any) -> Node:
-            n = call_like(g, f.p, op, *args, **kwargs)
-            n.meta = {**n.meta, "checkpoint": tag, "apart": tag}
-            return n
         new[f.p] = again(aten.exp.default, again(aten.sub.Tensor, new[f.score], logarithm))
         if f.dropout is not None:                        # (by the mask that was drawn)
             d = f.dropout

@@ -4,6 +4,7 @@ import sys
 
 import pytest
 import torch
+import torch.utils.checkpoint
 
 pytest.importorskip("triton")
 
@@ -198,3 +199,23 @@ def test_dropout_of_what_softmax_gives(fn, shape, fast, monkeypatch):
     assert (out[0].double() - want).norm() <= 3e-3 * want.norm()
     for a, w in zip(grads, torch.autograd.grad(want, [(q, k, v)[i] for i in order_of(fn, p)], tangent.double()), strict=True):
         assert (a.double() - w).norm() <= 6e-3 * w.norm()
+
+
+def projected(x, w):
+    q, k, v = (x @ w).view(2, 64, 3, 2, 32).permute(2, 0, 3, 1, 4).unbind(0)
+    return plain(q, k, v).transpose(1, 2).reshape(2, 64, 64)
+
+
+def checkpointed(x, w):
+    return torch.utils.checkpoint.checkpoint(projected, x, w, use_reentrant=False) * 2
+
+
+def test_a_checkpoint_keeps_no_more_than_its_inputs():
+    x, w = rand(2, 64, 64), rand(64, 192) / 8
+    p, f, b, out, grads = step(checkpointed, (x, w))
+    assert not p.saved and calls(b).count("chain") == 2
+    exact = [t.double().requires_grad_() for t in (x, w)]
+    want = checkpointed(*exact)
+    torch.manual_seed(1)
+    for a, g in zip(grads, torch.autograd.grad(want, [exact[i] for i in order_of(checkpointed, p)], torch.randn_like(out[0]).double())):
+        assert (a.double() - g).norm() <= 6e-3 * g.norm()
