@@ -3,7 +3,7 @@ from __future__ import annotations
 
 from ..lowering.ir import SPECIAL, Value, walk
 
-__all__ = ["own_cost", "Costs"]
+__all__ = ["own_cost", "is_function", "Costs"]
 
 _COST = {**dict.fromkeys(("exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "tanh", "sigmoid", "erf", "erf_rough"), 12),
          **dict.fromkeys(("sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "asinh", "acosh", "atanh", "erfc",
@@ -19,6 +19,11 @@ def own_cost(v: Value) -> int:
     if v.op == "load":
         return 1 if not v.args else 2 if reads_rows(v) else 4
     return _COST.get(v.op, 1)
+
+
+def is_function(name: str) -> bool:
+    """Whether an operator of this name takes as long as a dozen others."""
+    return _COST.get(name, 1) >= 12
 
 
 def reads_rows(v: Value) -> bool:

@@ -12,6 +12,7 @@ from .build import build_kernel
 from .casts import without_casts
 from .chains import chains
 from .copies import without_copies
+from .cost import is_function
 from .dropout_attention import dropout_attention
 from .groups import Limits, group_steps
 from .horizontal import horizontal
@@ -91,8 +92,11 @@ def _needed_outside(groups: list, needed: list[Buffer]) -> set[Buffer]:
 
 
 def kernel_name(k: int, nests: list[LoopNest]) -> str:
-    """k<number>_<first operators>: short and readable."""
-    words = [re.sub(r"_\d+$", "", n.origins[-1]) if n.origins else "copy" for n in nests]
+    """k<number>_<first operators>: short and readable. Of what is computed inside of others, functions alone."""
+    words: list[str] = []
+    for n in nests:
+        *inside, own = (re.sub(r"_\d+$", "", o) for o in n.origins or ("copy",))
+        words += [*filter(is_function, inside), own]
     parts = list(dict.fromkeys(re.sub(r"\W", "_", w) for w in words))
     text = "_".join(parts[:4]) + ("_etc" if len(parts) > 4 else "")
     return f"k{k}_{text}"[:60]

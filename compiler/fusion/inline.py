@@ -101,11 +101,14 @@ def _round(steps: Sequence[LoweredStep], needed: Sequence[Buffer], hints: dict[s
             writers[s.buffer] = writers.get(s.buffer, 0) + 1
     cost = Costs()
     inlined: dict[Buffer, LoopNest] = {}
+    tiles: set[Buffer] = set()                           # what a GPU's products make, and what follows them element by element
     out: list[LoweredStep] = []
     for s in steps:
         if not isinstance(s, LoopNest):
             out.append(s)
             continue
+        if s.on_gpu and (s.product or tiles and s.reduce_op is None and any(v.op == "load" and v.attr[0] in tiles for v in walk([s.value]))):
+            tiles.add(s.buffer)
         u = uses.get(s.buffer)
         if u is None and not _checks(s) and not inlined:
             continue                                     # dead
@@ -114,13 +117,19 @@ def _round(steps: Sequence[LoweredStep], needed: Sequence[Buffer], hints: dict[s
         if u is None:
             if _checks(s):
                 out.append(s)
-        elif not u.needed and s.reduce_op is None and s.mode == "set" and writers[s.buffer] == 1 \
+        elif not u.needed and s.reduce_op is None and s.mode == "set" and writers[s.buffer] == 1 and not (s.buffer in tiles and _narrows(s)) \
                 and (_worth(s, u, cost, hints) if not wishes else _wished(s, u, wishes, cost, hints)) and all(_keeps_affine(s, n, e) for n, e in u.loads) \
                 and (not _checks(s) or any(_reads_all(s, n, e) for n, e in u.loads)):
             inlined[s.buffer] = s
         else:
             out.append(s)
     return _without_dead(out, needed)
+
+
+def _narrows(p: LoopNest) -> bool:
+    """Whether a nest converts what it reads to fewer bits. Behind a product of tiles it joins the product's kernel, and what a kernel of its reader's reads
+    is the narrow result; computed again there, it would be the wide one."""
+    return p.value.op == "cast" and any(v.op == "load" and v.dtype.is_floating_point and v.dtype.itemsize > p.value.dtype.itemsize for v in walk([p.value]))
 
 
 def _wished(p: LoopNest, u: Uses, wishes: Wishes, cost: Costs, hints: dict[str, int]) -> bool:
@@ -179,7 +188,7 @@ def _worth(p: LoopNest, u: Uses, cost: Costs, hints: dict[str, int]) -> bool:
     own = numel_hint([a.size for a in p.axes], hints)
     readers = {id(n): n for n, _ in u.loads}
     nest, _ = u.loads[0]
-    if p.on_gpu and c <= GPU_CHEAP and (not _large(p, values, hints) or len(readers) > 1 and _one_of_size(p, values, hints)) \
+    if p.on_gpu and c <= GPU_CHEAP and (not _large(p, values, hints) or (len(readers) > 1 or _as_made(p, u, hints)) and _one_of_size(p, values, hints)) \
             and sum(numel_hint([a.size for a in n.domain], hints) for n in readers.values()) <= GPU_TIMES * own:
         return True
     if loads == 0:
@@ -193,6 +202,13 @@ def _worth(p: LoopNest, u: Uses, cost: Costs, hints: dict[str, int]) -> bool:
     # Broadcast along inner axes (statistics of channels), it is computed once per run of those, outside of the inner loop.
     again = sum(c * _evaluations(n, e, hints) for n, e in u.loads)
     return loads <= 8 and 2 * again <= sum(numel_hint([a.size for a in n.domain], hints) for n in readers.values())
+
+
+def _as_made(p: LoopNest, u: Uses, hints: dict[str, int]) -> bool:
+    """Whether p's elements are read one by one as they are made, by element-wise nests: computed there, they are computed as often as before, and where
+    a kernel ends between (at a product) they do not go through memory."""
+    own = numel_hint([a.size for a in p.axes], hints)
+    return all(e is p.index and n.reduce_op is None and not n.alone and numel_hint([a.size for a in n.domain], hints) == own for n, e in u.loads)
 
 
 def _one_of_size(p: LoopNest, values: Sequence[Value], hints: dict[str, int]) -> bool:

@@ -8,7 +8,7 @@ pytest.importorskip("triton")
 from tcompile.compiler.fusion.schedule import Alloc, Extern  # noqa: E402
 from tcompile.compiler.graph.passes import merge  # noqa: E402
 
-from .as_gpu import as_gpu, check_as_gpu  # noqa: E402
+from .as_gpu import as_gpu, check_as_gpu, train_as_gpu  # noqa: E402
 from .interpreter import run  # noqa: E402
 
 f16, f32 = torch.float16, torch.float32
@@ -151,3 +151,26 @@ def test_what_is_read_beside_a_product_is_made_in_its_kernel():
     given = torch.randn(32, 48, dtype=f16), torch.randn(48, 64, dtype=f16) / 7, torch.randn(4, 8, 64, dtype=f16), torch.rand(4, 8, 64) < 0.9
     g = check_as_gpu(backward, *given, rtol=5e-3, atol=5e-3, options={"gpu_products": "generated"})
     assert len(g.kernels) == 1 and not products(g)
+
+
+@pytest.mark.parametrize("options", [{"attention": "library"}, {"gpu_products": "generated"}])
+def test_what_a_gate_computes_is_computed_where_it_is_read(options):
+    """Of what is narrow in memory, although products lie between: silu, and in backward its derivative, in float32 went through memory."""
+    given = [torch.randn(s, dtype=torch.bfloat16).mul(0.2).requires_grad_() for s in ((40, 32), (32, 64), (32, 64), (64, 32))]
+
+    def gated(x, w, v, u):
+        return (F.silu(x @ w) * (x @ v)) @ u
+    p, forward, backward = train_as_gpu(gated, *given, options=options)
+    kernels = [[s.kernel for s in g.schedule.steps if hasattr(s, "kernel")] for g in (forward, backward)]
+    assert not [b for ks in kernels for k in ks for b in k.outputs if b.dtype == torch.float32]
+    if "attention" in options:
+        assert [[(len(k.inputs), len(k.outputs)) for k in ks] for ks in kernels] == [[(2, 1)], [(2, 1), (3, 2), (2, 1)]]
+        assert kernels[0][0].name == "k2_exp_mul"
+    want, grad = gated(*given), torch.randn(40, 32, dtype=torch.bfloat16)
+    want.backward(grad)
+    with torch.no_grad():
+        named = dict(zip("xwvu", given))
+        out, *kept = run(forward, [named[b.name] for b in forward.schedule.inputs])
+        got = run(backward, [*(named[forward.schedule.inputs[i].name] for i in p.saved_inputs), *kept, grad])
+    for a, b in zip((out, *got), (want, *(t.grad for t in given)), strict=True):
+        torch.testing.assert_close(a, b, rtol=3e-2, atol=3e-2)
