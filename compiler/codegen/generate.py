@@ -6,6 +6,7 @@ from typing import Any, Callable
 
 from .. import events
 from ..fusion.schedule import Launch, Schedule
+from ..lowering.grouped import in_groups
 from ..lowering.ir import Kernel, walk
 from ..symbolic.expr import as_expr
 from .cpp.extent import open_extent, pass_numbers
@@ -94,7 +95,7 @@ def _unique(name: str, taken: set[str]) -> str:
 
 
 def kernel_cost(kernel: Kernel) -> tuple[int, int]:
-    """(bytes moved, floating point operations) of one launch at the size hints: every buffer once."""
+    """(bytes moved, floating point operations) of one launch at the size hints: every buffer once, sums over a group each element of one."""
     def at_hints(e: Any) -> int:
         try:
             return int(as_expr(e).eval(kernel.hints))
@@ -114,5 +115,6 @@ def kernel_cost(kernel: Kernel) -> tuple[int, int]:
     for stage in kernel.stages:
         roots = [a.value for a in stage.accs] + [s.value for s in stage.stores]
         ops = sum(v.op not in _NOT_ARITHMETIC and v.dtype.is_floating_point for v in walk(roots)) + len(stage.accs)
-        flops += ops * outer * at_hints(numel(stage.axes))
+        flops += ops * outer * at_hints(numel(stage.axes)) // max((found[1].count for a in stage.accs for v in walk([a.value])
+                                                                   if (found := in_groups(v)) is not None and found[3] is not None), default=1)
     return n_bytes, flops

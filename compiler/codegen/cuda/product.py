@@ -70,7 +70,7 @@ def find_tiles(kernel: Kernel, target: GpuTarget) -> Tiles | None:
     if target.backend != "cuda" or target.arch != 90 or kernel.sizes or kernel.params:
         return None
     p = find_product(kernel)
-    if p is None or p.batch or len(p.k) != 1 or p.a.op != "load" or p.b.op != "load" or p.a.args or p.b.args:
+    if p is None or p.batch or p.groups is not None or len(p.k) != 1 or p.a.op != "load" or p.b.op != "load" or p.a.args or p.b.args:
         return None
     m, n, k = (_size(x) for x in (p.rows, p.columns, p.k))
     if m is None or n is None or k is None or min(m, n, k) < LEAST or any(not e.is_const or int(e.value) >= 2 ** 31 for e in spans(kernel)):

@@ -76,6 +76,7 @@ class Layout:
     split: int = 1
     wide: bool = False
     columns: bool = False          # a split kernel whose memory runs along x
+    groups: int = 0                # of a product
 
     def plain(self) -> dict[str, Any]:
         out = {"shape": self.kind, "xblock": self.xblock, "warps": self.warps}
@@ -85,6 +86,8 @@ class Layout:
             out["rblock"] = self.rblock
         if self.kind == "split" or self.split > 1:
             out["split"] = self.split
+        if self.groups:
+            out["groups"] = self.groups
         if self.stages > 1:
             out["stages"] = self.stages
         if self.wide:

@@ -3,22 +3,25 @@
 `find_product` recognises such a kernel by its structure: a sum of products of two values of 16 bits, one that the columns and one that the
 rows of the result do not matter to. Either may be computed from what lies in memory (weights of few bits are unpacked on their way: the
 prologue); what follows the sum (a bias, an activation, a residual) is computed on the tile before it is stored (the epilogue). Products
-of 16 bits are exact in float32, so that nothing but the order of additions differs from a plain loop.
+of 16 bits are exact in float32, so that nothing but the order of additions differs from a plain loop. Rows, columns or the sum may be in groups
+that have a matrix each (grouped.py).
 
 Programs that run at the same time go through GROUP rows of tiles together, so that they read the same columns from the cache.
 """
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ...lowering.grouped import Ends, in_groups
 from ...lowering.ir import Axis, Kernel, Store, Value, walk
 from ...lowering.rewrite import Rewriter, tidy
 from ...symbolic.expr import ONE, Expr, as_expr, ceildiv, integer, symbol
 from .dtypes import ttype
-from .layout import Choices, Layout, at_hints, numel
+from .grouped import Groups, flat, most_tiles, print_bounds, print_tile
+from .layout import Choices, Layout, at_hints, numel, stage_values
 from .prims import Operand
 from .values import Names, Values
 
@@ -43,6 +46,11 @@ class Product:
     rows: tuple[Axis, ...]
     columns: tuple[Axis, ...]
     batch: tuple[Axis, ...]
+    groups: Groups | None = None
+
+    @property
+    def axes_in_groups(self) -> tuple[Axis, ...]:
+        return {"y": self.rows, "x": self.columns, "r": self.k}[self.groups.dim] if self.groups is not None else ()
 
 
 def find_product(kernel: Kernel) -> Product | None:
@@ -59,8 +67,12 @@ def find_product(kernel: Kernel) -> Product | None:
     a, b = (x.args[0] if x.op == "cast" and x.dtype == torch.float32 and x.attr != "round" else x for x in v.args)
     if a.dtype != b.dtype or a.dtype not in DTYPES:
         return None
+    found = in_groups(a) or in_groups(b)
+    if found is not None:
+        a, b = (x if (inside := in_groups(x)) is None else inside[0] for x in (a, b))
     of: dict[str, list[Axis]] = {"a": [], "b": [], "ab": []}
-    over = {"a": _axes_of(a), "b": _axes_of(b)}
+    summed = found[3].symbol_names() if found is not None and found[3] is not None else set()
+    over = {"a": _axes_of(a) | summed, "b": _axes_of(b) | summed}
     if any(x.symbol.name not in over["a"] or x.symbol.name not in over["b"] for x in first.axes):
         return None
     for axis in kernel.outer:
@@ -73,7 +85,16 @@ def find_product(kernel: Kernel) -> Product | None:
         a, b, of["a"], of["b"] = b, a, of["b"], of["a"]                  # what is stored side by side are columns
     if not of["a"] or not of["b"] or any(at_hints(numel(x), kernel.hints) < n for x, n in ((of["a"], 2), (of["b"], LEAST), (first.axes, LEAST))):
         return None
-    return Product(a, b, acc.name, first.axes, tuple(of["a"]), tuple(of["b"]), tuple(of["ab"]))
+    p = Product(a, b, acc.name, first.axes, tuple(of["a"]), tuple(of["b"]), tuple(of["ab"]))
+    return p if found is None else _grouped(p, *found[1:])
+
+
+def _grouped(p: Product, ends: Ends, place: Expr, which: Expr | None) -> Product | None:
+    """The product with what is in groups: where places are those of one dimension of its tiles."""
+    dim = next((d for d, axes in (("y", p.rows), ("x", p.columns), ("r", p.k)) if flat(axes) is place), None)
+    if dim is None or (dim == "r") != (which is not None) or p.batch and which is None:
+        return None
+    return replace(p, groups=Groups(ends, dim, which))
 
 
 def _last(stores: list[Store], axes: list[Axis]) -> bool:
@@ -99,18 +120,28 @@ def _axes_of(v: Value) -> set[str]:
 
 # ---- tiles
 def product_layout(kernel: Kernel, p: Product, processors: int) -> Layout:
-    """Tiles by rules of thumb: few rows in narrow strips of the matrix, as many as there are processors; many rows in the largest tiles that fill them."""
+    """Tiles by rules of thumb: few rows in narrow strips of the matrix, as many as there are processors; many rows in the largest tiles that fill them.
+    Groups count as alike, each a product of a batch: their sizes are known on the device alone."""
     rows, columns, depth, batch = (at_hints(numel(x), kernel.hints) for x in (p.rows, p.columns, p.k, p.batch))
     parts = _alternating(p)
     depth, group = depth // parts, _group(p) // parts
     lay = Layout("product", p.columns, p.rows)
-    lay.yblock = max(LEAST, min(128, _pow2(rows)))
+    if p.groups is not None:
+        n = lay.groups = p.groups.ends.count
+        if p.groups.dim == "y":
+            rows, batch = _ceildiv(rows, n), min(n, rows)
+        elif p.groups.dim == "x":
+            columns, batch = _ceildiv(columns, n), min(n, columns)
+        else:
+            depth = _ceildiv(depth, n)
+    wide = not lay.groups or rows > 2 * FEW_ROWS and not _reads_tiles(kernel, p)
+    lay.yblock = max(LEAST, min(128 if wide else FEW_ROWS, _pow2(rows)))
     if rows <= FEW_ROWS:
         lay.xblock, lay.rblock, lay.warps, lay.stages = 64, 128, 4, 4
         while lay.xblock > LEAST and batch * -(-columns // lay.xblock) < processors:
             lay.xblock //= 2
     else:
-        lay.xblock, lay.rblock, lay.warps, lay.stages = 256 if rows >= 128 else 128, 64, 8, 3
+        lay.xblock, lay.rblock, lay.warps, lay.stages = 256 if rows >= 128 and not (lay.groups and _reads_tiles(kernel, p)) else 128, 64, 8, 3
         for _ in range(4):
             if batch * -(-columns // lay.xblock) * -(-rows // lay.yblock) >= processors or lay.xblock <= 64:
                 break
@@ -126,12 +157,25 @@ def product_layout(kernel: Kernel, p: Product, processors: int) -> Layout:
     return lay
 
 
+def _reads_tiles(kernel: Kernel, p: Product) -> bool:
+    """Whether what follows the product reads an element for each of its own: registers do not hold two of the largest tiles."""
+    rows, columns = ({a.symbol.name for a in axes} for axes in (p.rows, p.columns))
+    return any(v.op == "load" and v.attr[1].symbol_names() & rows and v.attr[1].symbol_names() & columns for st in kernel.stages[1:] for v in stage_values(st))
+
+
 def _pow2(n: int) -> int:
     return 1 << max(0, int(n) - 1).bit_length()
 
 
+def _ceildiv(n: int, m: int) -> int:
+    return -(-n // m)
+
+
 def product_choices(default: dict[str, Any]) -> list[Choices]:
     """Tiles that a search tries beside the rules'."""
+    if "groups" in default and default["yblock"] >= FEW_ROWS:
+        return [Choices(xblock=x, yblock=y, rblock=r, warps=w, stages=s)
+                for x, y, r, w, s in ((256, 128, 64, 8, 3), (128, 128, 64, 8, 3), (128, 128, 64, 4, 3), (128, 64, 64, 4, 4), (256, 64, 64, 8, 4))]
     if default["yblock"] <= FEW_ROWS:
         y = default["yblock"]
         return [Choices(xblock=x, yblock=y, rblock=r, warps=w, stages=s)
@@ -143,28 +187,33 @@ def product_choices(default: dict[str, Any]) -> list[Choices]:
 # ---- text
 def print_product(printer: Printer, p: Product) -> tuple[Function, str]:
     lay, t = printer.lay, printer._t
-    xblocks, yblocks = ceildiv(numel(p.columns), integer(lay.xblock)), ceildiv(numel(p.rows), integer(lay.yblock))
+    xblocks, yblocks = _tiles(p, "x", p.columns, lay.xblock), _tiles(p, "y", p.rows, lay.yblock)
     masks: dict[str, str] = {}
-    body = [f"tile = {printer._pid('tl.program_id(0)')}"]
+    depth = numel(p.k) // _alternating(p)
+    begin, end = ("rbegin" if p.groups is not None and p.groups.dim == "r" else "0"), "rnumel" if p.groups is None else "rend"
+    body = [f"tile = {printer._pid('tl.program_id(0)')}", f"rnumel = {t(depth)}", "rbase = tl.arange(0, RBLOCK)"]
     if p.batch:
         body += [f"zindex = tile // ({t(xblocks * yblocks)})", f"tile = tile % ({t(xblocks * yblocks)})", *printer._axes(p.batch, "z")]
     body += [f"first = tile // ({t(xblocks)} * {GROUP}) * {GROUP}", f"high = tl.minimum({t(yblocks)} - first, {GROUP})",
              f"inside = tile % ({t(xblocks)} * {GROUP})"]
-    body += printer._dim("y", p.rows, lay.yblock, "(first + inside % high) * YBLOCK", "[:, None]", masks)
-    body += printer._dim("x", p.columns, lay.xblock, "(inside // high) * XBLOCK", "[None, :]", masks)
+    for dim, axes, block, tile, position in (("y", p.rows, lay.yblock, "(first + inside % high)", "[:, None]"), ("x", p.columns, lay.xblock, "(inside // high)", "[None, :]")):
+        if p.groups is not None and p.groups.dim == dim:
+            body += print_tile(printer, p.groups, axes, block, tile, position, masks)
+        else:
+            body += printer._dim(dim, axes, block, f"{tile} * {dim.upper()}BLOCK", position, masks)
+    if begin != "0":
+        body += print_bounds(printer, p.groups)
     names = Names(origins=printer.origins)
     parts = _alternating(p)
     head, tiles, outside = [], [], []
-    depth = numel(p.k) // parts
-    body += [f"rnumel = {t(depth)}", "rbase = tl.arange(0, RBLOCK)"]
-    whole = depth.is_const and int(depth.value) % lay.rblock == 0
+    whole = begin == "0" and depth.is_const and int(depth.value) % lay.rblock == 0
     own: dict[str, dict[str, Expr]] = {}
     groups: dict[str, str] = {}
     for dim, position in (("a", "[None, :]"), ("b", "[:, None]")):
         own[dim] = {a.symbol.name: symbol(f"{a.symbol.name}_{dim}") for a in p.k}
         head.append(f"{dim}index = roffset + rbase{position}")
         if not whole:
-            head.append(f"{dim}mask = {dim}index < rnumel")
+            head.append(f"{dim}mask = {dim}index < {end}")
         head += printer._axes(tuple(Axis(own[dim][a.symbol.name], a.size) for a in p.k), dim)
     for part in range(parts):
         for value, kept, dim in ((p.a, "y", "a"), (p.b, "x", "b")):
@@ -187,7 +236,7 @@ def print_product(printer: Printer, p: Product) -> tuple[Function, str]:
             tiles += [*v.inside, f"{dim} = ({text}).to({ttype(value.dtype).stored})"]
         tiles.append(f"{p.acc} = tl.dot(a, b, {p.acc})")
     name = p.acc
-    body += [*outside, f"{name} = tl.zeros([YBLOCK, XBLOCK], tl.float32)", "for roffset in range(0, rnumel, RBLOCK):",
+    body += [*outside, f"{name} = tl.zeros([YBLOCK, XBLOCK], tl.float32)", f"for roffset in range({begin}, {end}, RBLOCK):",
              *(f"    {line}" for line in [*head, *(f"{group} = {text}" for group, text in groups.items()), *tiles])]
     names.forget("r")
     names.forget("s")
@@ -196,6 +245,11 @@ def print_product(printer: Printer, p: Product) -> tuple[Function, str]:
         body += printer._straight(stage, names, masks)
     constants = {"XBLOCK": lay.xblock, "YBLOCK": lay.yblock, "RBLOCK": lay.rblock}
     return printer._function(printer.name, body, xblocks * yblocks * numel(p.batch), constants)
+
+
+def _tiles(p: Product, dim: str, axes: tuple[Axis, ...], block: int) -> Expr:
+    """How many tiles a dimension has, at most."""
+    return most_tiles(p.groups.ends, numel(axes), block) if p.groups is not None and p.groups.dim == dim else ceildiv(numel(axes), integer(block))
 
 
 def _shape_of(rows: str, columns: str, first: str, second: str) -> Any:

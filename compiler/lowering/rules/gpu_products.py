@@ -17,7 +17,7 @@ from ..promote import operand
 from ..ref import Ref, dim_symbol, is_one, numel, ranges_of, ref_of_buffer, remap, same, strided
 from ..rewrite import Rewriter, value_at
 
-__all__ = ["hint", "in_memory", "on_gpu"]
+__all__ = ["hint", "in_memory", "may_be_ours", "on_gpu", "operands", "sum_of_products"]
 
 ROW_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 TILE_DTYPES = (torch.float16, torch.bfloat16)
@@ -48,16 +48,32 @@ def in_memory(lo: Lowering, x: Ref) -> Ref | None:
 def on_gpu(lo: Lowering, node: Any, a: Ref, b: Ref) -> Ref | None:
     """The product in float32 as loop nests; None where the library multiplies."""
     m = lo.meta(node)
-    if m.device.type != "cuda" or lo.emulate or lo.opts.get("gpu_products", "auto") == "library" or a.dtype != m.dtype or b.dtype != m.dtype:
-        return None
-    return few_rows(lo, m, a, b) or _tiles(lo, node, m, a, b)
+    return (few_rows(lo, m, a, b) or _tiles(lo, node, m, a, b)) if may_be_ours(lo, m, a, b) else None
+
+
+def may_be_ours(lo: Lowering, m: Any, a: Ref, b: Ref) -> bool:
+    return m.device.type == "cuda" and not lo.emulate and lo.opts.get("gpu_products", "auto") != "library" and a.dtype == m.dtype and b.dtype == m.dtype
 
 
 def _tiles(lo: Lowering, node: Any, m: Any, a: Ref, b: Ref) -> Ref | None:
     """sum over k of a[..., m, k] * b[..., k, n] for tensor cores."""
+    found = operands(lo, node, m, a, b)
+    if found is None:
+        return None
+    x, y = found
+    n = a.ndim + 1
+    shape = (*a.shape[:-2], a.shape[-2], b.shape[-1], a.shape[-1])
+    batch = {d: dim_symbol(n, d) for d in range(n - 3)}
+    left = remap(x, shape, {**batch, n - 3: dim_symbol(n, n - 3), n - 2: dim_symbol(n, n - 1)})
+    right = remap(y, shape, {**batch, n - 3: dim_symbol(n, n - 1), n - 2: dim_symbol(n, n - 2)})
+    return sum_of_products(lo, left.value, right.value, shape)
+
+
+def operands(lo: Lowering, node: Any, m: Any, a: Ref, b: Ref, better: bool = False) -> tuple[Ref, Ref] | None:
+    """What tensor cores multiply where the product is one of tiles, `m` its result; None where the library multiplies. `better`: tiles are, for certain."""
     if m.dtype not in TILE_DTYPES or min(hint(lo, s) for s in b.shape[-2:]) < LEAST_TILE or not same(a.shape[-1], b.shape[-2]):
         return None
-    wanted = lo.opts.get("gpu_products", "auto") == "generated" or node.name in lo.aten.generated_products
+    wanted = better or lo.opts.get("gpu_products", "auto") == "generated" or node.name in lo.aten.generated_products
     rows = hint(lo, a.shape[0]) if a.ndim == 2 else 0
     if not wanted and not 0 < rows <= FEW_TILES:
         return None
@@ -65,14 +81,12 @@ def _tiles(lo: Lowering, node: Any, m: Any, a: Ref, b: Ref) -> Ref | None:
     if not wanted and (share > 0.5 or rows > FEW_PACKED and share <= 0.4):
         return None
     x, y = in_memory(lo, a), _computed(lo, b) if share <= 0.5 else in_memory(lo, b)
-    if x is None or y is None:
-        return None
-    n = a.ndim + 1
-    shape = (*a.shape[:-2], a.shape[-2], b.shape[-1], a.shape[-1])
-    batch = {d: dim_symbol(n, d) for d in range(n - 3)}
-    left = remap(x, shape, {**batch, n - 3: dim_symbol(n, n - 3), n - 2: dim_symbol(n, n - 1)})
-    right = remap(y, shape, {**batch, n - 3: dim_symbol(n, n - 1), n - 2: dim_symbol(n, n - 2)})
-    out = lo.reduce("sum", prim("mul", _exactly(left.value), _exactly(right.value)), shape, [n - 1], False, suffix="_product", logical_order=True)
+    return None if x is None or y is None else (x, y)
+
+
+def sum_of_products(lo: Lowering, a: Value, b: Value, shape: tuple) -> Ref:
+    """sum(a * b) of values of 16 bits over the last dimension of `shape`, in float32."""
+    out = lo.reduce("sum", prim("mul", _exactly(a), _exactly(b)), shape, [len(shape) - 1], False, suffix="_product", logical_order=True)
     lo.steps[-1].product = True
     return out
 
@@ -171,4 +185,4 @@ def _bytes_behind(lo: Lowering, b: Ref) -> float:
             else:
                 leaves[buffer] = hint(lo, numel(buffer.shape)) * buffer.dtype.itemsize
     whole = hint(lo, numel(b.shape)) * b.dtype.itemsize
-    return max(0, sum(leaves.values()) - 4 * hint(lo, b.shape[-1])) / whole if leaves and whole else 1.0
+    return max(0, sum(leaves.values()) - 4 * hint(lo, numel((*b.shape[:-2], b.shape[-1])))) / whole if leaves and whole else 1.0

@@ -42,9 +42,11 @@ from .workers import processes
 
 __all__ = ["choose", "find_candidates"]
 
-PRODUCTS = ("aten.mm.default", "aten.addmm.default", "aten.bmm.default", "aten.baddbmm.default")
+GROUPED = "aten._grouped_mm.default"
+PRODUCTS = ("aten.mm.default", "aten.addmm.default", "aten.bmm.default", "aten.baddbmm.default", GROUPED)
 DTYPES = (torch.bfloat16, torch.float16)
 OURS, TILES = 0.95, 1.2        # of the library's rate of arithmetic, that products in Triton and in CUDA C++ reach at best
+IN_GROUPS = 0.7                # ... and the library's own of products of groups, of memory's rate, too
 LEAST_TILES_S = 2e-5           # of a product that is worth trying in CUDA C++, which takes seconds to compile
 JOBS = 4                       # workers for each candidate of a graph; the candidates beyond are left to the library
 LEAST_US = 3.0                 # what a kernel takes at least, beside its bytes and operations
@@ -113,7 +115,7 @@ def find_candidates(aten: Any, opts: Any, target: GpuTarget, bandwidth: float) -
         tiles = operations > LEAST_TILES_S and find_tiles(without_locals(k), target) is not None
         ours, theirs = (sum(kernel_cost(x)[0] / bandwidth * 1e6 + LEAST_US for x in others) for others in (left, behind))
         ours += max(kernel_cost(k)[0] / bandwidth, operations / (TILES if tiles else OURS)) * 1e6 + LEAST_US
-        theirs += max(_bytes_of(call) / bandwidth, operations) * 1e6 + LEAST_US
+        theirs += max(_bytes_of(call) / bandwidth, operations) / (IN_GROUPS if str(call.op) == GROUPED else 1) * 1e6 + LEAST_US
         instead_of, beside = ([_printed(x, target, x.name) for x in others] for others in (behind, left))
         found[key] = Candidate(_printed(k, target, f"product_{nodes[0]}"), nodes, call, instead_of, beside, theirs - ours)
     return sorted((c for c in found.values() if c.gain > 0), key=lambda c: -c.gain)
@@ -250,7 +252,8 @@ def _calls(kernels: Sequence[GeneratedKernel], binaries: Sequence[Binary | None]
 
 def _library(c: Candidate, index: int, opts: Any) -> Callable[[], Any]:
     """The library's product as a plan would run it: by its best algorithm where that is chosen by measuring, else by torch's operator."""
-    operands = [_operand(a, c.kernel.kernel.hints, index) for a in operands_of(c.extern)]
+    parted = _parted(c.extern)
+    operands = [_operand(a, c.kernel.kernel.hints, index, parted if k == 2 else None) for k, a in enumerate(operands_of(c.extern))]
     gemm = gemm_of(c.extern) if c.extern.out_variant is not None else ()
     if not gemm:
         return lambda: c.extern.op(*operands, *c.extern.args[len(operands):], **c.extern.kwargs)
@@ -258,8 +261,16 @@ def _library(c: Candidate, index: int, opts: Any) -> Callable[[], Any]:
     return partial(one_product(c.extern, index, choose_algorithms([c.extern], opts, index).get(gemm, ())), out, *operands)
 
 
-def _operand(a: Any, hints: dict[str, int], index: int) -> Any:
+def _parted(call: Extern) -> int | None:
+    """How many rows, columns or elements of a sum the third operand of a product of groups parts."""
+    if str(call.op) != GROUPED or len(call.args) < 3 or call.args[2] is None:
+        return None
+    a, b = call.args[:2]
+    return int(b.shape[1] if len(a.shape) == 3 else a.shape[0] if len(b.shape) == 3 else a.shape[1])
+
+
+def _operand(a: Any, hints: dict[str, int], index: int, parted: int | None = None) -> Any:
     if not isinstance(a, Buffer):
         return a
     shape, stride = (tuple(int(as_expr(n).eval(hints)) for n in dims) for dims in (a.shape, a.stride))
-    return tune.made_up(a, shape, stride, index)
+    return tune.made_up(a, shape, stride, index, parted)

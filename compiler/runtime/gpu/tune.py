@@ -22,8 +22,9 @@ from ...codegen.cuda.product import product_choices
 from ...codegen.generated import Generated, GeneratedKernel
 from ...codegen.triton.attention_tiles import attention_choices
 from ...codegen.triton.chains import chain_choices
-from ...codegen.triton.layout import Choices, GpuTarget
-from ...codegen.triton.printer import print_kernel
+from ...codegen.triton.layout import Choices, GpuTarget, at_hints, numel
+from ...codegen.triton.printer import print_kernel, without_locals
+from ...codegen.triton.product import find_product
 from ...errors import ToolchainError
 from ...lowering.ir import Buffer, Kernel
 from ...symbolic.expr import as_expr
@@ -308,7 +309,9 @@ def arguments(kernel: Kernel, index: int) -> list | None:
     need = sum(_span(shape, stride) * b.dtype.itemsize for b, (shape, stride) in zip(buffers, shapes))
     if need > MOST_SHARE * torch.cuda.mem_get_info(index)[0]:
         return None
-    tensors = [made_up(b, shape, stride, index) for b, (shape, stride) in zip(buffers, shapes)]
+    p = find_product(without_locals(kernel)) if kernel.template is None else None
+    parted = {p.groups.ends.buffer: at_hints(numel(p.axes_in_groups), kernel.hints)} if p is not None and p.groups is not None else {}
+    tensors = [made_up(b, shape, stride, index, parted.get(b)) for b, (shape, stride) in zip(buffers, shapes)]
     return [*tensors, *sizes, *(1.0 if d.is_floating_point else 1 for _, d in kernel.params)]
 
 
@@ -316,11 +319,15 @@ def _span(shape: tuple, stride: tuple) -> int:
     return 1 + sum((n - 1) * st for n, st in zip(shape, stride)) if all(shape) else 0
 
 
-def made_up(b: Buffer, shape: tuple, stride: tuple, index: int) -> torch.Tensor:
-    """A tensor like the buffer, to measure with."""
+def made_up(b: Buffer, shape: tuple, stride: tuple, index: int, parted: int | None = None) -> torch.Tensor:
+    """A tensor like the buffer, to measure with. parted: it tells where groups of so many rows end. They are made alike: how calls will part their rows
+    is not known, and for groups that are not alike the library and our kernels do the same products more."""
     t = torch.empty(max(1, _span(shape, stride)), dtype=b.dtype, device=torch.device("cuda", index))
     if b.dtype in (torch.float32, torch.float16, torch.bfloat16, torch.float64) and b.kind != "output":
         t.uniform_()
     else:
         t.zero_()                                        # integers may be indices: 0 is always inside
-    return t.as_strided(shape, stride)
+    t = t.as_strided(shape, stride)
+    if parted is not None:
+        t.copy_(torch.arange(1, shape[0] + 1) * parted // shape[0])
+    return t

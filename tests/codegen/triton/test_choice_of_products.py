@@ -47,7 +47,7 @@ SHAPES = torch.empty(32, 256, dtype=bf16), torch.empty(512, 256, dtype=bf16), to
 def test_like_products_are_compared_once_and_with_the_kernels_behind_them():
     aten, opts = graph_of(few, *SHAPES)
     found = products.find_candidates(aten, opts, SMALL, 4e12)
-    assert [(len(c.nodes), len(c.superfluous)) for c in found] == [(2, 1)], "the two that go through gelu are alike; the relus cost no kernel"
+    assert [(len(c.nodes), len(c.superfluous)) for c in found] == [(2, 1), (1, 1)], "the two that go through gelu are alike; the sum of the relus is one kernel"
     assert "erf" in found[0].superfluous[0].kernel.name and "erf" in found[0].kernel.kernel.name
 
 
@@ -185,3 +185,33 @@ def test_random_numbers_behind_a_large_product_are_tried_in_cuda_alone():
         return [x.kind for c in products.find_candidates(aten, opts, hopper, 4e12) for x in products._ways(c, hopper)]
     assert ways(lambda x, w: torch.native_dropout(F.gelu(F.linear(x, w)), 0.1, True)) == ["tiles"]
     assert ways(lambda x, w: F.gelu(F.linear(x, w))) == [None, "tiles"]
+
+
+def gated(x, w, v, u, offs):
+    return torch._grouped_mm(F.silu(torch._grouped_mm(x, w, offs=offs)) * torch._grouped_mm(x, v, offs=offs), u, offs=offs)
+
+
+def test_products_of_groups_are_compared_with_what_follows_them():
+    given = *(torch.empty(s, dtype=bf16) for s in ((2048, 256), (8, 256, 512), (8, 256, 512), (8, 512, 256))), torch.empty(8, dtype=torch.int32)
+    aten, opts = graph_of(gated, *given)
+    found = products.find_candidates(aten, opts, SMALL, 4e12)
+    assert any(len(c.superfluous) == 1 and "mul" in c.kernel.kernel.name for c in found), "the gate is computed on the product's tiles"
+    assert all(str(c.extern.op) == products.GROUPED and c.kernel.source.choices["groups"] == 8 for c in found)
+    assert [x.kind for x in products._ways(found[0], GpuTarget("cuda", 90, 32, 132))] == [None] * 6
+
+
+def test_groups_to_measure_with_are_alike(monkeypatch):
+    """Of zeros, which numbers of other meanings are made of, none would have a row."""
+    given = torch.empty(100, 64, dtype=bf16), torch.empty(8, 64, 32, dtype=bf16), torch.empty(8, dtype=torch.int32)
+    aten, opts = graph_of(lambda x, w, offs: torch.relu(torch._grouped_mm(x, w, offs=offs)), *given)
+    c, = products.find_candidates(aten, opts, SMALL, 4e12)
+    like = [12, 25, 37, 50, 62, 75, 87, 100]
+    empty = torch.empty
+    monkeypatch.setattr(torch, "empty", lambda *a, device=None, **k: empty(*a, **k))
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda i: (1 << 30, 1 << 30))
+    assert [t.tolist() for t in tune.arguments(c.kernel.kernel, 0) if t.dtype == torch.int32] == [like]
+    called = []
+    c.extern.op = lambda *a: called.append(a)
+    monkeypatch.setattr(products, "GROUPED", str(c.extern.op))
+    products._library(c, 0, opts)()
+    assert called[0][2].tolist() == like and [t.shape for t in called[0][:2]] == [(100, 64), (8, 64, 32)]
