@@ -19,10 +19,10 @@ from .dtypes import ttype
 from .layout import GpuTarget, Layout
 from .prims import Operand
 from .printer import Function, Scratch
-from .row_tiles import F32, LOG2E, Bound, RowTiles, bound_of, conjuncts
+from .row_tiles import F32, LOG2E, RowTiles, conjuncts
 from .values import Names, stored
 
-__all__ = ["AttentionPrinter", "bounds", "scaled"]
+__all__ = ["AttentionPrinter", "conditions", "scaled"]
 
 
 
@@ -37,11 +37,10 @@ def scaled(score: Value) -> tuple[Value, float]:
     return score, 1.0
 
 
-def bounds(t: Attention) -> list[Bound]:
-    """What a score's condition says of the keys that a row sees."""
-    if not (t.score.op == "where" and t.score.args[2].op == "const" and t.score.args[2].attr == -math.inf):
-        return []
-    return [b for c in conjuncts(t.score.args[0]) if (b := bound_of(c, t)) is not None]
+def conditions(t: Attention) -> list[Value]:
+    """Those without which a row does not see a key."""
+    score = t.score
+    return conjuncts(score.args[0]) if score.op == "where" and score.args[2].op == "const" and score.args[2].attr == -math.inf else []
 
 
 class AttentionPrinter(RowTiles):
@@ -58,7 +57,7 @@ class AttentionPrinter(RowTiles):
             self.exp2 = "_exp2"
             self.need("_exp2")
         t = self.t
-        self._goes_through(t, bounds(t), layout)
+        self._goes_through(t, conditions(t), layout)
         self.inner, self.columns = held(t.inner), held(t.columns)
 
     def _functions(self) -> list[tuple[Function, str]]:

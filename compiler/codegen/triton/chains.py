@@ -18,7 +18,7 @@ from .dtypes import ttype
 from .layout import Choices, GpuTarget, Layout, at_hints, is_wide, numel
 from .prims import Operand
 from .printer import Function
-from .row_tiles import F32, LOG2E, RowTiles, bound_of, conjuncts
+from .row_tiles import F32, LOG2E, RowTiles, conjuncts
 from .values import Names, Values, stored
 
 __all__ = ["ChainPrinter", "chain_choices", "plan_chain"]
@@ -148,7 +148,7 @@ class ChainPrinter(RowTiles):
         self.factors, self.scales = ([x[k] for x in scaled] for k in range(2))
         every = [_needed(f) for f in self.factors]
         common = {k: c for k, c in every[0].items() if all(k in e for e in every)}
-        self._goes_through(t, [b for c in common.values() if (b := bound_of(c, t)) is not None], layout)
+        self._goes_through(t, common.values(), layout)
         self.known = {b.condition.id: b.condition for b in self.bounds}
 
     def _functions(self) -> list[tuple[Function, str]]:

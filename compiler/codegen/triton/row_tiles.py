@@ -1,16 +1,16 @@
 """Programs that hold a tile of rows and go through keys tile by tile: what kernels of attention (attention.py) and of chained products (chains.py) share.
 
 Comparisons of key and row positions, without which what is computed counts for nothing, say which tiles of keys count at all, and for which of those a
-comparison holds everywhere: a loop over the latter leaves it out.
+comparison holds everywhere: a loop over the latter leaves it out. Where other conditions hold at all (documents of packed sequences) a first loop finds.
 """
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Callable, Sequence
+from typing import Any, Callable, Iterable, Sequence
 
 import torch
 
-from ...lowering.ir import Axis, Value
+from ...lowering.ir import Axis, Value, walk
 from ...lowering.rewrite import Rewriter
 from ...symbolic.expr import ZERO, Expr, as_expr, ceildiv, integer, symbol
 from .attention_tiles import held
@@ -63,12 +63,39 @@ def bound_of(c: Value, t: Any) -> Bound | None:
     return Bound(upper, limit, c)
 
 
+def looked_through(conditions: Iterable[Value], t: Any) -> list[Value]:
+    """Those conditions for which it pays to look first between which keys they hold at all, tile by tile: what is no bound, and takes
+    no memory of its own for each score (documents of a packed sequence, lengths, prefixes, chunks)."""
+    key, rows = t.keys.symbol.name, {a.symbol.name for a in t.rows}
+
+    def is_cheap(c: Value) -> bool:
+        over: set[str] = set()
+        for v in walk([c]):
+            names = (v.attr[1] if v.op == "load" else v.attr if v.op == "index" else ZERO).symbol_names()
+            if v.op in _DEAR or v.args and v.op == "load" or v.op == "load" and key in names and names & rows or any(n.startswith("ind") for n in names):
+                return False
+            if v.op == "index" and _repeats(v.attr):
+                return False
+            over |= names
+        return key in over or bool(rows & over)
+    return [c for c in conditions if bound_of(c, t) is None and is_cheap(c)]
+
+
+def _repeats(e: Expr) -> bool:
+    return e.op == "mod" or any(_repeats(x) for x in e.args if isinstance(x, Expr))
+
+
+_DEAR = frozenset(("exp", "exp2", "log", "tanh", "sin", "cos", "pow", "erf", "remainder", "fmod", "acc"))
+
+
 class RowTiles(Printer):
     """`_goes_through` says what, `_loop` prints a pass over keys."""
 
-    def _goes_through(self, t: Any, bounds: Sequence[Bound], layout: Layout) -> None:
-        """`t`: a template with axes batch, rows and keys; `bounds`: comparisons of which any that does not hold has a row and a key count for nothing."""
-        self.over, self.bounds = t, list(bounds)
+    def _goes_through(self, t: Any, conditions: Iterable[Value], layout: Layout) -> None:
+        """`t`: a template with axes batch, rows and keys; `conditions`: of which any that does not hold has a row and a key count for nothing."""
+        conditions = list(conditions)
+        self.over, self.bounds = t, [b for c in conditions if (b := bound_of(c, t)) is not None]
+        self.sparse = looked_through(conditions, t)
         self.sizes = {a.symbol.name: int(a.size) for a in t.axes if type(a.size) is int}
         self.rows, self.n_keys, self.batch = numel(t.rows), as_expr(t.keys.size), numel(t.batch)
         self.even = self.n_keys.is_const and self.n_keys.value % layout.rblock == 0
@@ -159,6 +186,9 @@ class RowTiles(Printer):
         if lay.split > 1:
             out += ["per = tl.cdiv(tl.cdiv(" + size + ", RBLOCK), SPLIT) * RBLOCK", f"begin = tl.maximum({begin}, piece * per)", f"end = tl.minimum({end}, piece * per + per)"]
             begin, end = "begin", "end"
+        if self.sparse:
+            begin, end, lines = self._narrowed(begin, end, names, masks)
+            out += lines
         if self.even and not self.bounds:                # (also in pieces)
             return [*out, *self._loop(begin, end, names, masks, False)]
         whole = begin
@@ -170,3 +200,30 @@ class RowTiles(Printer):
             out += self._loop(begin, "whole", names, masks, True)
         out += self._loop(whole, "rest", names, masks, False)
         return out if self.even and not upper else out + self._loop("rest", end, names, masks, True)
+
+    def _narrowed(self, begin: str, end: str, names: Names, masks: dict[str, str]) -> tuple[str, str, list[str]]:
+        """(begin, end) of the keys between which a row of the tile sees any, and the lines that find them."""
+        t = self.over
+        head = [f"r0 = roffset + tl.arange(0, RBLOCK)[None, :]{'.to(tl.int64)' if self.lay.wide else ''}"]
+        inner = dict(masks)
+        if not self.even:
+            head.append(f"rmask = r0 < {self._t(self.n_keys)}")
+            inner["r"] = "rmask"
+        v = self._of(names, self._dims("x", t.rows, {t.keys.symbol.name: "r"}), inner, ("x", "XBLOCK"), ("r", "RBLOCK"))
+        v.emit(self.sparse)
+        seen = [v.operand(c) for c in self.sparse]
+        names.forget("r")
+        lines = list(v.outside)
+        of_rows = " & ".join([x.text for x in seen if "r" not in x.dims] + ([masks["x"]] if "x" in masks else []))
+        if len([x for x in seen if "r" in x.dims]) < len(seen):
+            lines += [f"end = tl.where(tl.max(({of_rows}).to(tl.int32)) > 0, {end}, {begin})"]
+            end = "end"
+        of_both = " & ".join([x.text for x in seen if "r" in x.dims] + [inner[d] for d in ("x", "r") if d in inner])
+        if any("r" in x.dims for x in seen):
+            lines += [f"least = tl.full([XBLOCK, RBLOCK], {2 ** 31 - 1}, {self.itype})", f"most = tl.zeros([XBLOCK, RBLOCK], {self.itype})",
+                      f"for roffset in range({begin}, {end}, RBLOCK):",
+                      *(f"    {line}" for line in [*head, *v.inside, f"seen = {of_both}", "least = tl.minimum(least, tl.where(seen, roffset, least))",
+                                                   "most = tl.where(seen, roffset + RBLOCK, most)"]),
+                      f"begin = tl.maximum({begin}, tl.minimum(tl.min(least), {end}))", f"end = tl.minimum({end}, tl.max(most))"]
+            begin = "begin"
+        return begin, end, lines

@@ -3,7 +3,10 @@ import pytest
 import torch
 
 import tcompile
+from tcompile.compiler.codegen.triton.layout import GpuTarget
+from tcompile.compiler.config import Options
 from tcompile.compiler.fusion.schedule import Extern, Launch
+from tcompile.compiler.runtime.gpu.compile import Job, compile_all
 
 from . import as_gpu as gpu
 from .as_gpu import as_gpu
@@ -126,27 +129,64 @@ def test_sums_of_rows_of_lengths_that_vary():
         torch.testing.assert_close(lse.double(), sums, rtol=1e-5, atol=1e-5)
 
 
-DOCUMENTS = lambda b, h, i, j: (DOCUMENT[b, i % 80] == DOCUMENT[b, j % 80]) & (i >= j)      # noqa: E731
+DOCUMENTS = lambda b, h, i, j: (DOCUMENT[b, i] == DOCUMENT[b, j]) & (i >= j)      # noqa: E731
+PACKED, LENGTH, PREFIX = torch.arange(300)[None] // 70, torch.tensor([137]), torch.tensor([90])
+SPARSE = {
+    "packed": lambda b, h, i, j: (PACKED[b, i] == PACKED[b, j]) & (i >= j), "length": lambda b, h, i, j: j < LENGTH[b], "prefix": lambda b, h, i, j: (i >= j) | (j < PREFIX[b]),
+    "chunks": lambda b, h, i, j: i // 64 == j // 64, "other documents": lambda b, h, i, j: (PACKED[b, i] != PACKED[b, j]) & (i < 250), "nothing": lambda b, h, i, j: PACKED[b, i] > PACKED[b, j] + 9}
+
+
+def generated(laid, score, mask, heads, sums, n, target=gpu.SMALL):
+    """Operands, and what training with them makes."""
+    def made(h):
+        return (torch.randn(1, h, n, 32).half() if laid == "bhsd" else torch.randn(1, n, h, 32).half().transpose(1, 2)).requires_grad_()
+    operands = made(4), made(heads), made(heads)
+    block_mask = flex.create_block_mask(mask, None, None, n, n, device="cpu") if mask is not None else None
+    tcompile.reset()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(gpu, "InternalError", (gpu.InternalError, NotImplementedError))          # (eager has no gradients on a CPU)
+        return operands, *gpu.train_as_gpu(
+            lambda q, k, v: flex.flex_attention(q, k, v, score_mod=score, block_mask=block_mask, enable_gqa=True, return_lse=sums), *operands, target=target)
 
 
 @pytest.mark.parametrize("laid,score,mask,heads,sums", [
     ("bhsd", None, None, 4, False), ("bhsd", SOFTCAP, CAUSAL, 4, True), ("bshd", None, BLIND, 2, True), ("bshd", lambda s, b, h, i, j: s * 3 + BIAS[h] * (i - j), DOCUMENTS, 4, False),
     ("bhsd", lambda s, b, h, i, j: torch.where((i - j) % 3 == 0, s, s * 0.5), lambda b, h, i, j: (i >= j) & (i - j < 20), 1, True)])
-def test_gradients(laid, score, mask, heads, sums, monkeypatch):
-    """Forward and backward as they are on a GPU: no scores in memory, and gradients as in float64."""
-    monkeypatch.setattr(gpu, "InternalError", (gpu.InternalError, NotImplementedError))          # (eager has no gradients on a CPU)
+def test_gradients(laid, score, mask, heads, sums):
+    check_gradients(laid, score, mask, heads, sums, 80)
 
-    def made(h):
-        return (torch.randn(1, h, 80, 32).half() if laid == "bhsd" else torch.randn(1, 80, h, 32).half().transpose(1, 2)).requires_grad_()
-    operands = made(4), made(heads), made(heads)
-    block_mask = flex.create_block_mask(mask, None, None, 80, 80, device="cpu") if mask is not None else None
+
+@pytest.mark.parametrize("mask", SPARSE)
+def test_gradients_where_tiles_of_keys_see_nothing(mask):
+    """Kernels look first between which keys a tile of rows sees any."""
+    for g in check_gradients("bhsd", None, SPARSE[mask], 4, False, 300):
+        assert all("least" in k.source.text or "tl.max((" in k.source.text for k in g.kernels if k.source.choices["shape"] in ("attention", "chain"))
+
+
+def test_keys_that_no_row_of_a_tile_sees_are_left_out():
+    q, k, v = (torch.randn(1, 2, 300, 32).half() for _ in range(3))
+    block_mask = flex.create_block_mask(SPARSE["packed"], None, None, 300, 300, device="cpu")
     tcompile.reset()
-    part, forward, backward = gpu.train_as_gpu(
-        lambda q, k, v: flex.flex_attention(q, k, v, score_mod=score, block_mask=block_mask, enable_gqa=True, return_lse=sums), *operands)
+    g = as_gpu(lambda q, k, v: flex.flex_attention(q, k, v, block_mask=block_mask), q, k, v)
+    v[:, :, :64] = torch.nan                             # (of the first document: 0 * NaN would be NaN)
+    got, = run(g, [{"q": q, "k": k, "v": v, "packed": PACKED}[b.name] for b in g.schedule.inputs])
+    assert got[:, :, 210:].isfinite().all() and got[:, :, :64].isnan().all()
+
+
+@pytest.mark.parametrize("mask", ["packed", "length"])
+def test_kernels_compile(mask):
+    for target in (GpuTarget("cuda", 80, 32, 108), GpuTarget("cuda", 90, 32, 132), GpuTarget("hip", "gfx942", 64, 304)):
+        for g in generated("bhsd", None, SPARSE[mask], 4, False, 300, target)[2:]:
+            compile_all([Job(k.source, target) for k in g.kernels], Options())
+
+
+def check_gradients(laid, score, mask, heads, sums, n):
+    """Forward and backward as they are on a GPU: no scores in memory, and gradients as in float64."""
+    operands, part, forward, backward = generated(laid, score, mask, heads, sums, n)
     steps = [s for s in backward.schedule.steps if isinstance(s, (Launch, Extern))]
     assert all(isinstance(s, Launch) for s in steps), steps
-    assert not any(len(b.shape) > 2 and tuple(b.shape[-2:]) == (80, 80) for s in steps for b in s.outputs)
-    known = {**dict(zip("qkv", (x.detach() for x in operands))), "bias": BIAS, "document": DOCUMENT}
+    assert not any(len(b.shape) > 2 and tuple(b.shape[-2:]) == (n, n) for s in steps for b in s.outputs)
+    known = {**dict(zip("qkv", (x.detach() for x in operands))), "bias": BIAS, "document": DOCUMENT, "packed": PACKED, "length": LENGTH, "prefix": PREFIX}
     got = run(forward, [known[b.name] for b in forward.schedule.inputs])
     known = {f"saved_{n}": x for n, x in [*known.items(), *zip([s.name for s in part.saved], got[1 + sums:], strict=True)]}
     ends = formula(*operands, score, mask)[:1 + sums]
@@ -157,5 +197,6 @@ def test_gradients(laid, score, mask, heads, sums, monkeypatch):
     ends = [x.masked_fill(blind, 0.0) if k else x for k, x in enumerate(ends)]
     want = torch.autograd.grad(ends, operands, [t.to(x.dtype) for t, x in zip(tangents, ends)])
     for a, b, x in zip(grads, want, operands, strict=True):
-        torch.testing.assert_close(a.double(), b.double(), rtol=1e-2, atol=1e-2 * b.abs().max().item())
+        torch.testing.assert_close(a.double(), b.double(), rtol=1e-2, atol=1e-2 * max(b.abs().max().item(), 1e-2))
         assert a.stride() == x.stride()
+    return forward, backward
