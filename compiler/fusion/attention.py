@@ -134,6 +134,8 @@ class _Attentions(Finder):
             p, empty = self.peeled(p.args[2], ranges), 0.0
         else:
             none = None
+        if p.op == "exp" and none is None:
+            return *self._by_logarithm(p, ranges), weight
         if p.op == "div":
             e, total = p.args
         elif p.op == "mul" and self.peeled(p.args[1], ranges).op == "reciprocal":
@@ -152,6 +154,30 @@ class _Attentions(Finder):
             if low.op != "eq" or low.args[1].op != "const" or low.args[1].attr != -math.inf or not self.same(low.args[0], x, ranges):
                 raise NoMatch
         return x, empty, weight
+
+    def _by_logarithm(self, p: Value, ranges: dict[str, tuple]) -> tuple[Value, float]:
+        """(scores, what a row gives that is masked as a whole) of exp(score - logarithm of the sum of exponentials)."""
+        less, empty = self.peeled(p.args[0], ranges), math.nan
+        if less.op != "sub":
+            raise NoMatch
+        x, total = less.args[0], self.peeled(less.args[1], ranges)
+        if total.op == "where" and total.args[1].op == "const" and total.args[1].attr == 0:      # (0 where there is none)
+            none, total, empty = self.peeled(total.args[0], ranges), self.peeled(total.args[2], ranges), 0.0
+            if none.op != "eq" or none.args[1].op != "const" or none.args[1].attr != -math.inf or self.peeled(none.args[0], ranges) is not total:
+                raise NoMatch
+        if total.op != "add":
+            raise NoMatch
+        for log, shift in (total.args, total.args[::-1]):
+            log, shift = self.peeled(log, ranges), self.peeled(shift, ranges)
+            power = self.peeled(self.row(log.args[0], "sum", ranges), ranges) if log.op == "log" else log
+            e = self.peeled(power.args[0], ranges) if power.op == "exp" else power
+            if e.op == "sub" and self.same(e.args[0], x, ranges) and self.peeled(e.args[1], ranges) is shift and self._names(shift) <= self._names(self.peeled(log.args[0], ranges)):
+                return x, empty
+        raise NoMatch
+
+    def _names(self, v: Value) -> set[str]:
+        """The axes that a value is another along."""
+        return {n for x in walk([v]) if x.op in ("load", "index") for n in (x.attr[1] if x.op == "load" else x.attr).symbol_names()}
 
     def _between(self, nest: LoopNest, score: Value, first: Value, last: Extern, p: Buffer, v: Buffer, empty: float, weight: Value | None) -> _Parts:
         """The parts of an attention whose softmax is a nest's, whose first product is loaded by `first`, and whose last is `last`."""

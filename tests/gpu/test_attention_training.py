@@ -139,3 +139,35 @@ def test_flex_attention(mask, heads):
         out = compiled(q, k, v)
         for x, w in zip((out, *torch.autograd.grad(out, (q, k, v), tangent.to(out.dtype))), (want, *wanted)):
             assert (x.double() - w).norm() <= 1.5e-2 * w.norm()
+
+
+@pytest.mark.parametrize("score", [None, lambda s, b, h, i, j: 5 * torch.tanh(s / 5)])
+def test_flex_attention_gives_sums_of_rows(score):
+    """In one kernel, with its gradient, of packed sequences that differ from batch to batch."""
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+    tcompile.reset()
+    torch.manual_seed(0)
+    n = 1000
+    which = torch.randint(0, 5, (2, n), device="cuda").sort(-1)[0]
+
+    def mask(b, h, i, j):
+        return (which[b, i] == which[b, j]) & (i >= j)
+    block = create_block_mask(mask, 2, None, n, n, device="cuda")
+    args = [torch.randn(2, 4, n, 64, device="cuda", dtype=torch.bfloat16, requires_grad=True) for _ in range(3)]
+    compiled = tcompile.compile(lambda q, k, v: flex_attention(q, k, v, score_mod=score, block_mask=block, return_lse=True))
+    exact = [x.detach().double().requires_grad_() for x in args]
+    s = exact[0] @ exact[1].mT / 8
+    s = s if score is None else score(s, *[None] * 4)
+    s = s.masked_fill(~mask(torch.arange(2, device="cuda")[:, None, None, None], 0, torch.arange(n, device="cuda")[:, None], torch.arange(n, device="cuda")), -math.inf)
+    want = torch.softmax(s, -1) @ exact[2], torch.logsumexp(s, -1)
+    tangents = [torch.randn_like(x) for x in want]
+    wanted = torch.autograd.grad(want, exact, tangents)
+    with tcompile.record() as builder:
+        out = compiled(*args)
+    assert len(builder.report().graphs[0].kernels) == 1
+    for _ in range(2):
+        gradients = torch.autograd.grad(out, args, [t.to(x.dtype) for t, x in zip(tangents, out)])
+        for x, w in zip((*out, *gradients), (*want, *wanted), strict=True):
+            assert (x.double() - w).norm() <= 1.5e-2 * w.norm()
+        assert (out[1].double() - want[1]).abs().max() < 1e-3
+        out = compiled(*args)

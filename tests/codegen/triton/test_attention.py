@@ -120,7 +120,19 @@ def by_powers_of_two(q, k, v):
     return (torch.softmax(s, -1).to(v.dtype) @ v, torch.logsumexp(s, -1) * math.log2(math.e), s.amax(-1))
 
 
-@pytest.mark.parametrize("fn", [by_logsumexp, by_parts, by_powers_of_two])
+def by_exponentials(q, k, v):
+    s = (q.float() @ k.mT.float()) * 0.2
+    lse = torch.logsumexp(s, -1, keepdim=True)
+    return (torch.exp(s - lse).to(v.dtype) @ v, lse)
+
+
+def by_exponentials_of_some(q, k, v):
+    s = ((q.float() @ k.mT.float()) * 0.2).masked_fill(positions(q) % 3 == 0 if q.shape[-2] == k.shape[-2] else torch.arange(q.shape[-2])[:, None] % 3 == 1, -torch.inf)
+    lse = torch.logsumexp(s, -1)
+    return (torch.exp(s - torch.where(lse == -torch.inf, 0.0, lse)[..., None]).to(v.dtype) @ v, lse)
+
+
+@pytest.mark.parametrize("fn", [by_logsumexp, by_parts, by_powers_of_two, by_exponentials, by_exponentials_of_some])
 @pytest.mark.parametrize("shape,keys", [((2, 3, 40, 32), 50), ((40, 32), 50), ((1, 2, 1, 32), 1500)], ids=str)
 def test_numbers_of_rows(fn, shape, keys):
     """The maximum and the sum of each row are in the kernel: what is computed of them is, too."""
@@ -133,6 +145,19 @@ def test_numbers_of_rows(fn, shape, keys):
         half = a.dtype == f16
         torch.testing.assert_close(a.double(), b.double(), rtol=4e-3 if half else 2e-3, atol=4e-3 if half else 2e-3)
         assert a.shape == b.shape
+
+
+def test_what_is_subtracted_of_each_score_is_a_part_of_it():
+    """exp(s - (log(sum(exp(s - c))) + c)) is the softmax of s - c."""
+    def f(q, k, v, c):
+        s = (q.float() @ k.mT.float()) * 0.2
+        return torch.exp(s - (torch.exp(s - c).sum(-1, keepdim=True).log() + c)).to(v.dtype) @ v
+    q, k, v = qkv(40, 32, keys=50)
+    c = torch.randn(40, 50)
+    g = as_gpu(f, q, k, v, c)
+    named = {"q": q, "k": k, "v": v, "c": c}
+    got, = run(g, [named[b.name] for b in g.schedule.inputs])
+    torch.testing.assert_close(got.double(), f(*(x.double() for x in (q, k, v, c))).double(), rtol=4e-3, atol=4e-3)
 
 
 def test_infinities_and_nans_of_rows():
