@@ -413,8 +413,9 @@ def _cut(joint: AtenGraph, primals: list, readers: set, needs_tangent: set, need
         else:
             made_here = not n.all_input_nodes and _recomputable(n)                 # constants are made again rather than kept
             weights[n] = INF if not tensor or _is_view(n.target) or made_here else _kept_bytes(n, hints, bits) + 64
-            if weights[n] < INF and (n in given or _recomputable(n) and n not in dear):
-                weights[n] += -1 if n in given else _kept_bytes(n, hints, bits) >> 5          # (of two alike, the one that is in memory anyway)
+            copied = n in given and n.target is torch.ops.aten.clone.default
+            if weights[n] < INF and _recomputable(n) and n not in dear:
+                weights[n] += -1 if copied else _kept_bytes(n, hints, bits) >> 5          # (of two alike, the one that is in memory anyway)
             again = n in released
             leaves = "checkpoint" in n.meta and any(u in inside and u.meta.get("checkpoint") != n.meta["checkpoint"] and "apart" not in u.meta for u in n.users)
             if "checkpoint" in n.meta and may_recompute(n) and not leaves:                    # the user asks for it
