@@ -163,6 +163,20 @@ def test_gradients_where_tiles_of_keys_see_nothing(mask):
         assert all("least" in k.source.text or "tl.max((" in k.source.text for k in g.kernels if k.source.choices["shape"] in ("attention", "chain"))
 
 
+@pytest.mark.parametrize("mask", [lambda b, h, i, j: j < LENGTH[b], lambda b, h, i, j: i + LENGTH[b] >= j, lambda b, h, i, j: j >= LENGTH[b] * 20])
+def test_pieces_of_keys_of_which_few_are_seen(mask):
+    """As one token after the other meets a cache of keys: programs share those, and most pieces hold none that is seen."""
+    q, k, v = torch.randn(1, 2, 1, 32).half(), torch.randn(1, 2, 1500, 32).half(), torch.randn(1, 2, 1500, 32).half()
+    block_mask = flex.create_block_mask(mask, None, None, 1, 1500, device="cpu")
+    tcompile.reset()
+    g = as_gpu(lambda q, k, v: flex.flex_attention(q, k, v, block_mask=block_mask, return_lse=True), q, k, v)
+    assert len(g.kernels) == 1 and len(g.kernels[0].source.phases) == 2 and "least" in g.kernels[0].source.text
+    out, lse = run(g, [{"q": q, "k": k, "v": v, "length": LENGTH}[b.name] for b in g.schedule.inputs])
+    want, sums = formula(q, k, v, None, mask)
+    torch.testing.assert_close(out.double(), want, rtol=4e-3, atol=4e-3)
+    torch.testing.assert_close(lse.double(), sums, rtol=1e-5, atol=1e-5)
+
+
 def test_keys_that_no_row_of_a_tile_sees_are_left_out():
     q, k, v = (torch.randn(1, 2, 300, 32).half() for _ in range(3))
     block_mask = flex.create_block_mask(SPARSE["packed"], None, None, 300, 300, device="cpu")
