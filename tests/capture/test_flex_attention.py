@@ -237,6 +237,18 @@ def test_a_bias_that_changes_between_forward_and_backward_is_seen():
         out.sum().backward()
 
 
+def test_without_gradients():
+    """Under no_grad nothing is kept, though operands and biases could be trained."""
+    bias = torch.randn(4, requires_grad=True)
+    compiled = tcompile.compile(lambda q, k, v: flex_attention(q, k, v, score_mod=lambda s, b, h, i, j: s * bias[h], return_lse=True), fullgraph=True)
+    q, k, v = operands()
+    with torch.no_grad(), tcompile.record() as builder:
+        got = compiled(q, k, v)
+    assert not builder.report().partitions and not any(x.requires_grad for x in got)
+    for a, b in zip(got, formula(q, k, v, lambda s, b, h, i, j: s * bias[h])):
+        torch.testing.assert_close(a, b.detach(), rtol=1e-5, atol=1e-5)
+
+
 def test_training_of_a_part():
     """Only what asks for gradients gets them."""
     for wanted in ((True, False, False), (False, True, False), (False, False, True)):
