@@ -67,7 +67,7 @@ class Tiles:
 
 def find_tiles(kernel: Kernel, target: GpuTarget) -> Tiles | None:
     """What makes this kernel (without local buffers) a product of these tiles on this target, or None."""
-    if target.backend != "cuda" or target.arch != 90 or kernel.sizes or kernel.params:
+    if target.backend != "cuda" or target.arch != 90 or kernel.sizes or kernel.params or kernel.checks:
         return None
     p = find_product(kernel)
     if p is None or p.batch or p.groups is not None or len(p.k) != 1 or p.a.op != "load" or p.b.op != "load" or p.a.args or p.b.args:

@@ -55,7 +55,7 @@ class Product:
 
 def find_product(kernel: Kernel) -> Product | None:
     """What makes this kernel (without local buffers) a product of tiles, or None."""
-    if len(kernel.stages) < 2 or kernel.checks:
+    if len(kernel.stages) < 2:
         return None
     first, rest = kernel.stages[0], kernel.stages[1:]
     if not first.axes or len(first.accs) != 1 or first.stores or any(s.axes or s.accs for s in rest):
@@ -65,7 +65,7 @@ def find_product(kernel: Kernel) -> Product | None:
     if acc.op != "sum" or acc.running or acc.dtype != torch.float32 or v.op != "mul":
         return None
     a, b = (x.args[0] if x.op == "cast" and x.dtype == torch.float32 and x.attr != "round" else x for x in v.args)
-    if a.dtype != b.dtype or a.dtype not in DTYPES:
+    if a.dtype != b.dtype or a.dtype not in DTYPES or kernel.checks and any(x.op == "check_index" for x in walk([a, b])):
         return None
     found = in_groups(a) or in_groups(b)
     if found is not None:
@@ -81,7 +81,7 @@ def find_product(kernel: Kernel) -> Product | None:
             return None
         of[side].append(axis)
     stores = [s for st in rest for s in st.stores]
-    if of["a"] and of["b"] and _last(stores, of["a"]) and not _last(stores, of["b"]):
+    if of["b"] and _last(stores, of["a"]) and not _last(stores, of["b"]) and at_hints(numel(of["a"]), kernel.hints) >= LEAST:
         a, b, of["a"], of["b"] = b, a, of["b"], of["a"]                  # what is stored side by side are columns
     if not of["a"] or not of["b"] or any(at_hints(numel(x), kernel.hints) < n for x, n in ((of["a"], 2), (of["b"], LEAST), (first.axes, LEAST))):
         return None

@@ -101,8 +101,8 @@ def find_candidates(aten: Any, opts: Any, target: GpuTarget, bandwidth: float) -
     found: dict[str, Candidate] = {}
     for k in ours_instead:
         nodes = [n for n in k.origins if n in calls]
-        if len(nodes) != 1 or find_product(without_locals(k)) is None:
-            continue                                     # (what is generated in any case)
+        if len(nodes) != 1 or find_product(without_locals(k)) is None or k.checks:
+            continue                                     # (what is generated in any case; made-up numbers may fail a check of indices)
         behind, left = _behind(k, launches, ours_instead)
         key = k.key() + repr(sorted(k.hints.items())) + repr([x.key() for x in (*behind, *left)])
         if key in found:

@@ -85,6 +85,35 @@ def test_what_follows_joins():
     assert kinds(near(lambda mm: lambda x, w, v, u, offs: mm(F.silu(mm(x, w, offs)) * mm(x, v, offs), u, offs), x, w, v, u, offs)) == ["product"] * 3
 
 
+def test_what_is_read_by_index_behind_a_product():
+    """Weights of rows in the order of the experts: their indices are checked in the product's kernel, in all rows."""
+    x, w, offs = random(45, 48), random(3, 48, 40), ends(7, 8, 44)
+    score, order = torch.rand(45).to(bf16), torch.randperm(45)
+    g = near(lambda mm: lambda x, w, offs, score, order: mm(x, w, offs) * score[order][:, None], x, w, offs, score, order)
+    assert kinds(g) == ["product"] and g.kernels[0].kernel.checks and g.kernels[0].source.asserts
+    order[-1] = 45
+    with pytest.raises(AssertionError, match="out of bounds"):
+        run(g, [{"x": x, "w": w, "offs": offs, "score": score, "order": order}[b.name] for b in g.schedule.inputs])
+    score = torch.rand(3, 40).to(bf16)                   # the bias of the row's expert
+    expert = torch.searchsorted(offs.long(), torch.arange(45), right=True).clamp(max=2)
+    assert kinds(near(lambda mm: lambda x, w, offs, score, expert: mm(x, w, offs) + score[expert], x, w, offs, score, expert)) == ["product"]
+
+
+@pytest.mark.parametrize("rows", [8, 45])
+def test_whatever_shape_follows_it_stays_a_product_of_tiles(rows):
+    x, w, offs = random(rows, 48), random(3, 48, 40), ends(2, 2, rows - 1)
+    near_ = [near(lambda mm: lambda x, w, offs: mm(x, w, offs).t().contiguous() * 2, x, w, offs),
+             near(lambda mm: lambda x, w, offs: mm(x, w, offs).view(-1, 1, 8, 5).transpose(1, 2) + 1, x, w, offs),
+             near(lambda mm: lambda x, w, offs: mm(x, w, offs).view(rows // (rows % 8 or 4), -1, 40).sin(), x, w, offs),
+             near(lambda mm: lambda x, w, offs: mm(x, w, offs).view(-1).sigmoid(), x, w, offs),
+             near(lambda mm: lambda x, w, offs: torch.cat([mm(x, w, offs), x], 1).relu(), x, w, offs),
+             near(lambda mm: lambda x, w, offs: mm(x, w, offs)[1:, ::2].neg(), x, w, offs),
+             near(lambda mm: lambda x, w, offs: mm(x, w, offs).float().softmax(-1), x, w, offs),
+             near(lambda mm: lambda x, w, offs: torch.chunk(mm(x, w, offs), 2, -1)[0].exp(), x, w, offs),
+             near(lambda mm: lambda x, w, offs: mm(x, w, offs).sum(0) * 2, x, w, offs)]
+    assert all("product" in kinds(g) for g in near_)
+
+
 def test_what_is_made_beside_a_product_is_made_in_all_rows():
     """Rows behind the last group are rows of what has no groups."""
     x, w, offs, y = random(40, 32), random(4, 32, 24), ends(3, 3, 29, 31), random(40, 24)
