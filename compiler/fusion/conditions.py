@@ -110,8 +110,8 @@ def _converted(x: Value, dtype: torch.dtype, attr: Any = None) -> Value:
 
 
 def _choice(c: Value, a: Value, b: Value) -> Value:
-    """where(c, a, b) with -inf last."""
-    if _is(a, -math.inf):
+    """where(c, a, b) with -inf last, or 0."""
+    if _is(a, -math.inf) or _is(a, 0) and b.op != "const":
         c, a, b = negated(c), b, a
     if _is(b, -math.inf) and a.op == "where" and _is(a.args[2], -math.inf):
         return prim("where", prim("logical_and", c, a.args[0]), a.args[1], b)

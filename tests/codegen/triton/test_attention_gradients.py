@@ -75,6 +75,7 @@ CASES = {
     "heads that share keys": (grouped, lambda: qkv(2, 4, 40, 32, shared=2)),
     "heads behind rows": (heads_behind, lambda: tuple(x.transpose(1, 2).contiguous() for x in qkv(2, 2, 40, 32))),
     "autocast": (autocast, lambda: qkv(2, 2, 64, 32, dtype=f32)),
+    "capped and causal": (lambda q, k, v: capped_causal(q, k, v), lambda: qkv(2, 2, 100, 32)),
 }
 
 
@@ -113,7 +114,20 @@ def test_scores_that_something_else_needs_are_made(fn, more):
     assert "chain" not in calls(b)
 
 
-CALLS = {"plain": 1, "odd lengths": 0, "bfloat16": 1, "scaled before": 1, "causal": 1, "capped, with a bias": 0, "heads that share keys": 1, "heads behind rows": 1, "autocast": 1}
+def capped_causal(q, k, v):
+    s = torch.tanh(q @ k.mT / math.sqrt(q.shape[-1]) / 3) * 3
+    return torch.softmax(s.masked_fill(torch.ones(s.shape[-2:], dtype=torch.bool).triu(1), -math.inf), -1) @ v
+
+
+@pytest.mark.parametrize("name", ["capped", "dropout", "plain"])
+def test_a_causal_mask_bounds_the_loops_of_backward(name):
+    fn = {"capped": capped_causal, "dropout": dropped_causal, "plain": causal}[name]
+    _, f, b = train_as_gpu(fn, *[x.requires_grad_() for x in qkv(2, 2, 128, 32)])
+    kernels = [k for g in (f, b) for k in g.kernels if "attention" in k.name or "chain" in k.name]
+    assert len(kernels) == 3 and all("first_row" in k.source.text for k in kernels)
+
+
+CALLS = {"plain": 1, "odd lengths": 0, "bfloat16": 1, "scaled before": 1, "causal": 1, "capped, with a bias": 0, "heads that share keys": 1, "heads behind rows": 1, "autocast": 1, "capped and causal": 0}
 
 
 @pytest.mark.parametrize("name", CASES)
