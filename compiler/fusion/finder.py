@@ -20,6 +20,7 @@ __all__ = ["COLUMN", "DTYPES", "Finder", "INNER", "KEY", "NoMatch", "PLUS", "ROW
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 LONGEST = 64                       # nests between two products
 INDEX_ONLY, WITH_LOADS = 40, 12    # values of a mask that are computed again for each score: of positions alone, of what memory holds
+OF_SIDES = 8                       # reads of what rows, or keys, have in memory for it
 ROW, KEY, INNER, COLUMN = symbol("m0"), symbol("r0"), symbol("d0"), symbol("c0")      # axes of such kernels, beside those of a batch
 PLUS = ("aten.baddbmm.default", "aten.addmm.default")
 _COSTLY = frozenset(("exp", "log", "tanh", "sin", "cos", "pow", "erf", "div_floor", "remainder", "sqrt", "log1p", "expm1"))
@@ -224,13 +225,18 @@ class Finder:
         """Whether a mask's element is better computed for each score than read."""
         values = walk([new])
         reads = [v for v in values if v.op == "load"]
-        over = {n for v in values if v.op in ("load", "index") for n in (v.attr[1] if v.op == "load" else v.attr).symbol_names()}
-        if not any(n == KEY.name or n.startswith("m") for n in over):
-            return len(values) <= INDEX_ONLY             # (once for a program)
-        if not reads:
+        along: dict[int, set[str]] = {}                  # of each value: "r" where it differs from key to key, "m" from row to row
+        for v in values:
+            names = (v.attr[1] if v.op == "load" else v.attr).symbol_names() if v.op in ("load", "index") else ()
+            along[v.id] = {n[0] for n in names if n == KEY.name or n.startswith("m")}.union(*(along[x.id] for x in v.args))
+        if not reads or not along[new.id]:               # (none: once for a program)
             return len(values) <= INDEX_ONLY
-        both = [v for v in reads if KEY.name in v.attr[1].symbol_names() and any(n.startswith("m") for n in v.attr[1].symbol_names())]
-        return len(reads) <= (4 if not both else 1) and len(values) <= WITH_LOADS and not any(v.op in _COSTLY for v in values)
+        if any(v.op in _COSTLY for v in values):
+            return False
+        each = [v for v in values if len(along[v.id]) == 2]
+        if any(v.op == "load" for v in each):
+            return len(reads) == 1 and len(values) <= WITH_LOADS
+        return len(reads) <= OF_SIDES and len(values) <= INDEX_ONLY and len(each) <= WITH_LOADS
 
     def _joins(self, b: Buffer, new: Value) -> bool:
         """Whether what the result meets is computed where it does."""

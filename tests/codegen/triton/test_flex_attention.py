@@ -130,8 +130,9 @@ def test_sums_of_rows_of_lengths_that_vary():
 
 
 DOCUMENTS = lambda b, h, i, j: (DOCUMENT[b, i] == DOCUMENT[b, j]) & (i >= j)      # noqa: E731
-PACKED, LENGTH, PREFIX = torch.arange(300)[None] // 70, torch.tensor([137]), torch.tensor([90])
+PACKED, LENGTH, PREFIX, PADDED = torch.arange(300)[None] // 70, torch.tensor([137]), torch.tensor([90]), torch.arange(300)[None] % 5 > 0
 SPARSE = {
+    "packed and padded": lambda b, h, i, j: (i + PREFIX[0] * 0 >= j) & (PACKED[b, i] == PACKED[b, j]) & (PADDED[b, j] > 0),
     "packed": lambda b, h, i, j: (PACKED[b, i] == PACKED[b, j]) & (i >= j), "length": lambda b, h, i, j: j < LENGTH[b], "prefix": lambda b, h, i, j: (i >= j) | (j < PREFIX[b]),
     "chunks": lambda b, h, i, j: i // 64 == j // 64, "other documents": lambda b, h, i, j: (PACKED[b, i] != PACKED[b, j]) & (i < 250), "nothing": lambda b, h, i, j: PACKED[b, i] > PACKED[b, j] + 9}
 
@@ -200,7 +201,7 @@ def check_gradients(laid, score, mask, heads, sums, n):
     steps = [s for s in backward.schedule.steps if isinstance(s, (Launch, Extern))]
     assert all(isinstance(s, Launch) for s in steps), steps
     assert not any(len(b.shape) > 2 and tuple(b.shape[-2:]) == (n, n) for s in steps for b in s.outputs)
-    known = {**dict(zip("qkv", (x.detach() for x in operands))), "bias": BIAS, "document": DOCUMENT, "packed": PACKED, "length": LENGTH, "prefix": PREFIX}
+    known = {**dict(zip("qkv", (x.detach() for x in operands))), "bias": BIAS, "document": DOCUMENT, "packed": PACKED, "length": LENGTH, "prefix": PREFIX, "padded": PADDED}
     got = run(forward, [known[b.name] for b in forward.schedule.inputs])
     known = {f"saved_{n}": x for n, x in [*known.items(), *zip([s.name for s in part.saved], got[1 + sums:], strict=True)]}
     ends = formula(*operands, score, mask)[:1 + sums]
