@@ -48,8 +48,7 @@ class AttentionPrinter(RowTiles):
         assert kernel.template is not None
         self.t: Attention = kernel.template
         score = self.t.score
-        digits = self.t.q.dtype if len(kernel.stages) == 1 else torch.float32      # (what is stored of rows shows them)
-        precise = Store(Buffer("score", digits, (), ()), ZERO, cast(score, digits))
+        precise = Store(Buffer("score", self.t.q.dtype, (), ()), ZERO, cast(score, self.t.q.dtype))
         super().__init__(replace(kernel, stages=[Stage((), [], [precise]), *kernel.stages]), target, layout, name, exact)
         self.k = kernel
         self.exp2 = "tl.exp2"                            # which keeps denormal numbers, for two multiplications and a comparison more
