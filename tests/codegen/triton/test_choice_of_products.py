@@ -192,12 +192,16 @@ def gated(x, w, v, u, offs):
 
 
 def test_products_of_groups_are_compared_with_what_follows_them():
-    given = *(torch.empty(s, dtype=bf16) for s in ((2048, 256), (8, 256, 512), (8, 256, 512), (8, 512, 256))), torch.empty(8, dtype=torch.int32)
-    aten, opts = graph_of(gated, *given)
-    found = products.find_candidates(aten, opts, SMALL, 4e12)
+    hopper = GpuTarget("cuda", 90, 32, 132)
+
+    def candidates(rows, inner, columns):
+        given = *(torch.empty(s, dtype=bf16) for s in ((rows, inner), (8, inner, columns), (8, inner, columns), (8, columns, inner))), torch.empty(8, dtype=torch.int32)
+        return products.find_candidates(*graph_of(gated, *given), hopper, 4e12)
+    found = candidates(128, 256, 512)
     assert any(len(c.superfluous) == 1 and "mul" in c.kernel.kernel.name for c in found), "the gate is computed on the product's tiles"
     assert all(str(c.extern.op) == products.GROUPED and c.kernel.source.choices["groups"] == 8 for c in found)
-    assert [x.kind for x in products._ways(found[0], GpuTarget("cuda", 90, 32, 132))] == [None] * 6
+    assert [x.kind for x in products._ways(found[0], hopper)] == [None] * 5
+    assert not candidates(4096, 2048, 1408), "of many rows the library's"
 
 
 def test_groups_to_measure_with_are_alike(monkeypatch):
