@@ -13,7 +13,7 @@ from ..aten import AtenGraph
 from ..meta.core import contiguous_strides
 from .attention import four_dimensional, library_call
 from .masks import known_value, what_it_says
-from .nodes import call_like
+from .nodes import SAME_ELEMENTS, call_like, transposed
 
 if TYPE_CHECKING:
     from .attention_gradients import Attention
@@ -23,7 +23,6 @@ __all__ = ["by_library"]
 aten = torch.ops.aten
 FEW_FLOPS = 4e9                    # of a forward call that takes less time than launching it (as fusion/attention.py has it)
 LOW = -60000.0                     # a score that does not count: -inf, or the least number of half precision
-_SHAPES = (aten.view.default, aten._unsafe_view.default, aten.reshape.default, aten.clone.default, aten.alias.default)
 
 
 def by_library(a: AtenGraph, f: Attention) -> bool:
@@ -44,7 +43,7 @@ def _scores(a: AtenGraph, f: Attention) -> tuple[float, Node | None] | None:
     n, scale, condition, path = f.score, 1.0, None, set()
     while n.target is not aten.bmm.default:
         path.add(n)
-        if n.target in _SHAPES or n.target is aten._to_copy.default:
+        if n.target in SAME_ELEMENTS or n.target is aten._to_copy.default:
             n = n.args[0]
         elif _number(n) is not None:
             scale *= _number(n)                          # type: ignore[operator]
@@ -87,7 +86,7 @@ def _backward(a: AtenGraph, f: Attention, scale: float, condition: Node | None) 
         if len(users) != 1:
             break
         u = users[0]
-        if u.target in _SHAPES or u.target is aten._to_copy.default:
+        if u.target in SAME_ELEMENTS or u.target is aten._to_copy.default:
             n = u
         elif _number(u) is not None and u.args[0] is n:
             left /= _number(u)                           # type: ignore[operator]
@@ -102,8 +101,8 @@ def _backward(a: AtenGraph, f: Attention, scale: float, condition: Node | None) 
         return None
     product = f.again[0]
     q, kt = product.args
-    dq = next((u for u in readers if u.args[0] is n and _transposed(u.args[1], kt)), None)
-    dk = next((u for u in readers if u.args[1] is n and _transposed(u.args[0], q) or u.args[0] in flipped and u.args[1] is q), None)
+    dq = next((u for u in readers if u.args[0] is n and transposed(u.args[1], kt)), None)
+    dk = next((u for u in readers if u.args[1] is n and transposed(u.args[0], q) or u.args[0] in flipped and u.args[1] is q), None)
     values = [(reader, path) for reader, path in f.late if reader.target is aten.bmm.default]
     others = {reader for reader, _ in f.late if reader.target is not aten.bmm.default}
     if dq is None or dk is None or len(values) != 1 or values[0][0].args[1] is not f.grad or len(others) != 2:
@@ -115,12 +114,6 @@ def _is_zero(x: Any) -> bool:
     if isinstance(x, Node):
         x = x.args[1] if x.target is aten.full.default else None
     return isinstance(x, (int, float)) and x == 0
-
-
-def _transposed(x: Any, y: Any) -> bool:
-    def swaps(n: Any, of: Any) -> bool:
-        return n.target is aten.permute.default and n.args[0] is of and list(n.args[1]) == [0, 2, 1]
-    return isinstance(x, Node) and isinstance(y, Node) and (swaps(x, y) or swaps(y, x))
 
 
 def _fits(a: AtenGraph, f: Attention, product: Node) -> bool:

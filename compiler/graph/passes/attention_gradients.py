@@ -20,13 +20,12 @@ from ...chains import DTYPES, WIDEST, fills
 from ..aten import AtenGraph
 from ..meta.core import TensorMeta
 from .attention_calls import by_library
-from .nodes import call_like
+from .nodes import SAME_ELEMENTS, call_like, transposed
 
 __all__ = ["Attention", "attention_gradients"]
 
 aten = torch.ops.aten
-_SHAPES = frozenset((aten.view.default, aten._unsafe_view.default, aten.reshape.default, aten.clone.default, aten.alias.default))      # of one order of elements
-_VIEWS = _SHAPES | {aten.permute.default, aten.expand.default, aten.unsqueeze.default, aten.squeeze.dim, aten.transpose.int}
+_VIEWS = SAME_ELEMENTS | {aten.permute.default, aten.expand.default, aten.unsqueeze.default, aten.squeeze.dim, aten.transpose.int}
 _LONGEST = 64                      # nodes between a product and what is made of it
 
 
@@ -80,7 +79,7 @@ class Attention:
         out = [self.result]
         while True:
             readers = [u for u in out[-1].users if u not in self.after]
-            if len(readers) != 1 or readers[0].target not in _SHAPES | {aten.permute.default}:
+            if len(readers) != 1 or readers[0].target not in SAME_ELEMENTS | {aten.permute.default}:
                 return out
             out.append(readers[0])
 
@@ -103,7 +102,7 @@ def _is_elementwise(n: Any) -> bool:
 
 def _made_by(n: Any) -> Any:
     """What a value is, seen through conversions and shapes."""
-    while isinstance(n, Node) and (n.target in _SHAPES or _is_cast(n)):
+    while isinstance(n, Node) and (n.target in SAME_ELEMENTS or _is_cast(n)):
         n = n.args[0]
     return n
 
@@ -174,9 +173,9 @@ def _rest(a: AtenGraph, total: Node, both: Node, p: Node, parts: tuple[Node, Nod
     (forward, path), = early
     last = (path or [p if dropout is None else dropout.dropped])[-1]
     gradient = _gradient(both, total)
-    if forward.target is not aten.bmm.default or forward.args[0] is not last or not all(n.target in _SHAPES or _is_cast(n) for n in path):
+    if forward.target is not aten.bmm.default or forward.args[0] is not last or not all(n.target in SAME_ELEMENTS or _is_cast(n) for n in path):
         return None
-    if not _transposed(across, forward.args[1]) or gradient is None:
+    if not transposed(across, forward.args[1]) or gradient is None:
         return None
     again = _from_product(parts[0], {parts[1], p.args[0].args[0]}, after)
     if again is None or not _worth(a, forward, again[0], p):
@@ -203,13 +202,6 @@ def _readers(n: Node) -> list[tuple[Node, list[Node]]]:
         else:
             out.append((u, []))
     return out
-
-
-def _transposed(x: Any, y: Any) -> bool:
-    """Whether two matrices of a batch are each other's transposes."""
-    def swaps(n: Any, of: Any) -> bool:
-        return n.target is aten.permute.default and n.args[0] is of and list(n.args[1]) == [0, 2, 1]
-    return isinstance(x, Node) and isinstance(y, Node) and (swaps(x, y) or swaps(y, x))
 
 
 def _gradient(both: Node, total: Node) -> Node | None:
