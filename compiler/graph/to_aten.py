@@ -13,7 +13,7 @@ from .record import record
 
 __all__ = ["to_aten", "finish", "disabled_passes", "PATTERNS"]
 
-PATTERNS = ("attention", "attention_gradients", "slices_of_scatters", "sums_of_parts", "turned_products", "merge_products")      # passes that the option pattern_matcher stands for
+PATTERNS = ("attention", "attention_calls", "attention_gradients", "slices_of_scatters", "sums_of_parts", "turned_products", "merge_products")      # passes that the option pattern_matcher stands for
 BY_BITS = ("fast_dropout", "dropout_attention")                                         # and those of the option fast_dropout
 
 
@@ -49,4 +49,6 @@ def disabled_passes(opts: Any) -> frozenset[str]:
         names = [*names, *BY_BITS]
     if opts.get("attention", "auto") == "library" or opts.get("emulate_precision") or opts.get("disable_fusion"):
         names = [*names, "dropout_attention", "attention_gradients"]       # (whose kernels are fusion's to make)
+    if opts.get("attention", "auto") == "generated" or opts.get("emulate_precision"):
+        names = [*names, "attention_calls"]
     return frozenset(names)

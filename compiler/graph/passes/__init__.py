@@ -12,6 +12,7 @@ from ... import events
 from ..aten import AtenGraph
 from . import clean, fold
 from .attention import attention
+from .attention_calls import attention_calls
 from .attention_gradients import attention_gradients
 from .bias import bias_products
 from .dropout import dropout_by_bits
@@ -41,6 +42,7 @@ PASSES: list[tuple[str, str, Pass]] = [
     ("view_chains", "decomposed", clean.view_chains),
     ("cse", "decomposed", clean.common_subexpressions),
     ("turned_products", "decomposed", turned_products),
+    ("attention_calls", "decomposed", attention_calls),
     ("attention_gradients", "decomposed", attention_gradients),
     ("dce", "decomposed", clean.dead_code),
     ("known_masks", "decomposed", known_masks),

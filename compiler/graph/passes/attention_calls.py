@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch.fx import Node
@@ -12,30 +12,35 @@ from torch.fx import Node
 from ..aten import AtenGraph
 from ..meta.core import contiguous_strides
 from .attention import four_dimensional, library_call
+from .attention_gradients import Attention, find, row_sums
+from .clean import dead_code
 from .masks import known_value, what_it_says
 from .nodes import SAME_ELEMENTS, call_like, transposed
 
-if TYPE_CHECKING:
-    from .attention_gradients import Attention
-
-__all__ = ["by_library"]
+__all__ = ["attention_calls"]
 
 aten = torch.ops.aten
 FEW_FLOPS = 4e9                    # of a forward call that takes less time than launching it (as fusion/attention.py has it)
 LOW = -60000.0                     # a score that does not count: -inf, or the least number of half precision
 
 
-def by_library(a: AtenGraph, f: Attention) -> bool:
-    """Have the library compute this attention and its gradients, where it does; whether it does. (Its gradients may differ in their last bits from run to run.)"""
+def attention_calls(a: AtenGraph) -> None:
+    """Have the library compute such attention and its gradients. (These may differ in their last bits from run to run: not under deterministic algorithms.)"""
     if torch.are_deterministic_algorithms_enabled():
-        return False
-    seen = _scores(a, f)
-    back = _backward(a, f, *seen) if seen is not None else None
-    product = f.again[0]
-    if seen is None or back is None or not _fits(a, f, product):
-        return False
-    _replace(a, f, product, seen[0], seen[1] is not None, *back)
-    return True
+        return
+    changed = False
+    for total in row_sums(a):
+        found = find(a, total)
+        if found is None or found.dropout is not None:
+            continue
+        seen = _scores(a, found)
+        back = _backward(a, found, *seen) if seen is not None else None
+        product = found.again[0]
+        if seen is not None and back is not None and _fits(a, found, product):
+            _replace(a, found, product, seen[0], seen[1] is not None, *back)
+            changed = True
+    if changed:
+        dead_code(a)
 
 
 def _scores(a: AtenGraph, f: Attention) -> tuple[float, Node | None] | None:

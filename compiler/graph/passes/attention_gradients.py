@@ -4,7 +4,7 @@ Autograd's formulas keep softmax's result p and reduce p * dp over rows. Here fo
 p = exp(score - logarithm) from the scores that it makes again, and the row's sum of p * dp is that of gradient * result, which p @ v gave: the same number.
 So no row of scores is reduced in backward, and fusion makes each gradient a kernel whose scores are never in memory (fusion/chains.py), as it makes forward
 one (fusion/attention.py). Taken where all that reads p and its gradient is products and what is computed element by element. What the library has kernels
-for is its own where it is large (attention_calls.py).
+for is its own where it is large (attention_calls.py, which runs before).
 """
 from __future__ import annotations
 
@@ -19,10 +19,9 @@ from torch.fx import Node
 from ...chains import DTYPES, WIDEST, fills
 from ..aten import AtenGraph
 from ..meta.core import TensorMeta
-from .attention_calls import by_library
 from .nodes import SAME_ELEMENTS, call_like, transposed
 
-__all__ = ["Attention", "attention_gradients"]
+__all__ = ["Attention", "attention_gradients", "find", "row_sums"]
 
 aten = torch.ops.aten
 _VIEWS = SAME_ELEMENTS | {aten.permute.default, aten.expand.default, aten.unsqueeze.default, aten.squeeze.dim, aten.transpose.int}
@@ -85,10 +84,15 @@ class Attention:
 
 
 def attention_gradients(a: AtenGraph) -> None:
-    for k, total in enumerate([n for n in a.graph.nodes if n.target is aten.sum.dim_IntList]):
-        found = _match(a, total)
-        if found is not None and (found.dropout is not None or not by_library(a, found)):
+    for k, total in enumerate(row_sums(a)):
+        found = find(a, total)
+        if found is not None:
             _replace(a, found, f"attention {k}")
+
+
+def row_sums(a: AtenGraph) -> list[Node]:
+    """What may be a row's sum of p * dp."""
+    return [n for n in a.graph.nodes if n.target is aten.sum.dim_IntList]
 
 
 def _is_cast(n: Any) -> bool:
@@ -125,7 +129,8 @@ def _softmax(p: Node) -> tuple[Node, Node, Node] | None:
     return less.args[0], less.args[1], sums
 
 
-def _match(a: AtenGraph, total: Node) -> Attention | None:
+def find(a: AtenGraph, total: Node) -> Attention | None:
+    """The attention whose backward has this sum of a row."""
     if not _over_rows(total, aten.sum.dim_IntList) or total.meta["val"].device.type != "cuda" or total.meta["val"].dtype != torch.float32:
         return None
     both = total.args[0]

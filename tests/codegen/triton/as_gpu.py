@@ -26,7 +26,7 @@ from tcompile.compiler.lowering.verify import verify_lowered
 from .interpreter import SMALL, run
 
 CUDA = torch.device("cuda", 0)
-GPU_PASSES = ("turned_products", "attention_gradients", "known_masks", "dropout_attention", "channels_last", "pad_products", "bias_products", "merge_products")
+GPU_PASSES = ("turned_products", "attention_calls", "attention_gradients", "known_masks", "dropout_attention", "channels_last", "pad_products", "bias_products", "merge_products")
 
 
 class _Made(Exception):

@@ -10,6 +10,8 @@ pytest.importorskip("triton")
 
 import tcompile  # noqa: E402
 from tcompile.compiler import keep_bits  # noqa: E402
+from tcompile.compiler.config import Options  # noqa: E402
+from tcompile.compiler.graph.to_aten import disabled_passes  # noqa: E402
 
 from .as_gpu import train_as_gpu  # noqa: E402
 from .test_bits import order_of, step  # noqa: E402
@@ -233,3 +235,11 @@ def test_a_checkpoint_keeps_no_more_than_its_inputs():
     torch.manual_seed(1)
     for a, g in zip(grads, torch.autograd.grad(want, [exact[i] for i in order_of(checkpointed, p)], torch.randn_like(out[0]).double())):
         assert (a.double() - g).norm() <= 6e-3 * g.norm()
+
+
+def test_options_say_whose_kernels_serve():
+    """`attention`: "generated" has no calls of the library's, "library" no kernels of ours."""
+    ours, calls_of = "attention_gradients", "attention_calls"
+    for option, off in (("auto", set()), ("generated", {calls_of}), ("library", {ours})):
+        assert {ours, calls_of} & disabled_passes(Options.make(options={"attention": option})) == off
+    assert {ours, calls_of} <= disabled_passes(Options.make(options={"emulate_precision": True}))
