@@ -158,9 +158,6 @@ def _replace(a: AtenGraph, f: Attention, product: Node, scale: float, causal: bo
                 old.replace_all_uses_with(made, lambda u: u.op == "output")      # (of the same elements in the same order)
             old.replace_all_uses_with(new)
     g.erase_node(anchor)
-    for n in f.kept():
-        if n.target is aten.clone.default and n.meta["val"].shape == saved.meta["val"].shape and n.meta["val"].stride == saved.meta["val"].stride:
-            n.replace_all_uses_with(saved)               # (what the call made is the graph's result)
     f.result.replace_all_uses_with(flat)
 
 

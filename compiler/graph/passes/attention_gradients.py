@@ -74,11 +74,12 @@ class Attention:
     late_dropped: list[tuple[Node, list[Node]]] = field(default_factory=list)     # likewise of what a dropout left
 
     def kept(self) -> list[Node]:
-        """The result, and it as it is laid out for what reads it in forward: there it is in memory, and kept in any case."""
+        """The result, and it as it is laid out for what reads it in forward: there it is in memory, and kept in any case. Not as the graph's result: that
+        the caller may change, as eager's backward does not read it."""
         out = [self.result]
         while True:
             readers = [u for u in out[-1].users if u not in self.after]
-            if len(readers) != 1 or readers[0].target not in SAME_ELEMENTS | {aten.permute.default}:
+            if len(readers) != 1 or readers[0].target not in SAME_ELEMENTS | {aten.permute.default} or any(u.op == "output" for u in readers[0].users):
                 return out
             out.append(readers[0])
 

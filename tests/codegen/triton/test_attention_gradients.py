@@ -198,7 +198,7 @@ def test_dropout_of_what_softmax_gives(fn, shape, fast, monkeypatch):
     torch.manual_seed(0)
     args = qkv(*shape)
     p, f, b, out, grads = step(fn, args, options={"fast_dropout": fast})
-    assert calls(b).count("chain") == 2 and any("attention" in c for c in calls(f)) and not any("bmm" in c for c in calls(f) + calls(b)), (calls(f), calls(b))
+    assert calls(b).count("chain") == 2 and any("attention" in c for c in calls(f)) and not any("aten.bmm" in c for c in calls(f) + calls(b)), (calls(f), calls(b))
     at, = (k for k, s in enumerate(p.saved) if s.dtype in ("bool", "uint8", "int32"))
     kept = out[len(out) - len(p.saved) + at]
     q, k, v = (x.detach().double().requires_grad_() for x in args)
@@ -243,3 +243,22 @@ def test_options_say_whose_kernels_serve():
     for option, off in (("auto", set()), ("generated", {calls_of}), ("library", {ours})):
         assert {ours, calls_of} & disabled_passes(Options.make(options={"attention": option})) == off
     assert {ours, calls_of} <= disabled_passes(Options.make(options={"emulate_precision": True}))
+
+
+def as_many_rows_as_heads(q, k, v):
+    return plain(q, k, v).transpose(1, 2).contiguous()
+
+
+@pytest.mark.parametrize("fn", [plain, as_many_rows_as_heads])
+def test_what_the_library_made_and_what_the_caller_gets_are_apart(fn, monkeypatch):
+    """The caller may change what it gets, as in eager; and a transposed copy of the same sizes is another result."""
+    monkeypatch.setattr(attention_calls, "FEW_FLOPS", 0)
+    p, f, b = train_as_gpu(fn, *[x.requires_grad_() for x in qkv(2, 32, 32, 32)])
+    assert any("flash" in c for c in calls(f)) and not any(s.kind == "result" for s in p.saved)
+    first = p.forward.graph.output_node().args[0][0]
+    assert fn is plain or "permute" in str(first.args[0].target) or any("permute" in str(n.target) for n in first.all_input_nodes)
+
+
+def test_what_the_caller_gets_is_not_what_is_kept():
+    p, _, _ = train_as_gpu(plain, *[x.requires_grad_() for x in qkv(2, 2, 48, 32)])
+    assert not any(s.kind == "result" for s in p.saved)
