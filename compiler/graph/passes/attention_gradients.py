@@ -283,6 +283,10 @@ def _from_kept(kept: list[Node], call: Callable[..., Node]) -> Node:
 
 def _replace(a: AtenGraph, f: Attention, tag: str) -> None:
     g = a.graph
+    if any(u.op == "output" for u in f.result.users):    # (the caller's, who may change it)
+        with g.inserting_after(f.result):
+            given = call_like(g, f.result, aten.clone.default, f.result)
+        f.result.replace_all_uses_with(given, lambda u: u.op == "output")
     with g.inserting_after(f.sums):
         log = call_like(g, f.sums, aten.log.default, f.sums)
     with g.inserting_after(log):
